@@ -1,0 +1,1 @@
+"""Real jobs; each one file, readable by a newcomer."""

@@ -1,0 +1,1 @@
+"""Dagster only: turns jobs into assets, checks and schedules. No state logic."""

@@ -1,0 +1,1 @@
+"""Flink's state model for scheduled, incremental PySpark batches: the public API."""

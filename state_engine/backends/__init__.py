@@ -1,0 +1,1 @@
+"""Working state and checkpoint storage."""

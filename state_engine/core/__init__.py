@@ -1,0 +1,1 @@
+"""Flink's concepts in pure Python: no Spark, no I/O, no ambient clock."""

@@ -1,0 +1,1 @@
+"""Spark execution: session, sources, routing, operator runner, sinks, coordinator."""
