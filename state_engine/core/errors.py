@@ -1,0 +1,131 @@
+"""Every error that Statelake raises, under one root; each class is named for what the caller does next.
+
+    StatelakeError
+    ├── ConfigurationError        the job is written wrongly: change its code
+    │   ├── InvalidNameError      a job, operator, state, source or sink name is not ``[a-z][a-z0-9_]*``
+    │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
+    │   └── ValueTypeError        a value does not have the type that was declared for it
+    ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
+    ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
+    ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
+    ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
+    ├── RootError                 the root is another job's, of a newer format, or on refused storage
+    ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
+    ├── PartitionOrderError       a partition was run out of order: run the earlier one first
+    ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
+    │   └── SinkIdentityError     the sink is not the table that the checkpoint was staged for
+    ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
+    └── CommitError
+        ├── CommitFailedError     nothing was committed: run again
+        │   └── StaleParentError  another runner committed first: run again, from its checkpoint
+        └── CommitUnknownError    the commit may or may not have happened: look before you run again
+"""
+
+from __future__ import annotations
+
+
+class StatelakeError(Exception):
+    """Root of all errors raised by Statelake itself."""
+
+
+class ConfigurationError(StatelakeError, ValueError):
+    """The job, or a call on the engine, is written wrongly; nothing was run."""
+
+
+class InvalidNameError(ConfigurationError):
+    """A name does not match ``[a-z][a-z0-9_]*``."""
+
+
+class InvalidKeyError(ConfigurationError):
+    """A key is null, NaN, out of range, or of a type that cannot be a key."""
+
+
+class ValueTypeError(ConfigurationError, TypeError):
+    """A value does not have the declared type, or does not fit into it."""
+
+
+class StateAccessError(StatelakeError):
+    """A state handle was used where it has no meaning."""
+
+
+class StateMigrationError(StatelakeError):
+    """The stored state and the job's declarations do not fit together."""
+
+
+class UserFunctionError(StatelakeError):
+    """A user function raised, or an input row was refused; the batch was not committed.
+
+    Attributes:
+        job, operator: names.
+        key: the current key as text, or None outside of keyed streams.
+        position: where the element came from (source, file, row), as text.
+        cause: class and message of what was raised.
+        traceback_text: the traceback inside the subtask, as text.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        operator: str,
+        cause: str,
+        key: str | None = None,
+        position: str | None = None,
+        traceback_text: str = "",
+    ) -> None:
+        self.job, self.operator, self.key = job, operator, key
+        self.position, self.cause, self.traceback_text = position, cause, traceback_text
+        where = f"job '{job}', operator '{operator}'"
+        if key is not None:
+            where += f", key {key}"
+        if position is not None:
+            where += f", at {position}"
+        super().__init__(
+            f"{where}: {cause}. Nothing of this micro-batch was committed. Fix the function or the row, "
+            f"or set on_error='dead_letter' on the job to keep such rows aside and go on."
+            + (f"\n{traceback_text}" if traceback_text else "")
+        )
+
+
+class SourceError(StatelakeError):
+    """The input of a source changed, vanished or cannot be read as declared."""
+
+
+class RootError(StatelakeError):
+    """The state root cannot be used by this job or this version."""
+
+
+class MissingFilesError(StatelakeError):
+    """Files that a checkpoint lists are missing, or differ from what it recorded."""
+
+
+class PartitionOrderError(StatelakeError):
+    """A time partition was asked for out of order."""
+
+
+class SinkError(StatelakeError):
+    """A sink cannot take the rows that a checkpoint holds for it."""
+
+
+class SinkIdentityError(SinkError):
+    """A sink is not the table or directory that the checkpoint's rows were staged for."""
+
+
+class LockTimeoutError(StatelakeError):
+    """The lock of a table was not free in time."""
+
+
+class CommitError(StatelakeError):
+    """A commit did not certainly succeed."""
+
+
+class CommitFailedError(CommitError):
+    """The commit certainly did not happen; running again is safe."""
+
+
+class StaleParentError(CommitFailedError):
+    """Another runner committed this checkpoint id first; nothing of this attempt is visible."""
+
+
+class CommitUnknownError(CommitError):
+    """It is not known whether the commit happened; look at the log before running again."""
