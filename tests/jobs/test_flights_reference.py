@@ -1,4 +1,4 @@
-"""The reference against the published facts of the data: if these fail, nothing that compares with it means anything."""
+"""The reference against the known facts of the data: while these fail, comparing with it means nothing."""
 
 from __future__ import annotations
 
