@@ -203,20 +203,14 @@ def _storage_type(declared: pa.DataType, field_name: str) -> pa.DataType:
 
 
 def _is_string(declared: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(declared)
-        or pa.types.is_large_string(declared)
-        or pa.types.is_string_view(declared)
-    )
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(test(declared) for test in tests)
 
 
 def _is_binary(declared: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(declared)
-        or pa.types.is_large_binary(declared)
-        or pa.types.is_binary_view(declared)
-        or pa.types.is_fixed_size_binary(declared)
-    )
+    types = pa.types
+    tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+    return any(test(declared) for test in tests)
 
 
 def encode_keys(canonical: Sequence[Canonical], declared: pa.DataType) -> pa.Array:
@@ -269,6 +263,7 @@ def decode_keys(array: pa.Array | pa.ChunkedArray, declared: pa.DataType) -> lis
 @lru_cache(maxsize=256)
 def _decoder(declared: pa.DataType) -> Callable[[Any], Any] | None:
     """What turns a stored value back into the declared one; None where they are the same."""
+    storage_type(declared)  # refuses what is no key
     types = pa.types
     if types.is_dictionary(declared):
         return _decoder(declared.value_type)
@@ -284,17 +279,17 @@ def _decoder(declared: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda instant: instant.astimezone(zone)
     if types.is_struct(declared):
         return _struct_decoder(declared)
-    storage_type(declared)  # refuses what is no key
     return None
 
 
 def _struct_decoder(declared: pa.StructType) -> Callable[[Any], Any]:
     names = tuple(field.name for field in declared)
     make = row_class(names)
-    types = [field.type for field in declared]
+    decoders = [_decoder(field.type) for field in declared]
 
     def decode(fields: Mapping[str, Any] | Sequence[Any]) -> Any:
         values = fields.values() if isinstance(fields, Mapping) else fields
-        return tuple.__new__(make, [decode_key(v, t) for v, t in zip(values, types, strict=True)])
+        parts = zip(values, decoders, strict=True)
+        return tuple.__new__(make, [v if f is None or v is None else f(v) for v, f in parts])
 
     return decode
