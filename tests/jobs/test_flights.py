@@ -1,0 +1,277 @@
+"""The flights job on the real engine against the polars reference: every row, column and entry of state.
+
+However the year is cut into micro-batches and however many subtasks run, sinks and final state have to be the
+same. Sinks are read with delta-rs, so these tests also show that the tables need neither Spark nor this
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs import flights
+from jobs.flights_data import prepare_feed
+from state_engine import Row, StateEngine, StatefulJob
+from state_engine.core.errors import UserFunctionError
+from state_engine.testing import KeyedHarness
+from tests.jobs import reference
+
+ROUTE = ["origin", "dest"]
+FLIGHT = Row(*flights.FLIGHT)
+NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
+
+CUTS: dict[str, tuple[dict[str, Any], int]] = {
+    "month": ({"max_files_per_batch": 1}, 13),
+    "rows": ({"max_files_per_batch": 1_000, "max_rows_per_batch": 60_000}, 6),
+    "year": ({"max_files_per_batch": 1_000}, 1),
+}
+"""Per cut: what makes it, and the number of micro-batches that the 336,776 rows in 13 files come to."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Outputs and final states of both operators, recomputed from scratch."""
+
+    plane_delays: pl.DataFrame
+    route_ranking: pl.DataFrame
+    states: dict[str, pl.DataFrame]
+
+    @classmethod
+    def of(cls, departures: pl.DataFrame) -> Expected:
+        with_aircraft = departures.filter(pl.col("tailnum").is_not_null())
+        delays = reference.plane_delays(with_aircraft)
+        ranking = reference.route_ranking(delays)
+        states = {
+            "last_flight": reference.last_flight(with_aircraft),
+            "airports": reference.airports(with_aircraft),
+            "recent_delays": reference.recent_delays(with_aircraft),
+            "totals": reference.route_totals(ranking),
+        }
+        return cls(delays, ranking, states)
+
+
+@pytest.fixture(scope="module")
+def raw() -> pl.DataFrame:
+    return reference.raw_flights()
+
+
+@pytest.fixture(scope="module")
+def year(raw: pl.DataFrame) -> Expected:
+    return Expected.of(reference.departures(raw))
+
+
+@pytest.fixture(scope="module")
+def feeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("feeds")
+
+
+@pytest.fixture
+def engine(tmp_path: Path, spark: SparkSession) -> StateEngine:
+    return StateEngine(root=str(tmp_path / "root"), spark=spark)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., StatefulJob]:
+    """`flights.build` with its sinks in this test's directory."""
+
+    def build_there(feed: Path, **options: Any) -> StatefulJob:
+        return flights.build(feed, tmp_path / "sinks", **options)
+
+    return build_there
+
+
+def sink(tmp_path: Path, name: str) -> pl.DataFrame:
+    table = pl.DataFrame(pl.from_arrow(DeltaTable(str(tmp_path / "sinks" / name)).to_pyarrow_table()))
+    return in_utc(table).sort(reference.TOTAL_ORDER)
+
+
+def state(engine: StateEngine, job: StatefulJob, name: str) -> pl.DataFrame:
+    """A state as the reference holds it: a struct in a column of its own for each field."""
+    operator = "route_ranking" if name == "totals" else "plane_delays"
+    table = collected(engine.read_state(job, operator, name))
+    table = table.unnest("value") if isinstance(table.schema["value"], pl.Struct) else table
+    order = [column for column in ("tailnum", *ROUTE, "map_key") if column in table.columns]
+    return in_utc(table).sort(order)
+
+
+def collected(frame: DataFrame) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(frame.toArrow()))
+
+
+def in_utc(table: pl.DataFrame) -> pl.DataFrame:
+    instants = [name for name, kind in table.schema.items() if isinstance(kind, pl.Datetime)]
+    return table.with_columns(pl.col(instants).dt.convert_time_zone("UTC").dt.cast_time_unit("us"))
+
+
+def assert_same(found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    assert set(found.columns) == set(expected.columns)
+    found = found.select(expected.columns)
+    assert dict(found.schema) == dict(expected.schema)
+    assert found.height == expected.height
+    for column in expected.columns:
+        differ = found[column].ne_missing(expected[column])
+        shown = f"{column}: {found.filter(differ).head(3)} instead of {expected.filter(differ).head(3)}"
+        assert not differ.any(), shown
+
+
+def assert_all_same(tmp_path: Path, engine: StateEngine, job: StatefulJob, expected: Expected) -> None:
+    assert_same(sink(tmp_path, "plane_delays"), expected.plane_delays)
+    assert_same(sink(tmp_path, "route_ranking"), expected.route_ranking)
+    for name, table in expected.states.items():
+        assert_same(state(engine, job, name), table)
+
+
+def assert_golden_numbers(tmp_path: Path, engine: StateEngine, job: StatefulJob) -> None:
+    """The known numbers of the year once more, without the reference in between."""
+    delays, ranking = sink(tmp_path, "plane_delays"), sink(tmp_path, "route_ranking")
+    assert (delays.height, ranking.height) == (328_521, 328_521)
+    assert (delays["carried_over"].sum(), delays["carried_over"].count()) == (2_219_159, 323_321)
+    assert delays["minutes_since_previous_departure"].sum() == 1_730_672_586
+    sizes = {name: state(engine, job, name).height for name in ("last_flight", "airports", "totals")}
+    assert sizes == {"last_flight": 4_037, "airports": 52_144, "totals": 223}
+    assert state(engine, job, "recent_delays")["value"].list.len().sum() == 19_032
+    totals = state(engine, job, "totals").select(pl.col("total_arr_delay", "arrived", "inherited").sum())
+    assert totals.row(0) == (2_257_174, 327_346, 24_258)
+    worst = collected(flights.worst_routes(engine.read_state(job, "route_ranking", "totals")))
+    assert worst.select(*ROUTE, "total_arr_delay", "arrived").row(0) == ("EWR", "TYS", 12_880, 313)
+    assert worst.filter(pl.col("arrived") < 100).is_empty()
+    assert worst["mean_arr_delay"].is_sorted(descending=True)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("parallelism", [1, 2, 5])
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_year_equals_the_reference(
+    tmp_path: Path,
+    engine: StateEngine,
+    build: Callable[..., StatefulJob],
+    feeds: Path,
+    year: Expected,
+    cut: str,
+    parallelism: int,
+) -> None:
+    options, batches = CUTS[cut]
+    job = build(prepare_feed(feeds), parallelism=parallelism, **options)
+    engine.run(job)
+    assert len(engine.checkpoints(job)) == batches
+    assert_all_same(tmp_path, engine, job, year)
+    assert_golden_numbers(tmp_path, engine, job)
+
+
+@pytest.mark.spark
+def test_a_month_day_by_day_equals_the_reference(
+    tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
+) -> None:
+    job = build(prepare_feed(feeds, "day", months=["2013-02"]))
+    engine.run(job)
+    february = reference.new_york_month(pl.col("departed_at")) == "2013-02"
+    assert len(engine.checkpoints(job)) == 28
+    assert_all_same(tmp_path, engine, job, Expected.of(reference.departures(raw).filter(february)))
+
+
+@pytest.mark.spark
+def test_cancelled_flights_without_an_aircraft_become_dead_letters(
+    tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
+) -> None:
+    options, _ = CUTS["rows"]
+    job = build(prepare_feed(feeds), on_error="dead_letter", keep_cancelled=True, **options)
+    engine.run(job)
+    letters = DeltaTable(str(tmp_path / "root" / "flights" / "dead_letters")).to_pyarrow_table()
+    assert letters.num_rows == 2_512
+    assert_all_same(tmp_path, engine, job, Expected.of(reference.departures(raw, keep_cancelled=True)))
+
+
+@pytest.mark.spark
+def test_without_dead_letters_the_first_of_them_fails_the_job(
+    tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path
+) -> None:
+    job = build(prepare_feed(feeds, months=["2013-01"]), keep_cancelled=True)
+    with pytest.raises(UserFunctionError) as failure:
+        engine.run(job)
+    assert (failure.value.job, failure.value.operator) == ("flights", "plane_delays")
+    assert engine.checkpoints(job) == []
+    published = tmp_path / "sinks" / "plane_delays"
+    assert not DeltaTable.is_deltatable(str(published)) or DeltaTable(str(published)).file_uris() == []
+
+
+def flight(
+    hour: int, arr_delay: int | None = 0, *, to: str = "BOS", tailnum: str = "N1", dep_delay: int = 0
+) -> Row:
+    left = NEW_YEAR + timedelta(hours=hour)
+    return FLIGHT(left, "AA", 100, tailnum, "JFK", to, dep_delay, arr_delay)
+
+
+def plane_harness() -> KeyedHarness:
+    return KeyedHarness(
+        flights.PlaneDelays(), key_by=lambda row: row.tailnum, output_type=flights.PLANE_DELAYS
+    )
+
+
+def carried(outputs: list[Any]) -> list[tuple[Any, ...]]:
+    """(carried over, minutes since, flights, airports, worst of 5) of each output."""
+    return [tuple(row)[-5:] for row in outputs]
+
+
+def test_an_aircraft_carries_its_previous_delay_over() -> None:
+    outputs = plane_harness().process([flight(0, 10), flight(3, -4, to="ORD"), flight(4, 7)])
+    assert carried(outputs) == [(None, None, 1, 2, None), (10, 180, 2, 3, 10), (-4, 60, 3, 3, 10)]
+
+
+def test_aircraft_do_not_know_of_each_other() -> None:
+    outputs = plane_harness().process([flight(0, 10), flight(1, 5, tailnum="N2"), flight(2)])
+    assert [row[0] for row in carried(outputs)] == [None, None, 10]
+
+
+def test_a_diverted_flight_carries_nothing_over_and_leaves_the_known_delays_alone() -> None:
+    harness = plane_harness()
+    outputs = harness.process([flight(0, 30), flight(2, None), flight(4, 1)])
+    assert carried(outputs)[2] == (None, 120, 3, 2, 30)
+    assert list(harness.state("recent_delays")["N1"]) == [30, 1]
+    assert harness.state("last_flight")["N1"] == flights.LastFlight(NEW_YEAR + timedelta(hours=4), 1)
+
+
+def test_only_the_last_five_known_delays_count() -> None:
+    harness = plane_harness()
+    outputs = harness.process([flight(hour, delay) for hour, delay in enumerate([99, 1, 2, 3, 4, 5, 6])])
+    assert [row[4] for row in carried(outputs)] == [None, 99, 99, 99, 99, 99, 5]
+    assert list(harness.state("recent_delays")["N1"]) == [2, 3, 4, 5, 6]
+
+
+def test_both_ends_of_a_flight_count_as_airports() -> None:
+    harness = plane_harness()
+    harness.process([flight(0), flight(1, to="ORD"), flight(2)])
+    assert harness.state("airports")["N1"] == {"JFK": 3, "BOS": 2, "ORD": 1}
+
+
+@pytest.mark.parametrize(
+    ("carried_over", "dep_delay", "inherited"),
+    [(15, 15, 1), (14, 15, 0), (15, 14, 0), (None, 60, 0), (60, None, 0)],
+)
+def test_a_delay_is_inherited_from_a_quarter_of_an_hour_on(
+    carried_over: int | None, dep_delay: int | None, inherited: int
+) -> None:
+    row = Row(arr_delay=None, carried_over=carried_over, dep_delay=dep_delay)
+    assert flights.RouteTotals().including(row).inherited == inherited
+
+
+def test_a_route_without_arrivals_has_no_worst_and_no_mean() -> None:
+    harness = KeyedHarness(
+        flights.RouteRanking(), key_by=lambda row: (row.origin, row.dest), output_type=flights.ROUTE_RANKING
+    )
+    delays = plane_harness().process([flight(0, None), flight(1, -8), flight(2, -2)])
+    outputs = [row.as_dict() for row in harness.process(delays)]
+    keys = ("flights", "arrived", "total_arr_delay", "worst_arr_delay", "mean_arr_delay")
+    assert [tuple(row[key] for key in keys) for row in outputs] == [
+        (1, 0, 0, None, None),
+        (2, 1, -8, -8, -8.0),
+        (3, 2, -10, -2, -5.0),
+    ]
