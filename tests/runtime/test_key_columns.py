@@ -1,0 +1,365 @@
+"""Spark's key columns and the pure functions agree on every key, whatever its type and the session's settings."""
+
+from __future__ import annotations
+
+import random
+import string
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from state_engine.core.errors import InvalidKeyError
+from state_engine.core.key_groups import key_group_of_hash, subtask_for_key_group
+from state_engine.core.keys import canonical_key, decode_keys, encode_keys, key_hash, storage_type
+from state_engine.runtime.key_columns import (
+    canonical_column,
+    canonical_type,
+    is_identity,
+    key_group_column,
+    key_hash_column,
+    key_refusal_column,
+    subtask_column,
+)
+
+pytestmark = pytest.mark.spark
+
+ROWS = 6_500
+MAX_PARALLELISM, PARALLELISM = 1000, 7  # no powers of two, which would hide a wrong modulo
+SESSIONS = [
+    {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"},
+    {"spark.sql.ansi.enabled": "false", "spark.sql.session.timeZone": "America/New_York"},
+]
+Make = Callable[[random.Random], Any]
+
+
+def integers(bits: int) -> Make:
+    edges = [0, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+
+    def make(r: random.Random) -> int:
+        return (
+            r.choice(edges)
+            if r.random() < 0.02
+            else r.getrandbits(r.randint(1, bits - 1)) * r.choice([1, -1])
+        )
+
+    return make
+
+
+def floats(form: str, bits: int, edges: list[float]) -> Make:
+    """Any bit pattern but NaN: so also infinities, subnormals and both zeros."""
+
+    def make(r: random.Random) -> float:
+        if r.random() < 0.05:
+            return r.choice([0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), *edges])
+        value: float = struct.unpack(f"<{form}", r.getrandbits(bits).to_bytes(bits // 8, "little"))[0]
+        return value if value == value else 0.5  # noqa: PLR0124  # NaN is no key
+
+    return make
+
+
+def decimals(precision: int, scale: int) -> Make:
+    """Any number of digits, so also numbers that are written with an exponent elsewhere, and trailing zeros."""
+
+    def make(r: random.Random) -> Decimal:
+        digits = r.randrange(10 ** r.randint(0, precision))
+        if r.random() < 0.3:
+            zeros = 10 ** r.randint(0, precision)
+            digits = digits // zeros * zeros
+        return Decimal(digits * r.choice([1, -1])).scaleb(-scale, Context(prec=38))
+
+    return make
+
+
+def text(r: random.Random) -> str:
+    alphabet = r.choice(
+        [string.ascii_letters, "0123456789", "żółw éß漢字🐢\x00\u200b'\"\\ ", "\U0010ffff\ud7ff\ue000a"]
+    )
+    length = r.choice([0, 1, 3, 4, 7, 8, 9, 31, 32, 33, r.randint(0, 100), r.randint(0, 100)])
+    return "".join(r.choices(alphabet, k=length if r.random() < 0.999 else 20_000))
+
+
+def some_datetime(r: random.Random) -> datetime:
+    first = datetime(1, 1, 3) if r.random() < 0.5 else datetime(1960, 1, 1)
+    last = datetime(9999, 12, 29) if r.random() < 0.5 else datetime(2040, 1, 1)
+    micros = r.randrange((last - first) // timedelta(microseconds=1))
+    return first + timedelta(microseconds=micros // 10**6 * 10**6 if r.random() < 0.2 else micros)
+
+
+def some_date(r: random.Random) -> date:
+    return some_datetime(r).date()
+
+
+def or_none(make: Make) -> Make:
+    return lambda r: None if r.random() < 0.15 else make(r)
+
+
+DOUBLES = floats("d", 64, [5e-324, -2.2250738585072009e-308, 1.7976931348623157e308])
+INNER = pa.struct({"b": pa.float64(), "c.d": pa.date32()})
+KINDS: dict[str, tuple[pa.DataType, Make]] = {
+    "byte": (pa.int8(), integers(8)),
+    "short": (pa.int16(), integers(16)),
+    "int": (pa.int32(), integers(32)),
+    "long": (pa.int64(), integers(64)),
+    "float": (pa.float32(), floats("f", 32, [2.0**-149, -(2.0**-127), 2.0**127])),
+    "double": (pa.float64(), DOUBLES),
+    "decimal_5_2": (pa.decimal128(5, 2), decimals(5, 2)),
+    "decimal_38_10": (pa.decimal128(38, 10), decimals(38, 10)),
+    "decimal_38_0": (pa.decimal128(38, 0), decimals(38, 0)),
+    "decimal_38_38": (pa.decimal128(38, 38), decimals(38, 38)),
+    "string": (pa.string(), text),
+    "binary": (pa.binary(), lambda r: r.randbytes(r.choice([0, 1, 4, 8, 31, 32, 33, r.randint(0, 300)]))),
+    "boolean": (pa.bool_(), lambda r: r.random() < 0.5),
+    "date": (pa.date32(), some_date),
+    "timestamp": (pa.timestamp("us", "UTC"), lambda r: some_datetime(r).replace(tzinfo=UTC)),
+    "timestamp_ntz": (pa.timestamp("us"), some_datetime),
+    "plain_struct": (
+        pa.struct({"x": pa.int64(), "y": pa.string()}),
+        lambda r: (or_none(integers(64))(r), or_none(text)(r)),
+    ),
+    "struct": (
+        pa.struct({"a": pa.int16(), "inner": INNER}),
+        lambda r: (
+            or_none(integers(16))(r),
+            or_none(lambda r: (or_none(DOUBLES)(r), or_none(some_date)(r)))(r),
+        ),
+    ),
+}
+COMPOSITES = [
+    ("string", "long"),
+    ("date", "decimal_5_2", "boolean"),
+    ("float", "struct", "timestamp_ntz", "timestamp"),
+    ("byte", "binary", "decimal_38_10"),
+]
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name) or "" for name in wanted}
+    try:
+        for name, value in wanted.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def arrow_column(values: list[Any], declared: pa.DataType) -> pa.Array:
+    """Arrow takes structs as dicts; keys are tuples."""
+    return pa.array([as_dicts(value, declared) for value in values], declared)
+
+
+def as_dicts(value: Any, declared: pa.DataType) -> Any:
+    if value is None or not pa.types.is_struct(declared):
+        return value
+    return {f.name: as_dicts(part, f.type) for f, part in zip(declared, value, strict=True)}
+
+
+def random_keys(seed: int) -> dict[str, list[Any]]:
+    """Columns of keys of every kind; and for the composites nullable columns of the kinds they are made of."""
+    r = random.Random(seed)
+    keys = {kind: [make(r) for _ in range(ROWS)] for kind, (_, make) in KINDS.items()}
+    for columns in COMPOSITES:
+        for kind in columns:
+            keys[f"part_{kind}"] = [or_none(KINDS[kind][1])(r) for _ in range(ROWS)]
+    return keys
+
+
+def kind_of(name: str) -> str:
+    return name.removeprefix("part_")
+
+
+def routed(frame: DataFrame) -> pa.Table:
+    """For every key its hash, group and subtask, and for the single ones the canonical column too; one Spark job."""
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    keys = {kind: [kind] for kind in KINDS} | {
+        "+".join(columns): [f"part_{kind}" for kind in columns] for columns in COMPOSITES
+    }
+    hashes = {
+        name: key_hash_column([(F.col(column), types[column]) for column in columns])
+        for name, columns in keys.items()
+    }
+    groups = {name: key_group_column(hashed, MAX_PARALLELISM) for name, hashed in hashes.items()}
+    return frame.select(
+        *[hashed.alias(f"hash {name}") for name, hashed in hashes.items()],
+        *[group.alias(f"group {name}") for name, group in groups.items()],
+        *[
+            subtask_column(g, MAX_PARALLELISM, PARALLELISM).alias(f"subtask {name}")
+            for name, g in groups.items()
+        ],
+        *[canonical_column(F.col(kind), types[kind]).alias(f"key {kind}") for kind in KINDS],
+    ).toArrow()
+
+
+@pytest.mark.parametrize("session", SESSIONS, ids=["ansi", "legacy"])
+def test_core_and_catalyst_agree_on_every_key(spark: SparkSession, session: dict[str, str]) -> None:
+    columns = random_keys(seed=len(session["spark.sql.session.timeZone"]))
+    table = pa.table(
+        {name: arrow_column(values, KINDS[kind_of(name)][0]) for name, values in columns.items()}
+    )
+    with settings(spark, session):
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        assert schema["timestamp_ntz"].dataType == T.TimestampNTZType()
+        result = routed(spark.createDataFrame(table, schema))
+    assert result.num_rows == ROWS
+
+    keys: dict[str, list[Any]] = {kind: columns[kind] for kind in KINDS}
+    for parts in COMPOSITES:
+        keys["+".join(parts)] = list(zip(*[columns[f"part_{kind}"] for kind in parts], strict=True))
+    assert sum(map(len, keys.values())) >= 100_000
+    for name, of_kind in keys.items():
+        hashes = [key_hash(key) for key in of_kind]
+        groups = [key_group_of_hash(hashed, MAX_PARALLELISM) for hashed in hashes]
+        subtasks = [subtask_for_key_group(MAX_PARALLELISM, PARALLELISM, group) for group in groups]
+        assert result[f"hash {name}"].to_pylist() == hashes, name
+        assert result[f"group {name}"].to_pylist() == groups, name
+        assert result[f"subtask {name}"].to_pylist() == subtasks, name
+    for kind, (declared, _) in KINDS.items():
+        stored = result[f"key {kind}"].combine_chunks().cast(storage_type(declared))
+        expected = encode_keys([canonical_key(key) for key in columns[kind]], declared)
+        assert stored.equals(expected), kind
+        assert repr(stored.to_pylist()) == repr(expected.to_pylist()), kind  # for Arrow -0.0 equals 0.0
+        assert decode_keys(stored, declared) == columns[kind], kind
+
+
+def test_every_key_group_has_the_subtask_that_core_gives_it(spark: SparkSession) -> None:
+    layouts = [
+        (128, 3),
+        (128, 5),
+        (13, 4),
+        (1, 1),
+        (32768, 32768),
+        (32768, 1),
+        (32767, 32766),
+        (32768, 30011),
+    ]
+    columns = [
+        F.when(F.col("id") < m, subtask_column(F.col("id").cast("int"), m, p)).alias(f"{m}/{p}")
+        for m, p in layouts
+    ]
+    result = spark.range(32768).select(*columns).toArrow()
+    for m, p in layouts:
+        expected = [subtask_for_key_group(m, p, group) for group in range(m)]
+        assert result[f"{m}/{p}"].to_pylist()[:m] == expected
+        assert result.schema.field(f"{m}/{p}").type == pa.int32()
+
+
+def test_collations_and_widths_do_not_move_a_key(spark: SparkSession) -> None:
+    row = spark.sql(
+        "select 'Ab' a, cast('Ab' as string collate UTF8_LCASE) b, 7Y c, 7L d, 1.5BD e, 1.50000BD f"
+    )
+    types = {field.name: field.dataType for field in row.schema.fields}
+    canonical = row.select(*[canonical_column(F.col(name), types[name]).alias(name) for name in types])
+    assert [field.dataType for field in canonical.schema.fields] == [
+        T.StringType(), T.StringType(), T.LongType(), T.LongType(), T.StringType(), T.StringType(),
+    ]  # fmt: skip
+    hashes = row.select(
+        *[key_hash_column([(F.col(name), types[name])]).alias(name) for name in types]
+    ).collect()[0]
+    assert hashes.a == hashes.b == key_hash("Ab")
+    assert hashes.c == hashes.d == key_hash(7)
+    assert hashes.e == hashes.f == key_hash(Decimal("1.5"))
+
+
+def test_columns_that_are_canonical_already_are_left_alone(spark: SparkSession) -> None:
+    column = F.col("k")
+    kept: list[T.DataType] = [
+        T.LongType(),
+        T.StringType(),
+        T.BinaryType(),
+        T.TimestampType(),
+        T.TimestampNTZType(),
+    ]
+    kept.append(T.StructType([T.StructField(f"f{i}", kind, i > 1) for i, kind in enumerate(kept)]))
+    for data_type in kept:
+        assert is_identity(data_type)
+        assert canonical_column(column, data_type) is column
+    changed = [
+        T.IntegerType(),
+        T.DoubleType(),
+        T.FloatType(),
+        T.DateType(),
+        T.BooleanType(),
+        T.DecimalType(38, 0),
+    ]
+    changed += [T.StringType("UTF8_LCASE"), T.VarcharType(5), T.CharType(5)]
+    in_structs = [T.StructType([T.StructField("a", kind)]) for kind in changed]
+    for data_type in [*changed, *in_structs]:
+        assert not is_identity(data_type)
+        assert canonical_column(column, data_type) is not column
+
+
+NO_KEYS = [
+    T.ArrayType(T.LongType()),
+    T.MapType(T.StringType(), T.LongType()),
+    T.NullType(),
+    T.DayTimeIntervalType(),
+    T.VariantType(),
+    T.TimeType(),
+    T.StructType([]),
+]
+
+
+@pytest.mark.parametrize("data_type", NO_KEYS, ids=[kind.simpleString() for kind in NO_KEYS])
+def test_types_that_cannot_be_keys_are_refused_by_name(spark: SparkSession, data_type: T.DataType) -> None:
+    nested = T.StructType([T.StructField("ok", T.DoubleType()), T.StructField("part", data_type)])
+    with pytest.raises(InvalidKeyError, match=r"'tail num' has the type"):
+        canonical_column(F.col("`tail num`"), data_type)
+    with pytest.raises(InvalidKeyError, match=r"'route\.part' has the type"):
+        key_hash_column([(F.col("id"), T.LongType()), (F.col("route"), nested)])
+    for check in (is_identity, canonical_type):
+        with pytest.raises(InvalidKeyError, match="cannot be a key"):
+            check(nested)
+
+
+def test_bad_arguments_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidKeyError, match="at least one column"):
+        key_hash_column([])
+    with pytest.raises(InvalidKeyError, match="at least one column"):
+        key_refusal_column([])
+    with pytest.raises(ValueError, match="max_parallelism must be"):
+        key_group_column(F.col("h"), 32769)
+    with pytest.raises(ValueError, match="parallelism 5 is greater"):
+        subtask_column(F.col("g"), 4, 5)
+
+
+def test_null_and_nan_keys_are_found(spark: SparkSession) -> None:
+    schema = "id bigint, x double, s struct<a: struct<y: float>, b: string>"
+    nan = float("nan")
+    rows = [(1, 1.0, ((1.0,), "b")), (None, None, None), (2, nan, ((nan,), None)), (3, 0.0, (None, None))]
+    frame = spark.createDataFrame(rows, schema)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    keys = [["id"], ["x"], ["s"], ["id", "x"], ["id", "s"]]
+    found = frame.coalesce(1).select(
+        *[
+            key_refusal_column([(F.col(name), types[name]) for name in key]).alias("+".join(key))
+            for key in keys
+        ]
+    )
+    expected = {
+        "id": [None, "the key 'id' is null", None, None],
+        "x": [None, "the key 'x' is null", "the key 'x' is NaN", None],
+        "s": [None, "the key 's' is null", "the key 's['a']['y']' is NaN", None],
+        "id+x": [None, None, "the key 'x' is NaN", None],
+        "id+s": [None, None, "the key 's['a']['y']' is NaN", None],
+    }
+    assert found.toArrow().to_pydict() == expected
+    for name, refusals in expected.items():
+        for row, refusal in zip(rows, refusals, strict=True):
+            values = [row[["id", "x", "s"].index(part)] for part in name.split("+")]
+            key = values[0] if len(values) == 1 else tuple(values)
+            if refusal is None:
+                canonical_key(key)
+            else:
+                with pytest.raises(InvalidKeyError):
+                    canonical_key(key)
