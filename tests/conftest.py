@@ -1,0 +1,38 @@
+"""Fixtures for all tests: one Spark session for the whole run, started by the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses the session is a Spark test, whether or not its author remembered the mark."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session with two cores, as the engine itself starts it."""
+    # Imported here: tests without Spark must run where PySpark cannot even be started.
+    from state_engine.runtime.session import local_session
+    from state_engine.runtime.settings import SparkSettings
+
+    scratch: Path = tmp_path_factory.mktemp("spark")
+    options = {
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+    }
+    session = local_session(
+        SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"
+    )
+    yield session
+    session.stop()
