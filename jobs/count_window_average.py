@@ -26,7 +26,7 @@ WINDOW = 2
 class Window(NamedTuple):
     """The values of one key that no average has been given for yet."""
 
-    count: int = 0
+    size: int = 0
     total: int = 0
 
 
@@ -43,13 +43,13 @@ class CountWindowAverage(KeyedProcessFunction):
         self.window = runtime_context.get_state(ValueStateDescriptor("window", Window))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[Any, int]]:
-        count, total = self.window.value() or Window()
-        window = Window(count + 1, total + value[self.column])
-        if window.count < WINDOW:
+        before = self.window.value() or Window()
+        window = Window(before.size + 1, before.total + value[self.column])
+        if window.size < WINDOW:
             self.window.update(window)
         else:
             self.window.clear()
-            yield ctx.get_current_key(), window.total // window.count
+            yield ctx.get_current_key(), window.total // window.size
 
 
 def build(

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -92,7 +92,7 @@ class PlaneDelays(KeyedProcessFunction):
         self.airports = runtime_context.get_map_state(MapStateDescriptor("airports", str, int))
         self.recent_delays = runtime_context.get_list_state(ListStateDescriptor("recent_delays", int))
 
-    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple]:
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[Any, ...]]:
         previous = self.last_flight.value()
         recent = list(self.recent_delays.get())
         for airport in (value.origin, value.dest):
@@ -148,7 +148,7 @@ class RouteRanking(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self.totals = runtime_context.get_state(ValueStateDescriptor("totals", RouteTotals))
 
-    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple]:
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[Any, ...]]:
         totals = (self.totals.value() or RouteTotals()).including(value)
         self.totals.update(totals)
         yield (

@@ -30,7 +30,7 @@ def test_every_second_value_gives_an_average() -> None:
 def test_the_last_value_waits_in_the_state() -> None:
     run = harness()
     run.process(PAIRS)
-    assert run.state("window") == {1: Window(count=1, total=2)}
+    assert run.state("window") == {1: Window(size=1, total=2)}
 
 
 def test_a_complete_window_leaves_nothing_behind() -> None:

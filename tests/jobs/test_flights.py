@@ -149,6 +149,7 @@ def assert_golden_numbers(tmp_path: Path, engine: StateEngine, job: StatefulJob)
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_year_equals_the_reference(
@@ -169,6 +170,7 @@ def test_the_year_equals_the_reference(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_month_day_by_day_equals_the_reference(
     tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_month_day_by_day_equals_the_reference(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_cancelled_flights_without_an_aircraft_become_dead_letters(
     tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
 ) -> None:

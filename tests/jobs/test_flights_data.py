@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -50,7 +51,8 @@ def test_a_feed_is_every_row_once_in_total_order(
 
 
 def test_months_and_days_are_those_of_new_yorks_clock(home: Path, expected: pl.DataFrame) -> None:
-    for cut, width in (("month", 7), ("day", 10)):
+    cuts: list[tuple[flights_data.Cut, int]] = [("month", 7), ("day", 10)]
+    for cut, width in cuts:
         feed = prepare_feed(home, cut)
         date = reference.new_york_date(pl.col("departed_at")).cast(pl.String).str.slice(0, width)
         counts = expected.group_by(date.alias("slice")).len().sort("slice")
@@ -159,7 +161,7 @@ def test_the_loser_of_two_concurrent_calls_keeps_the_winners_files(
         ({"months": []}, "no flights in months"),
     ],
 )
-def test_arguments_that_fit_no_feed(tmp_path: Path, arguments: dict, message: str) -> None:
+def test_arguments_that_fit_no_feed(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prepare_feed(tmp_path, **arguments)
     assert list(tmp_path.iterdir()) == []

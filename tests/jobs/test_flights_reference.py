@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
@@ -89,7 +91,7 @@ def test_every_column_by_a_plain_loop_over_some_aircraft(flown: pl.DataFrame, de
         assert delays.filter(pl.col("tailnum") == tailnum).to_dicts() == expected
 
 
-def _by_hand(flights: list[dict]) -> list[dict]:
+def _by_hand(flights: list[dict[str, Any]]) -> list[dict[str, Any]]:
     carried = ["departed_at", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
     rows = []
     for i, flight in enumerate(flights):
