@@ -1,24 +1,24 @@
 """Every error that Statelake raises, under one root; each class is named for what the caller does next.
 
-    StatelakeError
-    ├── ConfigurationError        the job is written wrongly: change its code
-    │   ├── InvalidNameError      a job, operator, state, source or sink name is not ``[a-z][a-z0-9_]*``
-    │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
-    │   └── ValueTypeError        a value does not have the type that was declared for it
-    ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
-    ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
-    ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
-    ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
-    ├── RootError                 the root is another job's, of a newer format, or on refused storage
-    ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
-    ├── PartitionOrderError       a partition was run out of order: run the earlier one first
-    ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
-    │   └── SinkIdentityError     the sink is not the table that the checkpoint was staged for
-    ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
-    └── CommitError
-        ├── CommitFailedError     nothing was committed: run again
-        │   └── StaleParentError  another runner committed first: run again, from its checkpoint
-        └── CommitUnknownError    the commit may or may not have happened: look before you run again
+StatelakeError
+├── ConfigurationError        the job is written wrongly: change its code
+│   ├── InvalidNameError      a job, operator, state, source or sink name is not ``[a-z][a-z0-9_]*``
+│   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
+│   └── ValueTypeError        a value does not have the type that was declared for it
+├── StateAccessError          a state was used where it cannot be: without a key, under a second type
+├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
+├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
+├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
+├── RootError                 the root is another job's, of a newer format, or on refused storage
+├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
+├── PartitionOrderError       a partition was run out of order: run the earlier one first
+├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
+│   └── SinkIdentityError     the sink is not the table that the checkpoint was staged for
+├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
+└── CommitError
+    ├── CommitFailedError     nothing was committed: run again
+    │   └── StaleParentError  another runner committed first: run again, from its checkpoint
+    └── CommitUnknownError    the commit may or may not have happened: look before you run again
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Keys in canonical form: one spelling per key, whatever type it was declared with.
 
-A key is made canonical before it is hashed and before it is stored, so that widening a column (int to bigint, float to
-double, decimal(5,2) to decimal(38,10)) never moves a key to another key group. Integers become 64-bit integers, floats
-doubles without a negative zero, decimals plain text without trailing zeros, dates days and booleans 0 or 1; datetimes
-count microseconds (in UTC where they know their time zone); tuples, NamedTuples, rows and dataclasses go field by
-field. None is a part of a key, never a whole one; NaN, lists and maps are neither.
+A key is made canonical before it is hashed and before it is stored, so that widening a column (int to bigint,
+float to double, decimal(5,2) to decimal(38,10)) never moves a key to another key group. Integers become 64-bit
+integers, floats doubles without a negative zero, decimals plain text without trailing zeros, dates days and
+booleans 0 or 1; datetimes count microseconds (in UTC where they know their time zone); tuples, NamedTuples, rows
+and dataclasses go field by field. None is a part of a key, never a whole one; NaN, lists and maps are neither.
 
-The stored key column holds the same form with native timestamp types (:func:`storage_type`), and decodes to what was
-declared. The hash narrows and the whole key decides: ``(None, 1)`` and ``(1, None)`` have one hash and are two keys.
+The stored key column holds the same form with native timestamp types (:func:`storage_type`), and decodes to what
+was declared. The hash narrows and the whole key decides: ``(None, 1)`` and ``(1, None)`` have one hash and are
+two keys.
 
-Plays the part of Flink's ``TypeSerializer`` of a key; `state_engine.runtime.key_columns` is its twin in Spark.
+Plays the part of Flink's ``TypeSerializer`` of a key. Spark's twin: `state_engine.runtime.key_columns`.
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-_CAN_BE: Final = "A key can be an int, float, Decimal, str, bytes, bool, date or datetime, or a tuple, NamedTuple or dataclass of these"
+_CAN_BE: Final = (
+    "A key can be an int, float, Decimal, str, bytes, bool, date or datetime, "
+    "or a tuple, NamedTuple or dataclass of these"
+)
 
 
 def canonical_key(key: object) -> Canonical:
     """The canonical form of a key: an int, float, str or bytes, or a tuple of these and None.
 
     It is hashable, and equal for two keys exactly where they are one key of one declared type. Raises
-    :class:`InvalidKeyError` for None, NaN, an integer beyond 64 bits, a decimal of more than 38 digits, a string that
-    is not Unicode, and values of any other type.
+    :class:`InvalidKeyError` for None, NaN, an integer beyond 64 bits, a decimal of more than 38 digits, a string
+    that is not Unicode, and values of any other type.
 
     >>> canonical_key(True), canonical_key(-0.0), canonical_key((7, None))
     (1, 0.0, (7, None))
@@ -117,9 +121,8 @@ def _from_decimal(key: Decimal) -> str:
         raise InvalidKeyError(f"The decimal key {key} is not a number. Filter such elements out")
     if not key:
         return "0"
-    if (
-        not -_MAX_DECIMAL_DIGITS <= key.adjusted() < _MAX_DECIMAL_DIGITS
-    ):  # spelling out 1E+999999 fills the memory
+    # checked first, because spelling out 1E+999999999 would fill the memory
+    if not -_MAX_DECIMAL_DIGITS <= key.adjusted() < _MAX_DECIMAL_DIGITS:
         raise InvalidKeyError(f"The decimal key {key:E} needs more than {_MAX_DECIMAL_DIGITS} digits")
     text = format(key, "f")
     if "." in text:
@@ -134,7 +137,7 @@ def _from_date(key: date) -> int:
 
 
 def _from_datetime(key: datetime) -> int:
-    if key != key:  # noqa: PLR0124  # pandas' NaT calls itself a datetime, and equals nothing
+    if key != key:  # pandas' NaT calls itself a datetime, and equals nothing
         raise InvalidKeyError("A key is not a time (NaT). Filter such elements out")
     since_epoch: timedelta = key - (_EPOCH if key.utcoffset() is None else _EPOCH_UTC)
     return since_epoch // _MICROSECOND
@@ -168,9 +171,10 @@ _BY_TYPE: Final[dict[type, Callable[[Any], Canonical]]] = {
 def storage_type(declared: pa.DataType) -> pa.DataType:
     """The type of the key column that stores keys declared with an Arrow type: the widest of its kind.
 
-    Raises :class:`InvalidKeyError` for a type that cannot be a key (list, map, duration, null, …), naming the field.
+    Raises :class:`InvalidKeyError` for a type that cannot be a key (list, map, duration, null, …); it names the
+    field.
 
-    >>> storage_type(pa.int16()), storage_type(pa.decimal128(5, 2)), storage_type(pa.timestamp("ms", "Europe/Rome"))
+    >>> storage_type(pa.int16()), storage_type(pa.decimal128(5, 2)), storage_type(pa.timestamp("ms", "Asia/Tokyo"))
     (DataType(int64), DataType(string), TimestampType(timestamp[us, tz=UTC]))
     """
     return _storage_type(declared, "key")
@@ -214,7 +218,7 @@ def _is_binary(declared: pa.DataType) -> bool:
 
 
 def encode_keys(canonical: Sequence[Canonical], declared: pa.DataType) -> pa.Array:
-    """A key column of :func:`storage_type` from canonical keys, which must have come from values of type `declared`.
+    """A key column of :func:`storage_type` from canonical keys, made from values of the type `declared`.
 
     >>> encode_keys([canonical_key(datetime(1970, 1, 1, 0, 0, 1))], pa.timestamp("s")).type
     TimestampType(timestamp[us])

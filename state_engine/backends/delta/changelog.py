@@ -1,0 +1,249 @@
+"""Changelog files: the changes of one subtask's keyed state, written and folded with pyarrow inside the subtask.
+
+A file is sorted by key group and key hash; per key and state it holds at most one clear, then puts and deletes or one
+append. Folding files in path order gives the state as of a checkpoint. The hash narrows what is decoded; the whole
+key decides. Plays the part of Flink's changelog and of the sorted files under its RocksDB backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from state_engine.backends.delta.layout import changelog_schema, state_column
+from state_engine.backends.files import open_location
+from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file to read: where it is and the number of rows that its checkpoint recorded."""
+
+    uri: str
+    rows: int
+
+
+class TouchedState:
+    """What the files of a path hold for the keys that a micro-batch touches.
+
+    Args:
+        files: changelog files of the path that overlap this subtask's key groups, in path order.
+        touched: hashes of the touched keys, as int64.
+        key_schema: how stored keys come back.
+        is_touched: whether a whole key is touched: the hash only narrows.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ListedFile],
+        touched: np.ndarray[Any, Any],
+        key_schema: KeySchema,
+        is_touched: Callable[[Any], bool],
+    ) -> None:
+        self._touched, self._key_schema, self._is_touched = np.sort(touched), key_schema, is_touched
+        self._parts = [part for f in files if (part := _Part.open(f, self._touched)) is not None]
+
+    def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
+        """Entries of one state by key, as of the end of the path."""
+        fold = _FOLDS[descriptor.kind]
+        entries: dict[Any, Any] = {}
+        for part in self._parts:
+            found = part.rows(descriptor)
+            if found is None:
+                continue
+            keys = self._key_schema.decode_struct(_one(found["key"]))
+            fold(entries, descriptor, keys, found["op"].to_pylist(), found[state_column(descriptor.name)])
+        is_touched = self._is_touched
+        return {k: v for k, v in entries.items() if is_touched(k)}
+
+
+class _Part:
+    """The rows of one file whose hash is touched."""
+
+    def __init__(self, file: pq.ParquetFile, mask: pa.Array) -> None:
+        self._file, self._mask = file, mask
+        self._columns = set(file.schema_arrow.names)
+        self._shared = file.read(columns=["key", "state", "op"], use_threads=False).filter(mask)
+
+    @classmethod
+    def open(cls, listed: ListedFile, touched: np.ndarray[Any, Any]) -> _Part | None:
+        at = open_location(listed.uri)
+        try:
+            file = pq.ParquetFile(at.path, filesystem=at.fs)
+        except FileNotFoundError:
+            raise MissingFilesError(
+                f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
+                "Restore an older checkpoint or a savepoint"
+            ) from None
+        if file.metadata.num_rows != listed.rows:
+            raise MissingFilesError(
+                f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
+                "it was changed by something else. Restore an older checkpoint or a savepoint"
+            )
+        hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+        if not len(touched) or not len(hashes):
+            return None
+        at_or_after = np.searchsorted(touched, hashes)
+        at_or_after[at_or_after == len(touched)] = 0
+        mask = touched[at_or_after] == hashes
+        return cls(file, pa.array(mask)) if mask.any() else None
+
+    def rows(self, descriptor: StateDescriptor) -> pa.Table | None:
+        """key, op and value column of one state's rows; None where it has none here."""
+        column = state_column(descriptor.name)
+        if column not in self._columns:
+            return None
+        values = self._file.read(columns=[column], use_threads=False).filter(self._mask)
+        table = self._shared.append_column(column, values[column])
+        found = table.filter(pc.equal(table["state"], descriptor.name)).combine_chunks()
+        return found if found.num_rows else None
+
+
+def _fold_value(
+    entries: dict[Any, Any],
+    descriptor: StateDescriptor,
+    keys: list[Any],
+    ops: list[str],
+    column: pa.ChunkedArray,
+) -> None:
+    for key, op, value in zip(keys, ops, descriptor.value_type.from_arrow(_one(column)), strict=True):
+        if op == PUT:
+            entries[key] = value
+        else:
+            entries.pop(key, None)
+
+
+def _fold_list(
+    entries: dict[Any, Any],
+    descriptor: StateDescriptor,
+    keys: list[Any],
+    ops: list[str],
+    column: pa.ChunkedArray,
+) -> None:
+    array = _one(column)
+    elements = descriptor.value_type.from_arrow(array.flatten().field("value"))
+    start = 0
+    for key, op, length in zip(keys, ops, array.value_lengths().to_pylist(), strict=True):
+        if op == CLEAR:
+            entries.pop(key, None)
+        else:
+            entries.setdefault(key, []).extend(elements[start : start + length])
+        start += length or 0
+
+
+def _fold_map(
+    entries: dict[Any, Any],
+    descriptor: StateDescriptor,
+    keys: list[Any],
+    ops: list[str],
+    column: pa.ChunkedArray,
+) -> None:
+    key_type, array = cast(MapStateDescriptor, descriptor).key_type, _one(column)
+    map_keys, values = array.flatten()
+    rows = zip(
+        keys, ops, key_type.from_arrow(map_keys), descriptor.value_type.from_arrow(values), strict=True
+    )
+    for key, op, map_key, value in rows:
+        if op == PUT:
+            entries.setdefault(key, {})[map_key] = value
+        elif op == CLEAR:
+            entries.pop(key, None)
+        elif (found := entries.get(key)) is not None:
+            found.pop(map_key, None)
+            if not found:
+                del entries[key]
+
+
+_FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def changelog_table(
+    changes: Sequence[tuple[StateDescriptor, list[Change]]],
+    *,
+    key_type: pa.DataType,
+    index_of: Mapping[Any, int],
+    keys: pa.Array,
+    hashes: np.ndarray[Any, Any],
+    max_parallelism: int,
+) -> pa.Table | None:
+    """Changes as one table in file order; None where nothing changed.
+
+    Args:
+        changes: per state, its net changes.
+        key_type: stored type of the key struct.
+        index_of: where in ``keys`` and ``hashes`` each key stands.
+        keys, hashes: stored keys (structs) and their hashes.
+    """
+    descriptors = [d for d, found in changes if found]
+    total = sum(len(found) for _, found in changes)
+    if not total:
+        return None
+    schema = changelog_schema(key_type, descriptors)
+    at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
+    row_hashes = hashes[at]
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
+        "key_hash": pa.array(row_hashes),
+        "key": keys.take(pa.array(at)),
+        "state": _repeat([(d.name, len(found)) for d, found in changes]),
+        "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
+        "updated_at": pa.nulls(total, pa.timestamp("us", "UTC")),
+    }
+    start = 0
+    for descriptor, found in changes:
+        if found:
+            column = _COLUMNS[descriptor.kind](descriptor, found)
+            before, after = start, total - start - len(found)
+            kind = descriptor.column_type
+            padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
+            columns[state_column(descriptor.name)] = padded
+        start += len(found)
+    table = pa.table([columns[f.name] for f in schema], schema=schema)
+    # a stable sort keeps a key's clear in front of its appends and puts
+    order = np.lexsort((row_hashes, np.mod(row_hashes, max_parallelism)))
+    return table.take(pa.array(order))
+
+
+def _value_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    return descriptor.value_type.to_arrow([c.value for c in changes], storage=True)
+
+
+def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    lists = [c.value if c.op == APPEND else [] for c in changes]
+    elements = descriptor.value_type.to_arrow([e for found in lists for e in found], storage=True)
+    stamps = pa.nulls(len(elements), pa.timestamp("us", "UTC"))
+    stamped = pa.StructArray.from_arrays([elements, stamps], fields=list(descriptor.column_type.value_type))
+    offsets = np.concatenate([[0], np.cumsum([len(found) for found in lists])]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), stamped, type=descriptor.column_type)
+
+
+def _map_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    entries = [c.value if c.op in (PUT, DELETE) else (None, None) for c in changes]
+    keys = cast(MapStateDescriptor, descriptor).key_type.to_arrow([k for k, _ in entries], storage=True)
+    values = descriptor.value_type.to_arrow([v for _, v in entries], storage=True)
+    return pa.StructArray.from_arrays([keys, values], fields=list(descriptor.column_type))
+
+
+_COLUMNS: dict[str, Callable[[StateDescriptor, list[Change]], pa.Array]] = {
+    "value": _value_column,
+    "list": _list_column,
+    "map": _map_column,
+}
+
+
+def _repeat(runs: list[tuple[str, int]]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(pa.scalar(text, pa.string()), n) for text, n in runs], pa.string())

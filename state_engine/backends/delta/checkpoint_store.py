@@ -1,0 +1,146 @@
+"""``CheckpointStore``: reads and appends rows of the ``checkpoints`` table.
+
+Appending is the commit point of everything. The transaction id (application ``<root id>/<job>``, version = checkpoint
+id) lets exactly one attempt commit an id; the outcome of an unclear commit is looked up in the table, never guessed.
+Rows are small and immutable, so they are kept in memory and only new files are read. Plays the part of Flink's
+``CompletedCheckpointStore``.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, FORMAT_VERSION, TABLE_PROPERTIES, JobLayout
+from state_engine.backends.files import join, read_parquet, write_parquet
+from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
+from state_engine.core.errors import (
+    CommitUnknownError,
+    RootError,
+    StatelakeError,
+    StaleParentError,
+)
+
+_READERS = 8
+
+
+class CheckpointStore:
+    """The checkpoints of one job.
+
+    Args:
+        kernel: commits.
+        layout: where the table is.
+        root_id: id of the root; part of the transaction id.
+    """
+
+    def __init__(self, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
+        self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
+        self.app = f"{root_id}/{layout.job}"
+        self._rows: dict[int, CheckpointRow] = {}
+        self._read: set[str] = set()
+        self._version = -1
+
+    def create(self) -> None:
+        """Make the table if there is none; refuse one that is another job's.
+
+        Raises:
+            RootError: the table belongs to another job, or its format is newer.
+        """
+        properties = {
+            **TABLE_PROPERTIES,
+            "statelake.job": self._job,
+            "statelake.format": str(FORMAT_VERSION),
+        }
+        if self._kernel.create_table(self._uri, CHECKPOINTS_SCHEMA, properties=properties):
+            return
+        self.check()
+
+    def check(self) -> bool:
+        """Whether the table exists; raises RootError where it is not this job's."""
+        facts = self._kernel.facts(self._uri)
+        if facts is None:
+            return False
+        owner = facts.properties.get("statelake.job")
+        if owner != self._job:
+            raise RootError(
+                f"{self._uri} holds the checkpoints of "
+                f"{f'job {owner!r}' if owner else 'nothing that this engine wrote'}, not of job '{self._job}': "
+                "use another root or job name, or bring the state over with a savepoint"
+            )
+        found = int(facts.properties.get("statelake.format", "0"))
+        if found > FORMAT_VERSION:
+            raise RootError(
+                f"{self._uri} has format {found}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
+            )
+        return True
+
+    def load(self) -> dict[int, CheckpointRow]:
+        """All committed rows by id, as of now."""
+        version = self._kernel.version(self._uri)
+        if version is None:
+            return {}
+        if version != self._version:
+            new = [p for p in self._kernel.active_files(self._uri) if p not in self._read]
+            with ThreadPoolExecutor(_READERS) as pool:
+                for table in pool.map(lambda p: read_parquet(join(self._uri, p)), new):
+                    self._remember(table)
+            self._read.update(new)
+            self._version = version
+        return dict(self._rows)
+
+    def append(self, row: CheckpointRow) -> None:
+        """Commit a row.
+
+        Raises:
+            StaleParentError: another attempt committed this id first.
+            CommitFailedError: nothing was committed.
+            CommitUnknownError: the outcome could not be looked up.
+        """
+        table = pa.Table.from_batches(
+            [pa.RecordBatch.from_struct_array(ROW_TYPE.to_arrow([row], storage=True))], CHECKPOINTS_SCHEMA
+        )
+        name = f"checkpoint-{row.checkpoint_id:012d}-{row.write_id}.parquet"
+        size = write_parquet(table, join(self._uri, name))
+        file = DataFile(path=name, bytes=size, rows=1, subtask=0)
+        try:
+            version = self._kernel.append(
+                self._uri, [file], transaction=Transaction(self.app, row.checkpoint_id)
+            )
+        except TransactionTakenError:
+            raise self._stale(row) from None
+        except CommitUnknownError as error:
+            self._look_up(row, error)
+            return
+        self._rows[row.checkpoint_id] = row
+        self._read.add(name)
+        if version == self._version + 1:
+            self._version = version
+
+    def _look_up(self, row: CheckpointRow, error: CommitUnknownError) -> None:
+        """Find out what became of an unclear commit."""
+        try:
+            committed = self.load().get(row.checkpoint_id)
+        except (StatelakeError, OSError) as failure:
+            raise CommitUnknownError(
+                f"job '{self._job}': checkpoint {row.checkpoint_id}: {error}. Looking it up failed too ({failure}). "
+                "Run again when the storage answers: a committed checkpoint will be found, not repeated"
+            ) from error
+        if committed is None:
+            raise error
+        if committed.write_id != row.write_id:
+            raise self._stale(row) from error
+
+    def _stale(self, row: CheckpointRow) -> StaleParentError:
+        winner = self.load().get(row.checkpoint_id)
+        by = f" (attempt {winner.write_id}, asked for by {winner.requested_by})" if winner else ""
+        return StaleParentError(
+            f"job '{self._job}': checkpoint {row.checkpoint_id} was committed by another runner{by}; "
+            "nothing of this attempt is visible. Run again to go on from there"
+        )
+
+    def _remember(self, table: pa.Table) -> None:
+        for batch in table.to_batches():
+            for row in ROW_TYPE.from_arrow(batch.to_struct_array()):
+                self._rows[row.checkpoint_id] = row

@@ -1,0 +1,192 @@
+"""A checkpoint: one row of the ``checkpoints`` table, the commit point of a micro-batch or an operation.
+
+The row lists, by exact name, every file that its attempt wrote, so that the state as of a checkpoint can be read from
+the rows on its path alone. The classes below are both the Python objects and the table's schema (``ROW_TYPE``).
+Plays the part of Flink's ``CompletedCheckpoint`` and its metadata file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import cast
+
+from state_engine.core.type_parsing import to_type
+from state_engine.core.types import StructType
+
+MAIN = "main"
+"""The branch that publishes to sinks."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file that a subtask wrote.
+
+    Attributes:
+        path: relative to the table or sink directory it belongs to.
+        bytes: size.
+        rows: number of rows.
+        subtask: which subtask wrote it.
+        key_group_min, key_group_max: key groups inside, inclusive; None where rows have none.
+        key_hash_min, key_hash_max: hashes inside; None where rows have none.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    subtask: int
+    key_group_min: int | None = None
+    key_group_max: int | None = None
+    key_hash_min: int | None = None
+    key_hash_max: int | None = None
+
+
+@dataclass(frozen=True)
+class StateSchema:
+    """Declaration of one state as of a checkpoint: its primitive and the stored type of its column."""
+
+    name: str
+    kind: str
+    type: str
+
+
+@dataclass(frozen=True)
+class BaseRange:
+    """Which compaction base holds a range of key groups, and the checkpoint that it stands for."""
+
+    key_group_start: int
+    key_group_end: int
+    base_id: str
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class OperatorCheckpoint:
+    """What a checkpoint holds of one keyed operator.
+
+    Attributes:
+        uid: identity of the operator across versions of the job.
+        parallelism, max_parallelism: of this checkpoint.
+        key_schema: stored type of the key, as text.
+        states: declared states, also those that this batch did not touch.
+        changelog: files of changes that this attempt wrote.
+        bases: compaction bases in force, empty before the first compaction.
+        changed_entries: rows in ``changelog``.
+    """
+
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    key_schema: str
+    states: list[StateSchema]
+    changelog: list[DataFile]
+    bases: list[BaseRange]
+    changed_entries: int
+
+
+@dataclass(frozen=True)
+class OperatorStateRef:
+    """Where the operator state of one operator or source lies: written by this attempt, or by an earlier one."""
+
+    operator: str
+    write_id: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """What a checkpoint consumed from one source.
+
+    Attributes:
+        name: of the source.
+        position_from, position_to: summaries of the position before and after, as JSON.
+        rows: rows read in this batch, as counted by the subtasks.
+        watermark_ms: event-time watermark of the source after this batch.
+    """
+
+    name: str
+    position_from: str
+    position_to: str
+    rows: int
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True)
+class StagedSink:
+    """Files that wait to be published to one sink, with all that publishing needs.
+
+    Attributes:
+        name: of the sink.
+        kind: ``delta``, ``parquet`` or ``csv``.
+        path: where the sink is.
+        identity: of the table or directory when the files were staged; another one is never written to.
+        schema: columns that were checked, as JSON.
+        files: what is staged.
+    """
+
+    name: str
+    kind: str
+    path: str
+    identity: str
+    schema: str
+    files: list[DataFile]
+
+    @property
+    def rows(self) -> int:
+        """Rows over all files."""
+        return sum(f.rows for f in self.files)
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One committed checkpoint; see the module docstring.
+
+    Attributes:
+        checkpoint_id: grows by one per committed row, over all branches.
+        parent_id: the checkpoint it continues; None for the first.
+        branch: ``main``, or the name of a replay.
+        kind: checkpoint, compaction, retention, restore, rescale, promote or import.
+        write_id: names the attempt that wrote the files.
+        created_at: when the attempt started.
+        clock_ms: processing time of the batch, in milliseconds; never below the parent's.
+        watermark_ms: event-time watermark after the batch, in milliseconds; None without event time.
+        rows_in, rows_refused: rows read, and of these set aside as dead letters.
+        durations_ms: by step, as far as known at the commit.
+        metrics: sums of user metrics over subtasks.
+        delta_versions: version of each table that this attempt committed to, by table name.
+        job: name of the job, code_version: as given by the job, requested_by: who or what asked for it.
+    """
+
+    checkpoint_id: int
+    parent_id: int | None
+    branch: str
+    kind: str
+    write_id: str
+    created_at: datetime
+    clock_ms: int
+    watermark_ms: int | None
+    rows_in: int
+    rows_refused: int
+    operators: list[OperatorCheckpoint]
+    operator_state: list[OperatorStateRef]
+    operator_state_files: list[DataFile]
+    sources: list[SourceProgress]
+    sinks: list[StagedSink]
+    dead_letters: list[DataFile]
+    durations_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    delta_versions: dict[str, int] = field(default_factory=dict)
+    job: str = ""
+    code_version: str = ""
+    requested_by: str = ""
+
+    def operator(self, uid: str) -> OperatorCheckpoint | None:
+        """The part of one operator; None where this checkpoint has none."""
+        return next((o for o in self.operators if o.uid == uid), None)
+
+    def sink(self, name: str) -> StagedSink | None:
+        """What is staged for one sink; None where nothing is."""
+        return next((s for s in self.sinks if s.name == name), None)
+
+
+ROW_TYPE = cast(StructType, to_type(CheckpointRow, parameter="CheckpointRow"))

@@ -1,0 +1,150 @@
+"""``MapState``: a map of entries per key. Mirrors ``org.apache.flink.api.common.state.MapState``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, cast
+
+from state_engine.core.descriptors import MapStateDescriptor
+from state_engine.core.errors import StateAccessError, ValueTypeError
+from state_engine.core.state_table import KeyContext, StateTable, no_key
+from state_engine.core.types import FloatType
+
+
+class MapState:
+    """Handle of a map state, for the key of the current element.
+
+    Values may be None, keys not. Iteration sees the writes of this element; writing while iterating raises
+    StateAccessError. Float keys: -0.0 is 0.0, NaN is refused.
+    """
+
+    __slots__ = ("_context", "_copy", "_entries", "_key", "_name", "_normalise", "_writes")
+
+    def __init__(self, table: StateTable, context: KeyContext) -> None:
+        descriptor = cast(MapStateDescriptor, table.descriptor)
+        self._entries, self._context, self._name = table.entries, context, descriptor.name
+        self._normalise = descriptor.value_type.compiled()
+        self._copy = descriptor.value_type.copy if descriptor.value_type.mutable else None
+        self._key = _map_key(descriptor)
+        self._writes = 0
+
+    def get(self, key: Any) -> Any:
+        """The value of a map key; None where it is missing."""
+        found = self._found()
+        value = found.get(self._key(key)) if found else None
+        return value if self._copy is None else self._copy(value)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Store one entry."""
+        key, value = self._key(key), None if value is None else self._normalise(value)
+        found, context = self._found(), self._context
+        self._writes += 1
+        if found is None:
+            found = self._entries[context.key] = {}
+            if context.undo is not None:
+                context.undo.append(partial(self._entries.pop, context.key, None))
+        if context.undo is not None:
+            if key in found:
+                context.undo.append(partial(found.__setitem__, key, found[key]))
+            else:
+                context.undo.append(partial(found.pop, key, None))
+        found[key] = value
+
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Store the entries of a dict, or (key, value) pairs."""
+        for key, value in list(entries.items() if isinstance(entries, Mapping) else entries):
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Forget one entry; after the last one nothing is stored."""
+        key, found, context = self._key(key), self._found(), self._context
+        if not found or key not in found:
+            return
+        self._writes += 1
+        if len(found) == 1:
+            if context.undo is not None:
+                context.undo.append(partial(self._entries.__setitem__, context.key, found))
+            del self._entries[context.key]
+            return
+        if context.undo is not None:
+            # the order of entries is part of the state: put the whole map back as it was
+            context.undo.append(partial(_refill, found, dict(found)))
+        del found[key]
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is an entry for the map key."""
+        found = self._found()
+        return bool(found) and self._key(key) in cast(dict[Any, Any], found)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """The (key, value) entries."""
+        copy = self._copy
+        for key, value in self._iterate():
+            yield key, value if copy is None else copy(value)
+
+    def keys(self) -> Iterator[Any]:
+        """The map keys."""
+        return (key for key, _ in self._iterate())
+
+    def values(self) -> Iterator[Any]:
+        """The values."""
+        return (value for _, value in self.items())
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return not self._found()
+
+    def clear(self) -> None:
+        """Forget all entries of the current key."""
+        found, context = self._found(), self._context
+        if found is None:
+            return
+        self._writes += 1
+        if context.undo is not None:
+            context.undo.append(partial(self._entries.__setitem__, context.key, found))
+        del self._entries[context.key]
+
+    __contains__ = contains
+    __getitem__ = get
+    __setitem__ = put
+    __delitem__ = remove
+    __iter__ = keys
+
+    def _found(self) -> dict[Any, Any] | None:
+        try:
+            return self._entries.get(self._context.key)
+        except TypeError:
+            raise no_key(self._name) from None
+
+    def _iterate(self) -> Iterator[tuple[Any, Any]]:
+        writes = self._writes
+        for item in (self._found() or {}).items():
+            yield item
+            if self._writes != writes:
+                raise StateAccessError(
+                    f"map state '{self._name}' was changed while it was iterated: collect the items into a list first"
+                )
+
+
+def _map_key(descriptor: MapStateDescriptor) -> Any:
+    """The function that normalises a map key, by the rules of keys."""
+    normalise = descriptor.key_type.compiled()
+    floats = isinstance(descriptor.key_type, FloatType)
+
+    def checked(key: Any) -> Any:
+        if key is None:
+            raise ValueTypeError(f"None cannot be a key of map state '{descriptor.name}'")
+        key = normalise(key)
+        if floats:
+            if key != key:
+                raise ValueTypeError(f"NaN cannot be a key of map state '{descriptor.name}'")
+            key += 0.0
+        return key
+
+    return checked
+
+
+def _refill(entries: dict[Any, Any], was: dict[Any, Any]) -> None:
+    entries.clear()
+    entries.update(was)

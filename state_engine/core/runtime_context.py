@@ -1,0 +1,83 @@
+"""``RuntimeContext``: what a function learns about its subtask, and where it gets its states.
+
+Mirrors ``org.apache.flink.api.common.functions.RuntimeContext`` in PyFlink's spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.errors import StateAccessError
+from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.list_state import ListState
+from state_engine.core.map_state import MapState
+from state_engine.core.value_state import ValueState
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Where a function runs: its operator, subtask and attempt."""
+
+    task_name: str
+    subtask: int = 0
+    parallelism: int = 1
+    max_parallelism: int = 128
+    attempt: int = 0
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class RuntimeContext:
+    """Given to ``open``: state handles and facts about the subtask."""
+
+    def __init__(self, info: TaskInfo, store: KeyedStateStore | None) -> None:
+        self._info, self._store = info, store
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """The value state of this descriptor, scoped to the current key."""
+        state: ValueState = self._keyed(descriptor).handle(descriptor, "value")
+        return state
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """The list state of this descriptor, scoped to the current key."""
+        state: ListState = self._keyed(descriptor).handle(descriptor, "list")
+        return state
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """The map state of this descriptor, scoped to the current key."""
+        state: MapState = self._keyed(descriptor).handle(descriptor, "map")
+        return state
+
+    def get_task_name(self) -> str:
+        """The uid of the operator."""
+        return self._info.task_name
+
+    def get_index_of_this_subtask(self) -> int:
+        """Index of this subtask, from 0."""
+        return self._info.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Parallelism of the operator."""
+        return self._info.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """Max parallelism of the operator: its number of key groups."""
+        return self._info.max_parallelism
+
+    def get_attempt_number(self) -> int:
+        """How often this subtask was tried before in this micro-batch, from 0."""
+        return self._info.attempt
+
+    def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
+        """A parameter that was given to ``StateEngine.run(parameters=…)``."""
+        return self._info.parameters.get(key, default_value)
+
+    def _keyed(self, descriptor: Any) -> KeyedStateStore:
+        if self._store is None:
+            raise StateAccessError(
+                f"operator '{self._info.task_name}' is not on a keyed stream, so it has no keyed state "
+                f"{descriptor!r}; call key_by before process"
+            )
+        return self._store

@@ -1,0 +1,128 @@
+"""The entries of one keyed state in one subtask, and what changed in them.
+
+A ``StateTable`` is what a handle works on: a mapping from key to what is stored for it, filled by a state backend with
+the keys that the micro-batch touches. It remembers what was loaded, and at the end of the batch tells the net changes
+as ``Change`` records: nothing is tracked per write. Plays the part of Flink's ``StateTable`` and changelog writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, NamedTuple
+
+from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.errors import StateAccessError
+
+PUT, DELETE, CLEAR, APPEND = "put", "delete", "clear", "append"
+
+NO_KEY: Any = []
+"""What the current key is outside of an element: unhashable, so that any use of a handle fails."""
+
+
+class Change(NamedTuple):
+    """One row of the changelog: value is the value, the list of added elements, or the (map key, value) entry."""
+
+    key: Any
+    op: str
+    value: Any
+
+
+class KeyContext:
+    """The key of the current element; shared by all handles of a subtask.
+
+    Attributes:
+        key: the current key as declared, or NO_KEY.
+        timestamp: event time of the current element in milliseconds, or None.
+        undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
+    """
+
+    __slots__ = ("key", "timestamp", "undo")
+
+    def __init__(self) -> None:
+        self.key: Any = NO_KEY
+        self.timestamp: int | None = None
+        self.undo: list[Callable[[], Any]] | None = None
+
+    def roll_back(self) -> None:
+        """Take back the writes of the current element, newest first."""
+        while self.undo:
+            self.undo.pop()()
+
+
+class StateTable:
+    """Entries of one state: ``entries[key]`` is a value, a list of elements, or a dict of map entries.
+
+    Attributes:
+        descriptor: what is stored.
+        entries: the working copy; a backend may give any mutable mapping.
+        loaded: what the checkpoint held for the keys of this batch.
+    """
+
+    __slots__ = ("descriptor", "entries", "loaded")
+
+    def __init__(self, descriptor: StateDescriptor, entries: MutableMapping[Any, Any]) -> None:
+        self.descriptor = descriptor
+        self.entries = entries
+        remember = _REMEMBER[descriptor.kind]
+        self.loaded = {key: remember(stored) for key, stored in entries.items()}
+
+    def changes(self) -> Iterator[Change]:
+        """Net changes since loading: per key at most one clear, first, then one append or one row a map key."""
+        diff = _DIFF[self.descriptor.kind]
+        entries, loaded = self.entries, self.loaded
+        for key, was in loaded.items():
+            yield from diff(key, was, entries.get(key))
+        for key, now in entries.items():
+            if key not in loaded:
+                yield from diff(key, None, now)
+
+
+def no_key(state: str) -> StateAccessError:
+    """The error for using keyed state where there is no current key."""
+    return StateAccessError(
+        f"state '{state}' was used without a current key: keyed state exists only inside process_element "
+        "and on_timer of a function on a keyed stream (use key_by first, and not open or close)"
+    )
+
+
+def _diff_value(key: Any, was: Any, now: Any) -> Iterator[Change]:
+    if now is was:
+        return
+    yield Change(key, DELETE, None) if now is None else Change(key, PUT, now)
+
+
+def _diff_list(key: Any, was: tuple[list[Any], int] | None, now: list[Any] | None) -> Iterator[Change]:
+    old, length = was if was is not None else (None, 0)
+    if now is old and now is not None:
+        if len(now) > length:
+            yield Change(key, APPEND, now[length:])
+        return
+    if old is not None:
+        yield Change(key, CLEAR, None)
+    if now:
+        yield Change(key, APPEND, now)
+
+
+def _diff_map(key: Any, was: dict[Any, Any] | None, now: dict[Any, Any] | None) -> Iterator[Change]:
+    was, now = was or {}, now or {}
+    gone = [k for k in was if k not in now]
+    if was and len(gone) == len(was):
+        yield Change(key, CLEAR, None)
+    else:
+        for k in gone:
+            yield Change(key, DELETE, (k, None))
+    for k, value in now.items():
+        if k not in was or was[k] is not value:
+            yield Change(key, PUT, (k, value))
+
+
+_REMEMBER: dict[str, Callable[[Any], Any]] = {
+    "value": lambda stored: stored,
+    "list": lambda stored: (stored, len(stored)),
+    "map": lambda stored: dict(stored),
+}
+_DIFF: dict[str, Callable[[Any, Any, Any], Iterator[Change]]] = {
+    "value": _diff_value,
+    "list": _diff_list,
+    "map": _diff_map,
+}

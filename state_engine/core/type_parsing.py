@@ -1,0 +1,302 @@
+"""From what a user writes to ``TypeInformation``: Python types, Arrow types and schemas, Spark types, DDL text.
+
+``to_type`` is the one entry; ``spark_type`` goes the other way, to the JSON that both Spark and Delta use for
+schemas. Neither needs Spark. Mirrors the extraction half of Flink's ``TypeExtractor``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.types import (
+    BooleanType,
+    BytesType,
+    DateType,
+    DecimalType,
+    DictType,
+    FloatType,
+    IntegerType,
+    ListType,
+    StringType,
+    StructType,
+    TimestampType,
+    TypeInformation,
+)
+
+_PYTHON: dict[Any, Any] = {
+    int: lambda: IntegerType(pa.int64()),
+    float: lambda: FloatType(pa.float64()),
+    bool: BooleanType,
+    str: StringType,
+    bytes: BytesType,
+    date: DateType,
+    datetime: lambda: TimestampType("UTC"),
+    Decimal: lambda: DecimalType(38, 18),
+}
+_NAMED: dict[str, Any] = {
+    **dict.fromkeys(("tinyint", "byte"), lambda: IntegerType(pa.int8())),
+    **dict.fromkeys(("smallint", "short"), lambda: IntegerType(pa.int16())),
+    **dict.fromkeys(("int", "integer"), lambda: IntegerType(pa.int32())),
+    **dict.fromkeys(("bigint", "long"), lambda: IntegerType(pa.int64())),
+    **dict.fromkeys(("float", "real"), lambda: FloatType(pa.float32())),
+    "double": lambda: FloatType(pa.float64()),
+    "boolean": BooleanType,
+    "string": StringType,
+    "binary": BytesType,
+    "date": DateType,
+    "timestamp": lambda: TimestampType("UTC"),
+    "timestamp_ltz": lambda: TimestampType("UTC"),
+    "timestamp_ntz": lambda: TimestampType(None),
+    "decimal": lambda: DecimalType(10, 0),
+}
+
+
+def to_type(declared: Any, *, parameter: str) -> TypeInformation:
+    """The type that a user declared, in any accepted form.
+
+    Args:
+        declared: a TypeInformation, Python type, NamedTuple or dataclass class, pyarrow type or schema, Spark type
+            (any object with ``jsonValue()``), or DDL text (``"a bigint, b string"`` or ``"bigint"``).
+        parameter: the name of the argument it came in; the error names it.
+
+    Example:
+        >>> str(to_type("carrier string, delay int", parameter="output_type"))
+        'struct<carrier: string, delay: int32>'
+        >>> str(to_type(dict[str, list[int]], parameter="value_type_info"))
+        'map<string, list<item: int64>>'
+    """
+    if declared is None:
+        raise ConfigurationError(
+            f"{parameter} is missing: declare a type, for example int, 'bigint' or a NamedTuple"
+        )
+    try:
+        return _to_type(declared)
+    except (ConfigurationError, TypeError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"{parameter}: {error}") from error
+
+
+def _to_type(declared: Any) -> TypeInformation:
+    if isinstance(declared, TypeInformation):
+        return declared
+    if isinstance(declared, str):
+        return parse_ddl(declared)
+    if isinstance(declared, pa.Schema):
+        return arrow_type(pa.struct(list(declared)))
+    if isinstance(declared, pa.DataType):
+        return arrow_type(declared)
+    if hasattr(declared, "jsonValue"):
+        return _from_spark_json(declared.jsonValue())
+    return _python_type(declared)
+
+
+def arrow_type(kind: pa.DataType) -> TypeInformation:
+    """The type for an Arrow type; structs come back as Rows."""
+    p = pa.types
+    if p.is_signed_integer(kind):
+        return IntegerType(kind)
+    if p.is_float32(kind) or p.is_float64(kind):
+        return FloatType(kind)
+    if p.is_boolean(kind):
+        return BooleanType()
+    if p.is_string(kind) or p.is_large_string(kind) or p.is_string_view(kind):
+        return StringType()
+    if p.is_binary(kind) or p.is_large_binary(kind) or p.is_fixed_size_binary(kind):
+        return BytesType()
+    if p.is_date32(kind):
+        return DateType()
+    if p.is_timestamp(kind):
+        return TimestampType(kind.tz)
+    if p.is_decimal128(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if p.is_list(kind) or p.is_large_list(kind):
+        return ListType(arrow_type(kind.value_type))
+    if p.is_map(kind):
+        return DictType(arrow_type(kind.key_type), arrow_type(kind.item_type))
+    if p.is_struct(kind):
+        return StructType([f.name for f in kind], [arrow_type(f.type) for f in kind], "row")
+    raise ConfigurationError(f"the Arrow type {kind} is not supported; use a signed integer, float, string, binary, "
+                             "boolean, date32, timestamp, decimal128, list, map or struct")  # fmt: skip
+
+
+def _python_type(kind: Any) -> TypeInformation:
+    if kind in _PYTHON:
+        return typing.cast(TypeInformation, _PYTHON[kind]())
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        present = [a for a in args if a is not type(None)]
+        if len(present) == 1:
+            return _to_type(present[0])
+    if origin is list and len(args) == 1:
+        return ListType(_to_type(args[0]))
+    if origin is dict and len(args) == 2:
+        return DictType(_to_type(args[0]), _to_type(args[1]))
+    if origin is tuple and args and Ellipsis not in args:
+        return StructType([f"f{i}" for i in range(len(args))], [_to_type(a) for a in args])
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and kind._fields:
+        hints = typing.get_type_hints(kind)
+        missing = [n for n in kind._fields if n not in hints]
+        if missing:
+            raise ConfigurationError(
+                f"{kind.__name__} declares no types for {missing}; use typing.NamedTuple"
+            )
+        return StructType(kind._fields, [_to_type(hints[n]) for n in kind._fields], kind)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        names = [f.name for f in dataclasses.fields(kind)]
+        return StructType(names, [_to_type(hints[n]) for n in names], kind)
+    raise ConfigurationError(f"{kind!r} is not a supported type; use int, float, str, bool, bytes, date, datetime, "
+                             "Decimal, list[...], dict[...], tuple[...], a NamedTuple, a dataclass, a pyarrow type "
+                             "or DDL text")  # fmt: skip
+
+
+def _from_spark_json(kind: Any) -> TypeInformation:
+    if isinstance(kind, str):
+        return parse_ddl(kind.replace("char(", "varchar(") if kind.startswith("char(") else kind)
+    if kind["type"] == "array":
+        return ListType(_from_spark_json(kind["elementType"]))
+    if kind["type"] == "map":
+        return DictType(_from_spark_json(kind["keyType"]), _from_spark_json(kind["valueType"]))
+    if kind["type"] == "struct":
+        fields = kind["fields"]
+        return StructType([f["name"] for f in fields], [_from_spark_json(f["type"]) for f in fields], "row")
+    raise ConfigurationError(f"the Spark type {kind['type']} is not supported")
+
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[\w.$-]+|[<>(),:])")
+
+
+def parse_ddl(text: str) -> TypeInformation:
+    """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``)."""
+    tokens, at = [], 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if not found:
+            raise ConfigurationError(f"cannot read the DDL '{text}' at '{text[at:].strip()[:20]}'")
+        tokens.append(found.group(1))
+        at = found.end()
+    if not tokens:
+        raise ConfigurationError("the DDL is empty")
+    reader = _DdlReader(text, tokens)
+    if tokens[0].lower() in (*_NAMED, "array", "map", "struct", "varchar", "char") and (
+        len(tokens) == 1 or tokens[1] in "<("
+    ):
+        kind = reader.type()
+    else:
+        kind = reader.columns(end=None)
+    if reader.tokens:
+        raise ConfigurationError(f"cannot read the DDL '{text}' from '{reader.tokens[0]}' on")
+    return kind
+
+
+class _DdlReader:
+    def __init__(self, text: str, tokens: list[str]) -> None:
+        self.text, self.tokens = text, list(tokens)
+
+    def take(self, expected: str | None = None) -> str:
+        if not self.tokens or (expected and self.tokens[0] != expected):
+            got = self.tokens[0] if self.tokens else "the end"
+            raise ConfigurationError(
+                f"cannot read the DDL '{self.text}': '{expected or 'a name'}' expected, not {got}"
+            )
+        return self.tokens.pop(0)
+
+    def accept(self, word: str) -> bool:
+        if self.tokens and self.tokens[0].lower() == word:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def columns(self, end: str | None) -> StructType:
+        names, kinds = [], []
+        while True:
+            name = self.take()
+            names.append(name[1:-1].replace("``", "`") if name.startswith("`") else name)
+            self.accept(":")
+            kinds.append(self.type())
+            if self.accept("not"):
+                self.take()
+            if self.accept("comment"):
+                self.take()
+            if not self.accept(","):
+                break
+        if end:
+            self.take(end)
+        return StructType(names, kinds, "row")
+
+    def type(self) -> TypeInformation:
+        name = self.take().lower()
+        if name == "array":
+            self.take("<")
+            inner = ListType(self.type())
+            self.take(">")
+            return inner
+        if name == "map":
+            self.take("<")
+            key = self.type()
+            self.take(",")
+            made = DictType(key, self.type())
+            self.take(">")
+            return made
+        if name == "struct":
+            self.take("<")
+            return self.columns(end=">")
+        if name in ("varchar", "char"):
+            self.numbers()
+            return StringType()
+        if name in ("decimal", "numeric", "dec"):
+            digits = self.numbers() or [10, 0]
+            return DecimalType(digits[0], digits[1] if len(digits) > 1 else 0)
+        if name in _NAMED:
+            return typing.cast(TypeInformation, _NAMED[name]())
+        raise ConfigurationError(f"cannot read the DDL '{self.text}': '{name}' is not a type")
+
+    def numbers(self) -> list[int]:
+        found: list[int] = []
+        if self.accept("("):
+            found.append(int(self.take()))
+            while self.accept(","):
+                found.append(int(self.take()))
+            self.take(")")
+        return found
+
+
+_SPARK_NAMES = {
+    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long", pa.float32(): "float",
+    pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary",
+    pa.date32(): "date", pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", "UTC"): "timestamp",
+}  # fmt: skip
+
+
+def spark_type(kind: pa.DataType) -> Any:
+    """The JSON form (nested dicts and strings) that Spark and Delta use for an Arrow type."""
+    if kind in _SPARK_NAMES:
+        return _SPARK_NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": spark_type(kind.value_type), "containsNull": True}
+    if pa.types.is_map(kind):
+        return {"type": "map", "keyType": spark_type(kind.key_type), "valueType": spark_type(kind.item_type),
+                "valueContainsNull": True}  # fmt: skip
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [spark_field(f) for f in kind]}
+    raise ConfigurationError(f"the Arrow type {kind} has no Delta type")
+
+
+def spark_field(field: pa.Field) -> dict[str, Any]:
+    """One field in Spark's JSON form; always nullable."""
+    return {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}}
+
+
+def spark_schema(schema: pa.Schema) -> dict[str, Any]:
+    """A whole Arrow schema in Spark's JSON form."""
+    return {"type": "struct", "fields": [spark_field(f) for f in schema]}

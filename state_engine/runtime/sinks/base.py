@@ -1,0 +1,96 @@
+"""What every sink does: say before the batch where its files go, and publish them after the commit.
+
+Publishing works from the committed row alone (path, identity, schema, files), never from today's code, and may be
+repeated: a second time does nothing. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committer``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.files import join, open_location
+from state_engine.core.checkpoint import DataFile, StagedSink
+from state_engine.core.errors import MissingFilesError
+
+
+@dataclass(frozen=True)
+class SinkTarget:
+    """Where subtasks write the files of one sink in one attempt.
+
+    Attributes:
+        name: of the sink.
+        kind: names the publisher: ``delta`` or ``files``.
+        uri: the table or directory.
+        identity: of the table or directory, as it is now.
+        schema: columns that the files must have, exactly.
+        schema_text: the checked schema as recorded in the checkpoint.
+        directory: where files are staged.
+        format: of the files.
+    """
+
+    name: str
+    kind: str
+    uri: str
+    identity: str
+    schema: pa.Schema
+    schema_text: str
+    directory: str
+    format: Literal["parquet", "csv"] = "parquet"
+
+    def staged(self, files: Sequence[DataFile]) -> StagedSink:
+        """What the checkpoint records."""
+        return StagedSink(self.name, self.kind, self.uri, self.identity, self.schema_text, list(files))
+
+
+class Sink(ABC):
+    """Base of all sinks; holds configuration only."""
+
+    kind: str
+
+    @abstractmethod
+    def prepare(
+        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
+    ) -> SinkTarget:
+        """Make the sink if there is none, check that it can take these columns, and say where files go.
+
+        Raises:
+            SinkError: it cannot take them; the message shows both sides and the way out.
+        """
+
+
+class Publisher(ABC):
+    """Publishes staged files of one kind of sink."""
+
+    @abstractmethod
+    def seen(self, uri: str, app: str) -> int:
+        """The highest checkpoint id that this application published here; 0 where it never did."""
+
+    @abstractmethod
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        """Make the files visible; does nothing where they are already.
+
+        Raises:
+            SinkIdentityError: this is not the sink that they were staged for.
+            SinkError: it cannot take them any more.
+        """
+
+
+def verify_files(directory: str, files: Sequence[DataFile], *, what: str) -> None:
+    """Check that files exist with their recorded size; raises MissingFilesError."""
+    at = open_location(directory)
+    with ThreadPoolExecutor(8) as pool:
+        infos = list(pool.map(at.fs.get_file_info, (join(at.path, f.path) for f in files)))
+    for file, info in zip(files, infos, strict=True):
+        if info.size != file.bytes:
+            found = "is gone" if info.size is None else f"has {info.size} bytes"
+            raise MissingFilesError(
+                f"{what}: {join(directory, file.path)} {found}, {file.bytes} bytes were recorded. Something else "
+                "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
+            )

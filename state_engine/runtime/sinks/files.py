@@ -1,0 +1,124 @@
+"""``FileSink``: outputs as Parquet or CSV files, one directory a checkpoint, exactly once.
+
+Subtasks write into ``_staged-<write_id>``, which readers skip; publishing renames it to ``checkpoint_id=<id>``: one
+atomic step on local file systems and HDFS. Readers that know partitions see ``checkpoint_id`` as a column. Object
+stores cannot rename a directory atomically and are refused. Mirrors Flink's ``FileSink``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.files import join, normal_uri, open_location
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.type_parsing import spark_schema
+from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
+
+_IDENTITY = "_statelake_sink.json"
+_RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
+
+
+@dataclass(frozen=True)
+class FileSink(Sink):
+    """A directory of Parquet or CSV files.
+
+    Args:
+        path: local path or URI of the directory.
+        format: ``parquet`` or ``csv`` (with a header line).
+    """
+
+    path: str
+    format: Literal["parquet", "csv"] = "parquet"
+    kind = "files"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("parquet", "csv"):
+            raise ConfigurationError(f"FileSink cannot write format '{self.format}'; use parquet or csv")
+        object.__setattr__(self, "path", normal_uri(self.path))
+        scheme = self.path.split(":")[0]
+        if scheme not in _RENAMES:
+            raise ConfigurationError(
+                f"FileSink needs an atomic rename, which {scheme}:// has not: use a DeltaSink for {self.path}"
+            )
+
+    def prepare(
+        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
+    ) -> SinkTarget:
+        nested = [f.name for f in schema if pa.types.is_nested(f.type)]
+        if self.format == "csv" and nested:
+            raise SinkError(
+                f"sink '{name}': CSV cannot hold the nested columns {nested}; use format='parquet'"
+            )
+        identity = _identity(self.path, app)
+        directory = join(self.path, f"_staged-{write_id}")
+        text = json.dumps(spark_schema(schema))
+        return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, self.format)
+
+
+class FilePublisher(Publisher):
+    """Publishes by renaming the staged directory."""
+
+    def seen(self, uri: str, app: str) -> int:
+        at = open_location(uri)
+        if at.info().type != pafs.FileType.Directory:
+            return 0
+        names = [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path))]
+        return max((int(n.split("=")[1]) for n in names if n.startswith("checkpoint_id=")), default=0)
+
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        if not staged.files:
+            return
+        found = _read_identity(staged.path)
+        if found is None or found["id"] != staged.identity:
+            raise SinkIdentityError(
+                f"sink '{staged.name}': {staged.path} was deleted or re-created since checkpoint {checkpoint_id} "
+                "staged its files. Put the old directory back, or restore the checkpoint's parent"
+            )
+        at = open_location(staged.path)
+        final = f"checkpoint_id={checkpoint_id:012d}"
+        names = [f.path.split("/", 1)[1] for f in staged.files]
+        with table_lock(staged.path):
+            if at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory:
+                inside = {i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))}
+                if not set(names) <= inside:
+                    raise SinkIdentityError(
+                        f"sink '{staged.name}': {staged.path}/{final} holds other files than checkpoint "
+                        f"{checkpoint_id} staged: another root writes here. Give each its own directory"
+                    )
+                return
+            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+            source = staged.files[0].path.split("/", 1)[0]
+            at.fs.move(join(at.path, source), join(at.path, final))
+
+
+def _identity(uri: str, app: str) -> str:
+    with table_lock(uri):
+        found = _read_identity(uri)
+        if found is None:
+            found = {"id": uuid4().hex, "app": app}
+            at = open_location(join(uri, _IDENTITY))
+            with at.fs.open_output_stream(at.path) as stream:
+                stream.write(json.dumps(found).encode())
+    if found["app"] != app:
+        raise SinkIdentityError(
+            f"{uri} is the sink of '{found['app']}', not of '{app}': give each its own directory"
+        )
+    return found["id"]
+
+
+def _read_identity(uri: str) -> dict[str, str] | None:
+    at = open_location(join(uri, _IDENTITY))
+    if at.info().type != pafs.FileType.File:
+        return None
+    with at.fs.open_input_stream(at.path) as stream:
+        found: dict[str, str] = json.loads(stream.read())
+        return found

@@ -1,0 +1,1 @@
+"""Sources: what a job reads, in slices between two positions."""

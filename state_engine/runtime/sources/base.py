@@ -1,0 +1,84 @@
+"""What every source does: plan the next slice from its position, read it, and confirm it before the commit.
+
+A source's position is operator state: elements (split, position) that each batch appends and that are folded along
+the path of checkpoints. A source object holds configuration only. Mirrors Flink's ``Source`` with its
+``SplitEnumerator``, for slices in place of streams.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+FILE_COLUMN = "_statelake_file"
+"""Hidden column (int): place of the row's file in the slice."""
+ROW_COLUMN = "_statelake_row"
+"""Hidden column (bigint): place of the row in its file."""
+
+Element = dict[str, Any]
+"""One element of a position: JSON-able, with the keys ``split`` and ``position``."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The input of one micro-batch from one source.
+
+    Attributes:
+        elements: what is appended to the source's position when the batch commits.
+        position_from, position_to: summaries as JSON; a slice starts where its parent ended.
+        labels: names of the files by place, for messages.
+        detail: what ``read`` needs; only the source looks inside.
+    """
+
+    elements: list[Element]
+    position_from: str
+    position_to: str
+    labels: list[str]
+    detail: Any = None
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """A slice as DataFrames.
+
+    Attributes:
+        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN.
+        refused: one column of text, FILE_COLUMN and ROW_COLUMN, for rows that could not be parsed; None where there
+            can be none.
+    """
+
+    rows: DataFrame
+    refused: DataFrame | None = field(default=None)
+
+
+class Source(ABC):
+    """Base of all sources."""
+
+    @abstractmethod
+    def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
+        """The next slice after a position; None where there is nothing new."""
+
+    @abstractmethod
+    def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
+        """A slice as a DataFrame; rows that cannot be parsed fail the batch unless ``keep_refused``."""
+
+    def confirm(self, part: Slice) -> None:  # noqa: B027 - most sources have nothing to confirm
+        """Called before the commit: raise SourceError where the input changed since ``plan``."""
+
+    def empty_position(self) -> str:
+        """The summary of the position before anything was read."""
+        return summary([])
+
+
+def summary(elements: Sequence[Element], **facts: Any) -> str:
+    """A position as short JSON: facts to read, and a digest that a gap or a repeat would change."""
+    digest = hashlib.sha256()
+    for element in elements:
+        digest.update(json.dumps(element, sort_keys=True).encode())
+    return json.dumps({**facts, "elements": len(elements), "digest": digest.hexdigest()[:16]})

@@ -1,0 +1,274 @@
+"""``FileSource``: new files of a directory, or ranges of their rows, in path order.
+
+Remembers every consumed file by path, size and time of change; a consumed file that changed is an error by default.
+Parquet files may be cut inside (``max_rows_per_batch``); CSV and JSON files, whose rows have no index, are consumed
+whole. Plays the part of Flink's ``FileSource`` and of Spark's file stream source.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from state_engine.backends.files import is_local, normal_uri, open_location
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.hashing import hash_string
+from state_engine.core.type_parsing import spark_schema
+from state_engine.runtime.sources.base import (
+    FILE_COLUMN,
+    ROW_COLUMN,
+    Element,
+    Slice,
+    Source,
+    SourceFrame,
+    summary,
+)
+
+REFUSED_TEXT = "_statelake_corrupt"
+_GLOB = set("*?[]{}\\%#")
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file."""
+
+    uri: str
+    size: int
+    mtime_ms: int
+    start: int
+    end: int | None
+
+    def element(self) -> Element:
+        """As an element of the source's position."""
+        position = {"size": self.size, "mtime_ms": self.mtime_ms, "start": self.start, "end": self.end}
+        return {"split": self.uri, "position": position}
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """Reads Parquet, CSV or JSON files as they arrive.
+
+    Args:
+        path: a directory (searched through) or one file; local path or URI.
+        schema: DDL text or a Spark StructType. May be left out for Parquet: the first file's is taken.
+        format: ``parquet``, ``csv`` or ``json``.
+        pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read.
+        max_rows_per_batch: bound of rows in a batch (Parquet only).
+        max_files_per_batch: bound of files in a batch.
+        options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
+        on_change: ``fail``, or ``ignore`` a consumed file that changed.
+
+    Example:
+        >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
+        'parquet'
+    """
+
+    path: str
+    schema: str | StructType | None = None
+    format: Literal["parquet", "csv", "json"] = "parquet"
+    pattern: str = "*"
+    max_rows_per_batch: int | None = None
+    max_files_per_batch: int = 1000
+    options: Mapping[str, str] = field(default_factory=dict)
+    on_change: Literal["fail", "ignore"] = "fail"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("parquet", "csv", "json"):
+            raise ConfigurationError(
+                f"FileSource cannot read format '{self.format}'; use parquet, csv or json"
+            )
+        if self.schema is None and self.format != "parquet":
+            raise ConfigurationError(
+                f"FileSource of format '{self.format}' needs a schema, for example 'k bigint'"
+            )
+        if self.max_rows_per_batch is not None and (self.format != "parquet" or self.max_rows_per_batch < 1):
+            raise ConfigurationError(
+                "max_rows_per_batch must be at least 1 and needs Parquet: rows of CSV and JSON have no index; "
+                "use max_files_per_batch"
+            )
+        if self.max_files_per_batch < 1:
+            raise ConfigurationError("max_files_per_batch must be at least 1")
+        object.__setattr__(self, "path", normal_uri(self.path))
+
+    def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
+        found = self._list()
+        consumed = {e["split"]: e["position"] for e in elements}
+        ranges = self._next_ranges(found, consumed)
+        if not ranges:
+            return None
+        appended = [r.element() for r in ranges]
+        return Slice(
+            elements=appended,
+            position_from=_summary(elements),
+            position_to=_summary([*elements, *appended]),
+            labels=[r.uri for r in ranges],
+            detail=ranges,
+        )
+
+    def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
+        ranges: list[FileRange] = part.detail
+        schema = self._spark_schema(ranges[0].uri)
+        if self.format == "parquet":
+            return SourceFrame(self._read_parquet(spark, ranges, schema))
+        kept = StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
+        mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
+            "mode": "FAILFAST"}  # fmt: skip
+        # all columns must be parsed, or a bad value in an unused one would go unseen
+        reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode)
+        frame = reader.option("columnPruning", "false").load([r.uri for r in ranges])
+        frame = frame.select("*", *_place(ranges, F.monotonically_increasing_id()))
+        if not keep_refused:
+            return SourceFrame(frame)
+        good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
+        bad = frame.where(F.col(REFUSED_TEXT).isNotNull())
+        return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
+
+    def confirm(self, part: Slice) -> None:
+        for one in part.detail:
+            info = open_location(one.uri).info()
+            if info.type != pafs.FileType.File or (info.size, _mtime_ms(info)) != (one.size, one.mtime_ms):
+                self._changed(one.uri, "while it was being read")
+
+    def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
+        frame = spark.read.schema(schema).options(**self.options).parquet(*[r.uri for r in ranges])
+        frame = frame.select("*", *_place(ranges, F.col("_metadata.row_index")))
+        cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
+        for place, one in cuts:
+            inside = F.col(ROW_COLUMN) >= one.start
+            if one.end is not None:
+                inside &= F.col(ROW_COLUMN) < one.end
+            frame = frame.where((F.col(FILE_COLUMN) != place) | inside)
+        return frame
+
+    def _list(self) -> list[tuple[str, int, int]]:
+        """(uri, size, mtime in ms) of all files, in path order."""
+        at = open_location(self.path)
+        prefix = "file://" if is_local(self.path) else self.path.split("://")[0] + "://"
+        info = at.info()
+        if info.type == pafs.FileType.NotFound:
+            return []
+        if info.type == pafs.FileType.File:
+            infos = [info]
+        else:
+            infos = at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True))
+        found = []
+        for one in infos:
+            inside = PurePosixPath(one.path[len(at.path) :])
+            hidden = any(p.startswith(("_", ".")) for p in inside.parts)
+            if (
+                one.type != pafs.FileType.File
+                or hidden
+                or not fnmatch.fnmatchcase(one.base_name, self.pattern)
+            ):
+                continue
+            if _GLOB & set(one.path):
+                raise SourceError(
+                    f"{one.path}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file"
+                )
+            found.append((prefix + one.path, int(one.size), _mtime_ms(one)))
+        return sorted(found)
+
+    def _next_ranges(self, found: list[tuple[str, int, int]], consumed: Mapping[str, Any]) -> list[FileRange]:
+        pending = []
+        for uri, size, mtime_ms in found:
+            known = consumed.get(uri)
+            if known is not None and (known["size"], known["mtime_ms"]) != (size, mtime_ms):
+                if self.on_change == "fail":
+                    self._changed(uri, "after it was consumed")
+                continue
+            if known is None or known["end"] is not None:
+                pending.append((uri, size, mtime_ms, known["end"] if known else 0))
+            if self.max_rows_per_batch is None and len(pending) == self.max_files_per_batch:
+                break
+        if self.max_rows_per_batch is None:
+            return [FileRange(u, s, m, start, None) for u, s, m, start in pending]
+        return _cut(pending[: self.max_files_per_batch], self.max_rows_per_batch)
+
+    def _changed(self, uri: str, when: str) -> None:
+        raise SourceError(
+            f"{uri} changed or vanished {when}, so what was read from it cannot be told from what is new. Put the "
+            "old file back and add changes as new files, or set on_change='ignore' to skip such files"
+        )
+
+    def _spark_schema(self, first: str) -> StructType:
+        if isinstance(self.schema, StructType):
+            return self.schema
+        if isinstance(self.schema, str):
+            return StructType.fromDDL(self.schema)
+        at = open_location(first)
+        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
+            return StructType.fromJson(spark_schema(_readable(file.schema_arrow)))
+
+
+def _place(ranges: list[FileRange], row: Column) -> list[Column]:
+    """The hidden columns of a scan: place of the file in the slice, and row."""
+    path_hash = F.xxhash64(F.col("_metadata.file_path"))
+    ordered = sorted((hash_string(r.uri), i) for i, r in enumerate(ranges))
+    return [_search(path_hash, ordered).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
+
+
+def _search(value: Column, ordered: list[tuple[int, int]]) -> Column:
+    """A binary search as an expression: a map literal would be scanned from its start for every row."""
+    if len(ordered) == 1:
+        return F.when(value == ordered[0][0], F.lit(ordered[0][1]))
+    middle = len(ordered) // 2
+    return F.when(value < ordered[middle][0], _search(value, ordered[:middle])).otherwise(
+        _search(value, ordered[middle:])
+    )
+
+
+def _cut(pending: list[tuple[str, int, int, int]], max_rows: int) -> list[FileRange]:
+    """Ranges of at most ``max_rows`` rows in all; a file's last range has no end, so it is complete."""
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(_row_count, (p[0] for p in pending)))
+    ranges, left = [], max_rows
+    for (uri, size, mtime_ms, start), rows in zip(pending, counts, strict=True):
+        if left <= 0 and rows > start:
+            break
+        end = start + left if rows - start > left else None
+        ranges.append(FileRange(uri, size, mtime_ms, start, end))
+        left -= (rows if end is None else end) - start
+    return ranges
+
+
+def _row_count(uri: str) -> int:
+    at = open_location(uri)
+    with pq.ParquetFile(at.path, filesystem=at.fs) as file:
+        return int(file.metadata.num_rows)
+
+
+def _readable(schema: Any) -> Any:
+    """A Parquet schema with the types that Spark gives it: nanoseconds and unsigned become what Spark reads."""
+    import pyarrow as pa
+
+    fields = []
+    for one in schema:
+        kind = one.type
+        if pa.types.is_timestamp(kind):
+            kind = pa.timestamp("us", "UTC" if kind.tz else None)
+        elif pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+            kind = pa.string()
+        elif pa.types.is_unsigned_integer(kind):
+            kind = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
+        fields.append(pa.field(one.name, kind))
+    return pa.schema(fields)
+
+
+def _summary(elements: Sequence[Element]) -> str:
+    files = {e["split"]: e["position"]["end"] for e in elements}
+    partial = {u: end for u, end in files.items() if end is not None}
+    return summary(elements, files=len(files), **({"inside": partial} if partial else {}))
+
+
+def _mtime_ms(info: pafs.FileInfo) -> int:
+    return int((info.mtime_ns or 0) // 1_000_000)
