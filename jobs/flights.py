@@ -42,9 +42,6 @@ FEED = """
 """
 """The columns of the feed that this job reads."""
 
-FLIGHT = ["departed_at", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
-"""What `clean` makes of them. Delays are minutes, negative when early."""
-
 PLANE_DELAYS = """
     departed_at timestamp, carrier string, flight bigint, tailnum string, origin string, dest string,
     dep_delay bigint, arr_delay bigint, carried_over bigint, minutes_since_previous_departure bigint,
@@ -63,14 +60,15 @@ MINUTE = timedelta(minutes=1)
 
 
 def clean(flights: DataFrame, *, keep_cancelled: bool = False) -> DataFrame:
-    """Return the `FLIGHT` columns of the flights that left, with their true departure instant.
+    """Return the flights that left, with their true departure instant `departed_at` in place of the clock columns.
 
-    A cancelled flight has no `dep_time`; where it is kept, it stands at its scheduled time.
+    A cancelled flight has no `dep_time`; where it is kept, it stands at its scheduled time. Delays are minutes,
+    negative when early. Columns are dropped, not selected, so that each row still knows the file it came from.
     """
     minutes = F.col("minute") + F.coalesce("dep_delay", F.lit(0))
     timed = flights.withColumn("departed_at", F.timestamp_add("MINUTE", minutes, F.col("time_hour")))
     left = timed if keep_cancelled else timed.where(F.col("dep_time").isNotNull())
-    return left.select(*FLIGHT)
+    return left.drop("time_hour", "minute", "dep_time")
 
 
 class LastFlight(NamedTuple):
@@ -83,8 +81,8 @@ class LastFlight(NamedTuple):
 class PlaneDelays(KeyedProcessFunction):
     """Per aircraft: what its earlier flights brought into this one.
 
-    Takes rows of the `FLIGHT` columns in time order, gives `PLANE_DELAYS`. The airports map counts every
-    flight twice, once per end, so it also knows how many flights there were.
+    Takes what `clean` returns in time order, gives `PLANE_DELAYS`. The airports map counts every flight twice,
+    once per end, so it also knows how many flights there were.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -100,7 +98,14 @@ class PlaneDelays(KeyedProcessFunction):
         touched = list(self.airports.values())
 
         yield (
-            *value,
+            value.departed_at,
+            value.carrier,
+            value.flight,
+            value.tailnum,
+            value.origin,
+            value.dest,
+            value.dep_delay,
+            value.arr_delay,
             previous.arr_delay if previous else None,
             (value.departed_at - previous.departed_at) // MINUTE if previous else None,
             sum(touched) // 2,

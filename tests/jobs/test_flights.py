@@ -26,7 +26,7 @@ from state_engine.testing import KeyedHarness
 from tests.jobs import reference
 
 ROUTE = ["origin", "dest"]
-FLIGHT = Row(*flights.FLIGHT)
+FLIGHT = Row("dep_delay", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "departed_at")
 DELAY = Row(*(column.split()[0] for column in flights.PLANE_DELAYS.split(",")))
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -211,7 +211,7 @@ def flight(
     hour: int, arr_delay: int | None = 0, *, to: str = "BOS", tailnum: str = "N1", dep_delay: int = 0
 ) -> Row:
     left = NEW_YEAR + timedelta(hours=hour)
-    return FLIGHT(left, "AA", 100, tailnum, "JFK", to, dep_delay, arr_delay)
+    return FLIGHT(dep_delay, arr_delay, "AA", 100, tailnum, "JFK", to, left)
 
 
 def plane_harness() -> KeyedHarness:
