@@ -123,7 +123,7 @@ def subtask_column(key_group: Column, max_parallelism: int, parallelism: int) ->
     events.withColumn("subtask", subtask_column(events.key_group, 128, 2))
     """
     check_parallelism(max_parallelism=max_parallelism, parallelism=parallelism)
-    scaled = key_group.cast("bigint") * F.lit(parallelism)
+    scaled = key_group * F.lit(parallelism)  # below 2**30: an int is wide enough
     return F.call_function("div", scaled, F.lit(max_parallelism)).cast("int")
 
 
