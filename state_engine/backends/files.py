@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -83,6 +84,16 @@ def write_parquet(table: pa.Table, uri: str) -> int:
     if is_local(uri):
         os.makedirs(os.path.dirname(at.path), exist_ok=True)
     pq.write_table(table, at.path, filesystem=at.fs, compression="zstd", use_dictionary=_dictionary(table))
+    return int(at.info().size)
+
+
+def write_csv(table: pa.Table, uri: str) -> int:
+    """Write one CSV file with a header line, making its directory; returns its size in bytes."""
+    at = open_location(uri)
+    if is_local(uri):
+        os.makedirs(os.path.dirname(at.path), exist_ok=True)
+    with at.fs.open_output_stream(at.path) as stream:
+        pacsv.write_csv(table, stream)
     return int(at.info().size)
 
 

@@ -14,12 +14,16 @@ from itertools import count
 from types import GeneratorType
 from typing import Any
 
-from state_engine.core.errors import ValueTypeError
+from state_engine.core.errors import MissingFilesError, StateMigrationError, ValueTypeError
 from state_engine.core.functions import KeyedProcessFunction, TimerService
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.types import TypeInformation
+
+
+_NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError)
+"""What a state handle may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ class KeyedProcessOperator:
                         for output in result if type(result) is GeneratorType else _outputs(result):
                             emit(normalise(output))
                             emit_origin(index)
+                except _NOT_THE_ELEMENTS_FAULT:
+                    raise
                 except Exception as error:
                     self._refuse(index, key, error, out)
                 if undo:
@@ -130,13 +136,13 @@ class KeyedProcessOperator:
         while out.origins and out.origins[-1] == index:
             out.origins.pop()
             out.values.pop()
-        if len(out.values) > len(out.origins):  # the failing output was appended before its origin
-            out.values.pop()
         out.refused.append(refusal)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
             action()
+        except _NOT_THE_ELEMENTS_FAULT:
+            raise
         except Exception as error:
             raise ElementRefused(_refusal(None, None, error)) from error
 

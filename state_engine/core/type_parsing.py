@@ -142,7 +142,7 @@ def _python_type(kind: Any) -> TypeInformation:
     if origin is tuple and args and Ellipsis not in args:
         return StructType([f"f{i}" for i in range(len(args))], [_to_type(a) for a in args])
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and kind._fields:
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         missing = [n for n in kind._fields if n not in hints]
         if missing:
             raise ConfigurationError(
@@ -150,12 +150,21 @@ def _python_type(kind: Any) -> TypeInformation:
             )
         return StructType(kind._fields, [_to_type(hints[n]) for n in kind._fields], kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         names = [f.name for f in dataclasses.fields(kind)]
         return StructType(names, [_to_type(hints[n]) for n in names], kind)
     raise ConfigurationError(f"{kind!r} is not a supported type; use int, float, str, bool, bytes, date, datetime, "
                              "Decimal, list[...], dict[...], tuple[...], a NamedTuple, a dataclass, a pyarrow type "
                              "or DDL text")  # fmt: skip
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """Annotations of a class. Shipped to a worker from a script or notebook, its module cannot be looked up there."""
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, KeyError):
+        known = {"datetime": datetime, "date": date, "Decimal": Decimal, "Any": Any, "Optional": typing.Optional}
+        return {n: eval(t, known) if isinstance(t, str) else t for n, t in kind.__annotations__.items()}
 
 
 def _from_spark_json(kind: Any) -> TypeInformation:

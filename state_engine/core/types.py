@@ -409,8 +409,11 @@ class StructType(TypeInformation):
         return tuple.__new__(self._class, parts)
 
     def _parts(self, value: Any) -> Iterable[Any]:
-        """The fields of anything that has them: by name for dicts and dataclasses, else by position."""
+        """The fields of anything that has them: by name where the names are the same, else by position."""
         if isinstance(value, tuple | list):
+            fields = getattr(value, "_fields", self.names)
+            if fields != self.names and set(fields) == set(self.names):
+                return [tuple.__getitem__(value, fields.index(n)) for n in self.names]  # type: ignore[arg-type]
             if len(value) == len(self.names):
                 return value
             raise self._refuse(value, f": it has {len(value)} fields, {len(self.names)} are declared")

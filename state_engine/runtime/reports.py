@@ -1,0 +1,111 @@
+"""What a run tells its caller: one ``BatchReport`` a committed micro-batch, together a ``RunReport``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from state_engine.runtime.subtask import SubtaskReport
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """What one operator did in a batch.
+
+    Attributes:
+        uid: of the operator.
+        rows_in, rows_out, rows_refused: over all subtasks.
+        keys: distinct keys touched.
+        changed_entries: rows written to the changelog.
+        changelog_bytes: their size.
+        group_rows: rows by key group, for skew.
+        subtasks: what each subtask reported.
+    """
+
+    uid: str
+    rows_in: int
+    rows_out: int
+    rows_refused: int
+    keys: int
+    changed_entries: int
+    changelog_bytes: int
+    group_rows: dict[int, int]
+    subtasks: list[SubtaskReport] = field(repr=False, default_factory=list)
+
+    @classmethod
+    def of(cls, uid: str, subtasks: list[SubtaskReport]) -> OperatorReport:
+        """Sums over subtasks."""
+        files = [f for s in subtasks for f in s.changelog]
+        return cls(
+            uid=uid,
+            rows_in=sum(s.rows_in for s in subtasks),
+            rows_out=sum(s.rows_out for s in subtasks),
+            rows_refused=sum(s.rows_refused for s in subtasks),
+            keys=sum(s.keys for s in subtasks),
+            changed_entries=sum(f.rows for f in files),
+            changelog_bytes=sum(f.bytes for f in files),
+            group_rows={g: n for s in subtasks for g, n in s.group_rows.items()},
+            subtasks=subtasks,
+        )
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One committed micro-batch.
+
+    Attributes:
+        checkpoint_id: what it committed.
+        rows_in: rows read from the sources.
+        rows_refused: rows set aside as dead letters.
+        rows_out: rows published, by sink.
+        bytes_written: over state, operator state, sinks and dead letters.
+        operators: by uid, in the order they ran.
+        seconds: wall time, publishing included.
+        steps_s: wall time by step.
+        delta_commits: commits that this batch made to Delta tables.
+    """
+
+    checkpoint_id: int
+    rows_in: int
+    rows_refused: int
+    rows_out: dict[str, int]
+    bytes_written: int
+    operators: dict[str, OperatorReport]
+    seconds: float
+    steps_s: dict[str, float]
+    delta_commits: int
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """All micro-batches of one ``StateEngine.run``.
+
+    Attributes:
+        job: name.
+        batches: in order; empty where there was nothing new.
+        caught_up: whether the sources had nothing more; False where ``max_batches`` ended the run.
+        settled: checkpoints of earlier runs whose outputs this run published first.
+    """
+
+    job: str
+    batches: list[BatchReport]
+    caught_up: bool
+    settled: list[int]
+
+    @property
+    def rows_in(self) -> int:
+        """Rows read over all batches."""
+        return sum(b.rows_in for b in self.batches)
+
+    @property
+    def rows_out(self) -> dict[str, int]:
+        """Rows published over all batches, by sink."""
+        total: dict[str, int] = {}
+        for batch in self.batches:
+            for sink, rows in batch.rows_out.items():
+                total[sink] = total.get(sink, 0) + rows
+        return total
+
+    @property
+    def checkpoint_id(self) -> int | None:
+        """The last checkpoint of the run."""
+        return self.batches[-1].checkpoint_id if self.batches else None
