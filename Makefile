@@ -1,0 +1,69 @@
+# Everything that is done with this project. On a machine with Python >= 3.11, git and make, any target sets
+# up what it needs first; .venv/.ready tells that this was done.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# The Python that the environment is made with: PYTHON=..., or the first of these that is 3.11 or later.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-core check ui bench bench-all clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv with the locked packages, find or make a Java, fetch Delta's jars
+
+demo: $(READY) ## feed a year of real flights through two stateful jobs by materialising Dagster assets
+	$(BIN)/statelake demo
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest
+
+test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
+	$(BIN)/python -m pytest -m "not spark"
+
+check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster definitions
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/dg check defs
+
+ui: $(READY) ## open the assets in Dagster's web interface
+	mkdir -p .dagster
+	DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/dg dev
+
+bench: $(READY) ## compare with Spark's transformWithState on the reference workload
+	$(BIN)/python -m benchmarks
+
+bench-all: $(READY) ## the same with PyFlink and Flink SQL, whose environment is set up first
+	$(BIN)/python -m benchmarks --all
+
+clean: ## remove the environment and the caches of tools; state and data stay
+	rm -rf $(VENV) dist spark-warehouse metastore_db derby.log \
+		.pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Packages: uv, whose hashes are pinned too, installs the lock in a fifth of pip's time. Where it cannot (no
+# wheel for the platform, a package index that only pip is configured for), pip does the same, slowly.
+$(VENV)/.installed: requirements.lock requirements-uv.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 was found; install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: PYTHON=$(PYTHON) does not start, or is older than 3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "error: $(PYTHON) lacks the module venv (on Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
+	@echo "Setting up $(VENV): packages first (half a minute to some minutes, once)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+		-r requirements-uv.lock || echo "uv cannot be had here: pip installs the packages"
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock \
+		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(READY): $(VENV)/.installed
+	$(BIN)/statelake setup
+	@touch $@

@@ -1,0 +1,103 @@
+"""The command ``statelake``: sets the machine up, shows the settings, tells what is missing.
+
+An entry point: the one place besides ``orchestration`` that reads the environment. Mirrors Flink's
+``CliFrontend``.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.core.errors import StatelakeError
+from state_engine.runtime import doctor as checks
+from state_engine.runtime.jars import delta_jars
+from state_engine.runtime.java import find_java_home
+from state_engine.runtime.settings import FILE_NAME, FILE_VARIABLE, LoadedSettings, load
+
+app = typer.Typer(
+    help="Flink's state model for scheduled, incremental PySpark batches.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+config = typer.Typer(help="The settings.", no_args_is_help=True)
+app.add_typer(config, name="config")
+
+console = Console()
+errors = Console(stderr=True)
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
+
+
+@app.command()
+def setup() -> None:
+    """Find or make a Java, and fetch Delta's jars; a second run only checks."""
+    settings = _loaded().settings.spark
+    java = find_java_home(environ=os.environ, explicit=settings.java_home)
+    console.print(f"Java {java.version}, {escape(java.origin)}: {java.path}", soft_wrap=True, highlight=False)
+    with console.status("Delta's jars: checking, and fetching what is missing (once, about ten seconds) …"):
+        jars = delta_jars(settings.jars_dir, java=java)
+    console.print(f"Delta's jars: {len(jars)} in {jars[0].parent}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def doctor(
+    spark: Annotated[bool, typer.Option(help="Also start Spark, which takes some seconds.")] = True,
+) -> None:
+    """Tell what this machine has, and what to do about what is missing."""
+    loaded = _loaded()
+    found = checks.examine(loaded.settings, environ=os.environ)
+    if spark:
+        with console.status("Starting Spark …"):
+            found.append(checks.check_spark(loaded.settings.spark))
+    table = Table("", "check", "found", title="statelake doctor", title_justify="left")
+    for check in found:
+        style = _STYLES[check.status]
+        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.found))
+    console.print(table)
+    for check in found:
+        if check.fix:
+            heading = f"[{_STYLES[check.status]}]{check.name}[/]"
+            console.print(f"{heading}: {escape(check.fix)}", soft_wrap=True, highlight=False)
+    if any(check.status == "missing" for check in found):
+        raise typer.Exit(code=1)
+    console.print("Ready to run.")
+
+
+@config.command()
+def show() -> None:
+    """Print every effective setting and where it came from; secrets are masked."""
+    loaded = _loaded()
+    table = Table("setting", "value", "from")
+    for row in loaded.rows():
+        table.add_row(escape(row.key), escape(row.value), escape(row.origin))
+    console.print(table)
+    if loaded.file is None:
+        console.print(f"No {FILE_NAME} here, and {FILE_VARIABLE} is not set.", highlight=False)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    console.print(metadata.version("statelake"), highlight=False)
+
+
+def main() -> None:
+    """Entry point: errors of our own end in one readable message, not in a traceback."""
+    try:
+        app()
+    except StatelakeError as error:
+        errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        raise SystemExit(1) from None
+
+
+def _loaded() -> LoadedSettings:
+    return load(environ=os.environ, directory=Path.cwd())
