@@ -1,0 +1,154 @@
+"""The command line, as a user sees it: texts, exit codes, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from state_engine.backends.delta.layout import FORMAT_VERSION
+from state_engine.core.errors import RootError
+from state_engine.runtime import doctor
+from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
+from state_engine.runtime.settings import Settings, SparkSettings
+
+PROJECT = Path(__file__).parents[2]
+
+
+def statelake(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("STATELAKE")}
+    return subprocess.run(
+        [sys.executable, "-c", "from state_engine.cli import main; main()", *arguments],
+        env=inherited | {"PYTHONPATH": str(PROJECT), "COLUMNS": "200"} | environ,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_config_show_prints_values_origins_and_masks(tmp_path: Path) -> None:
+    (tmp_path / "statelake.toml").write_text(
+        '[storage.options]\naccess = "hunter2"\n[spark]\nmaster = "local[3]"\n'
+    )
+    done = statelake("config", "show", cwd=tmp_path, STATELAKE__ROOT="s3a://bucket/[prod]")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    assert "local[3]" in lines["spark.master"]
+    assert "statelake.toml" in lines["spark.master"]
+    assert "s3a://bucket/[prod]" in lines["root"]
+    assert "$STATELAKE__ROOT" in lines["root"]
+    assert "default" in lines["jobs.modules"]
+    assert "hunter2" not in done.stdout
+
+
+def test_a_wrong_setting_ends_in_one_message(tmp_path: Path) -> None:
+    done = statelake("config", "show", cwd=tmp_path, STATELAKE__SPARK__MASTR="x")
+    assert done.returncode == 1
+    assert "did you mean 'spark.master'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(tmp_path: Path) -> None:
+    done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JARS_DIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "remove spark.jars_dir" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
+    done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JAVA_HOME="/nowhere")
+    assert done.returncode == 1
+    assert "spark.java_home is of no use" in done.stdout
+
+
+def test_definitions_of_the_command_load_without_spark(tmp_path: Path) -> None:
+    heavy = "{'pyspark', 'dagster', 'great_expectations'}"
+    code = f"import sys, state_engine.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def root_check(root: Path) -> doctor.Check:
+    return doctor.check_root(f"file://{root}")
+
+
+def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
+    assert root_check(tmp_path / "none").status == "ok"
+    assert "new" in root_check(tmp_path).found
+    (tmp_path / "notes.txt").write_text("mine")
+    assert root_check(tmp_path).status == "missing"
+    facts = tmp_path / doctor.ROOT_FILE
+    facts.write_text(json.dumps({"id": "x", "format": FORMAT_VERSION}))
+    assert root_check(tmp_path).status == "ok"
+    facts.write_text(json.dumps({"id": "x", "format": FORMAT_VERSION + 1}))
+    assert "upgrade" in root_check(tmp_path).fix
+    facts.write_text("{")
+    assert "cannot be read" in root_check(tmp_path).found
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse", "lustre", "9p"])
+def test_a_root_on_a_network_file_system_is_refused(tmp_path: Path, kind: str) -> None:
+    mounts = [Mount(path=Path("/"), type="ext4"), Mount(path=tmp_path / "net", type=kind)]
+    with pytest.raises(RootError, match=kind):
+        refuse_network_root(str(tmp_path / "net" / "state"), among=mounts)
+    refuse_network_root(str(tmp_path / "network"), among=mounts)
+    refuse_network_root("s3a://bucket/state", among=mounts)
+
+
+def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "net")
+    mounts = [Mount(path=Path("/"), type="ext4"), Mount(path=tmp_path / "net", type="nfs")]
+    with pytest.raises(RootError):
+        refuse_network_root(str(tmp_path / "link" / "state"), among=mounts)
+
+
+def test_of_two_mounts_at_one_place_the_later_one_counts() -> None:
+    mounts = [Mount(path=Path("/a"), type="autofs"), Mount(path=Path("/a"), type="nfs")]
+    found = mount_of(Path("/a/b"), mounts)
+    assert found is not None
+    assert found.is_network
+
+
+def test_examine_reports_instead_of_raising(tmp_path: Path) -> None:
+    checks = doctor.examine(Settings(root=str(tmp_path / "a*b")), environ={})
+    assert [check.status for check in checks] == ["missing"]
+
+
+@pytest.mark.spark
+def test_spark_is_started_or_its_failure_is_readable() -> None:
+    good = doctor.check_spark(SparkSettings(master="local[1]", driver_memory="1g"))
+    assert good.status == "ok", good.fix
+    assert "Delta Kernel" in good.found
+    bad = doctor.check_spark(SparkSettings(master="local[1]", driver_memory="1k"))
+    assert bad.status == "missing"
+    assert "memory" in bad.fix or "heap" in bad.fix
+    assert "Traceback" not in bad.fix
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_alone_lists_the_targets() -> None:
+    done = subprocess.run(["make"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    for target in ("setup", "demo", "test", "test-core", "check", "ui", "bench", "bench-all", "clean"):
+        assert f"make {target} " in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_says_when_python_does_not_fit(tmp_path: Path) -> None:
+    for name in ("Makefile", "requirements.lock", "requirements-uv.lock", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    done = subprocess.run(
+        ["make", "setup", "PYTHON=/no/python3"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "PYTHON=/no/python3 does not start, or is older than 3.11" in done.stderr
+    assert not (tmp_path / ".venv").exists()

@@ -1,0 +1,78 @@
+"""The local session and the check of any session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_active_session_is_returned_in_any_thread(spark: SparkSession) -> None:
+    from state_engine.runtime.session import local_session
+
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(local_session()))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+
+
+def test_workers_run_this_python_and_times_are_utc(spark: SparkSession) -> None:
+    import sys
+
+    executables = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert executables == [sys.executable]
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_options_of_the_user_win() -> None:
+    from state_engine.runtime.session import session_options
+    from state_engine.runtime.settings import SparkSettings
+
+    settings = SparkSettings(options={"spark.sql.shuffle.partitions": "9"})
+    options = session_options(settings, jars=[Path("/a.jar"), Path("/b.jar")], cores=4)
+    assert options["spark.sql.shuffle.partitions"] == "9"
+    assert options["spark.jars"] == "/a.jar,/b.jar"
+    remote = session_options(SparkSettings(master="yarn"), jars=[], cores=4)
+    assert "spark.driver.bindAddress" not in remote
+
+
+def test_spark_connect_is_refused() -> None:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    from state_engine.runtime.session import SessionError, check_session
+
+    with pytest.raises(SessionError, match="Spark Classic"):
+        check_session(ConnectSession.__new__(ConnectSession))
+
+
+def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
+    from state_engine.runtime.session import SessionError, check_session
+
+    check_session(spark)
+    # What py4j answers for a class that is not on the class path: a package.
+    package = spark._jvm.io.delta.kernel.nothing_here  # type: ignore[union-attr]
+    engine = SimpleNamespace(engine=SimpleNamespace(DefaultEngine=package))
+    jvm = SimpleNamespace(io=SimpleNamespace(delta=SimpleNamespace(kernel=SimpleNamespace(defaults=engine))))
+    with pytest.raises(SessionError, match="class path") as caught:
+        check_session(SimpleNamespace(_jvm=jvm, conf=spark.conf))
+    assert "local_session" in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["spark.sql.extensions", "spark.sql.catalog.spark_catalog"])
+def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missing: str) -> None:
+    from state_engine.runtime.session import SessionError, check_session
+
+    def get(key: str, default: str) -> str:
+        return default if key == missing else str(spark.conf.get(key, default))
+
+    with pytest.raises(SessionError, match="lacks Delta's"):
+        check_session(SimpleNamespace(_jvm=spark._jvm, conf=SimpleNamespace(get=get)))
