@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.keys import decode_keys, storage_type
-from state_engine.core.type_parsing import arrow_type
+from state_engine.core.type_parsing import arrow_type, ddl_text
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KeySchema:
         return self.decode(keys.flatten())
 
     def __str__(self) -> str:
-        return str(self.storage)
+        return ddl_text(self.storage)
 
 
 def _decode(column: pa.Array, declared: pa.DataType) -> list[Any]:

@@ -163,7 +163,13 @@ def _hints(kind: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(kind)
     except (NameError, KeyError):
-        known = {"datetime": datetime, "date": date, "Decimal": Decimal, "Any": Any, "Optional": typing.Optional}
+        known = {
+            "datetime": datetime,
+            "date": date,
+            "Decimal": Decimal,
+            "Any": Any,
+            "Optional": typing.Optional,
+        }
         return {n: eval(t, known) if isinstance(t, str) else t for n, t in kind.__annotations__.items()}
 
 
@@ -309,3 +315,21 @@ def spark_field(field: pa.Field) -> dict[str, Any]:
 def spark_schema(schema: pa.Schema) -> dict[str, Any]:
     """A whole Arrow schema in Spark's JSON form."""
     return {"type": "struct", "fields": [spark_field(f) for f in schema]}
+
+
+def ddl_text(kind: pa.DataType) -> str:
+    """An Arrow type as DDL; ``parse_ddl`` reads it back.
+
+    Example:
+        >>> ddl_text(pa.struct([("key", pa.string()), ("value", pa.list_(pa.int64()))]))
+        'struct<`key`: string, `value`: array<bigint>>'
+    """
+    if pa.types.is_list(kind):
+        return f"array<{ddl_text(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_text(kind.key_type)}, {ddl_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (f"`{f.name.replace('`', '``')}`: {ddl_text(f.type)}" for f in kind)
+        return f"struct<{', '.join(fields)}>"
+    name = str(spark_type(kind))
+    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(name, name)

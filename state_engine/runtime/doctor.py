@@ -184,19 +184,21 @@ def check_spark(settings: SparkSettings) -> Check:
         seconds = time.monotonic() - started
         found = f"{done.stdout.strip()}; started and stopped in {seconds:.1f} s"
         return Check(name="Spark", status="ok", found=found)
-    return Check(name="Spark", status="missing", found="does not start", fix=_last_words(done.stderr))
+    return Check(
+        name="Spark", status="missing", found="does not start", fix=_last_words(done.stdout + done.stderr)
+    )
 
 
 def probe() -> None:
     """What the process of :func:`check_spark` runs: settings come in, one line goes out."""
-    from state_engine.runtime.session import SessionError, local_session
+    from state_engine.runtime.session import local_session
 
     settings = SparkSettings.model_validate_json(sys.stdin.read())
     try:
         spark = local_session(settings, app_name="statelake-doctor")
     except StatelakeError as error:
-        cause = error.__cause__ if isinstance(error, SessionError) else None
-        sys.exit(f"{error}" if cause is None else f"{error}\n{type(cause).__name__}")
+        # Spark's own words where there are some: our wrapping would advise to run the doctor.
+        sys.exit(str(error.__cause__ or error))
     # Classes that load are not yet classes that work: make Kernel's engine.
     jvm: Any = spark._jvm
     jvm.io.delta.kernel.defaults.engine.DefaultEngine.create(spark._jsc.hadoopConfiguration())
@@ -220,9 +222,9 @@ def _existing(path: Path) -> Path:
     return next(above for above in (path, *path.parents) if above.exists())
 
 
-def _last_words(stderr: str) -> str:
+def _last_words(output: str) -> str:
     """The telling end of what a failed JVM and Python wrote: no stack frames."""
     noise = ("at ", "File ", "WARNING: Using incubator", "Traceback", "^", "~")
-    lines = [line.strip() for line in stderr.splitlines()]
+    lines = [line.strip() for line in output.splitlines()]
     telling = [line for line in lines if line and not line.startswith(noise)]
     return "\n".join(telling[-10:]) or "it said nothing; run the job with STATELAKE__SPARK__MASTER=local[1]"

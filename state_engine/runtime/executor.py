@@ -21,7 +21,7 @@ from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import JobLayout, file_name
 from state_engine.backends.files import join, open_location
 from state_engine.core import errors
-from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoint import CheckpointRow, DataFile, StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.functions import MIN_TIMESTAMP
 from state_engine.core.type_parsing import spark_schema, to_type
@@ -76,6 +76,7 @@ class Execution:
 
     operators: dict[str, OperatorReport] = field(default_factory=dict)
     key_schemas: dict[str, str] = field(default_factory=dict)
+    states: dict[str, list[StateSchema]] = field(default_factory=dict)
     sinks: dict[str, list[DataFile]] = field(default_factory=dict)
     targets: dict[str, SinkTarget] = field(default_factory=dict)
     dead_letters: list[DataFile] = field(default_factory=list)
@@ -97,7 +98,9 @@ class GraphExecutor:
         prepare_sink: makes sure that a sink can take columns, and says where its files go.
     """
 
-    def __init__(self, spark: SparkSession, job: StatefulJob, layout: JobLayout, prepare_sink: PrepareSink) -> None:
+    def __init__(
+        self, spark: SparkSession, job: StatefulJob, layout: JobLayout, prepare_sink: PrepareSink
+    ) -> None:
         self._spark, self._job, self._layout, self._prepare_sink = spark, job, layout, prepare_sink
 
     def execute(self, batch: BatchContext) -> Execution:
@@ -118,7 +121,9 @@ class GraphExecutor:
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    def _frame(self, node: Node, batch: BatchContext, frames: dict[int, StreamFrame | None]) -> StreamFrame | None:
+    def _frame(
+        self, node: Node, batch: BatchContext, frames: dict[int, StreamFrame | None]
+    ) -> StreamFrame | None:
         """The rows of a stream in this batch; None where its source has nothing new."""
         if id(node) not in frames:
             if isinstance(node, SourceNode):
@@ -141,18 +146,29 @@ class GraphExecutor:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def _run_operator(
-        self, operator: OperatorNode, batch: BatchContext, done: Execution, frames: dict[int, StreamFrame | None]
+        self,
+        operator: OperatorNode,
+        batch: BatchContext,
+        done: Execution,
+        frames: dict[int, StreamFrame | None],
     ) -> None:
         job, uid = self._job, operator.uid
         frame = self._frame(operator.parent, batch, frames)
         if frame is None:
             return
         refused_by_other = frame.source is not None and frame.source in done.rows_by_source
-        if refused_by_other and frame.refused is not None:  # only one reader of a source sets its bad rows aside
+        if (
+            refused_by_other and frame.refused is not None
+        ):  # only one reader of a source sets its bad rows aside
             frame = StreamFrame(**{**frame.__dict__, "refused": None})
         scalar = isinstance(operator.parent, OperatorNode) and operator.parent.scalar
         routed, columns = route(
-            self._spark, frame, operator, parallelism=job.parallelism, max_parallelism=job.max_parallelism, scalar=scalar
+            self._spark,
+            frame,
+            operator,
+            parallelism=job.parallelism,
+            max_parallelism=job.max_parallelism,
+            scalar=scalar,
         )
         done.key_schemas[uid] = self._check_recorded(operator, str(columns.key_schema), batch)
         schema = pa.schema(list(operator.output_type.arrow))
@@ -234,6 +250,8 @@ class GraphExecutor:
         self, operator: OperatorNode, frame: StreamFrame, reports: list[SubtaskReport], done: Execution
     ) -> None:
         report = done.operators[operator.uid] = OperatorReport.of(operator.uid, reports)
+        declared = {s.name: s for one in reports for s in one.states}
+        done.states[operator.uid] = list(declared.values())
         for one in reports:
             for name, files in one.sinks.items():
                 done.sinks.setdefault(name, []).extend(files)
@@ -288,7 +306,9 @@ class GraphExecutor:
         rows = frame.rows.select([F.col(f"`{c}`") for c in frame.user_columns])
         declared = to_type(rows.schema, parameter=f"columns of sink '{sink.name}'")
         assert isinstance(declared, StructType)
-        target = done.targets[sink.name] = self._prepare_sink(sink, pa.schema(list(declared.arrow)), batch.write_id)
+        target = done.targets[sink.name] = self._prepare_sink(
+            sink, pa.schema(list(declared.arrow)), batch.write_id
+        )
         self._spark.sparkContext.setJobDescription(
             f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}"
         )
@@ -325,7 +345,9 @@ def _order_types(pairs: list[tuple[str, ...]], names: list[str]) -> list[pa.Fiel
     return [pa.field(n, found.field(n).type) for n in names]
 
 
-def _file_reader(pairs: list[tuple[str, ...]]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _file_reader(
+    pairs: list[tuple[str, ...]],
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Task i reads output file i and its order file, side by side."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -342,7 +364,9 @@ def _file_reader(pairs: list[tuple[str, ...]]) -> Callable[[Iterable[pa.RecordBa
     return read
 
 
-def _sink_writer(target: SinkTarget, write_id: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sink_writer(
+    target: SinkTarget, write_id: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Every task writes its rows as one file of the sink."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -368,5 +392,3 @@ def _json(text: str) -> dict[str, Any]:
 
     found: dict[str, Any] = json.loads(text)
     return found
-
-

@@ -53,7 +53,9 @@ class StreamFrame:
         """The frame after DataFrame code of the user."""
         rows = step.function(self.rows)
         if not isinstance(rows, DataFrame):
-            raise ConfigurationError(f"transform({step.function!r}) returned {type(rows).__name__}, not a DataFrame")
+            raise ConfigurationError(
+                f"transform({step.function!r}) returned {type(rows).__name__}, not a DataFrame"
+            )
         kept = all(c in rows.columns for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
         if not kept and not order_by:
@@ -112,4 +114,6 @@ def _milliseconds(name: str, kind: DataType) -> Column:
         part = [F.extract(F.lit(unit), since) for unit in ("DAY", "HOUR", "MINUTE", "SECOND")]
         minutes = (part[0].cast("bigint") * 24 + part[1]) * 60 + part[2]
         return minutes * 60_000 + F.floor(part[3] * 1000).cast("bigint")
-    raise ConfigurationError(f"event_time column '{name}' must be a timestamp or a date, not {kind.simpleString()}")
+    raise ConfigurationError(
+        f"event_time column '{name}' must be a timestamp or a date, not {kind.simpleString()}"
+    )

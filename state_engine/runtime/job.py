@@ -167,7 +167,9 @@ class DataStream:
                 columns and the source declares no ``order_by``.
         """
         if not callable(function):
-            raise ConfigurationError(f"transform takes a function from DataFrame to DataFrame, not {function!r}")
+            raise ConfigurationError(
+                f"transform takes a function from DataFrame to DataFrame, not {function!r}"
+            )
         node = TransformNode(self._node, function, None if order_by is None else tuple(order_by))
         return DataStream(self._job, node)
 
@@ -185,7 +187,9 @@ class DataStream:
         if name in self._job.sinks:
             raise ConfigurationError(f"job '{self._job.name}' has two sinks named '{name}': rename one")
         if not isinstance(sink, Sink):
-            raise ConfigurationError(f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path)")
+            raise ConfigurationError(
+                f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path)"
+            )
         self._job.sinks[name] = SinkNode(name, self._node, sink)
         return self
 
@@ -206,7 +210,9 @@ class KeyedStream:
         """
         self._job._new_name(check_name(uid, what="operator"))
         if not isinstance(function, KeyedProcessFunction):
-            raise ConfigurationError(f"operator '{uid}': process takes a KeyedProcessFunction, not {function!r}")
+            raise ConfigurationError(
+                f"operator '{uid}': process takes a KeyedProcessFunction, not {function!r}"
+            )
         declared = to_type(output_type, parameter=f"output_type of operator '{uid}'")
         scalar = not isinstance(declared, StructType)
         columns = as_columns(declared)

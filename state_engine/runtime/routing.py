@@ -142,12 +142,12 @@ def _with_extra(spark: SparkSession, rows: DataFrame, frame: StreamFrame, parall
 
 def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:
     if len(set(payload)) != len(payload):
-        raise ConfigurationError(f"{what}: two columns of its input have the same name: {payload}; rename one")
+        raise ConfigurationError(
+            f"{what}: two columns of its input have the same name: {payload}; rename one"
+        )
     for field in frame.rows.schema.fields:
         if not field.name.startswith(HIDDEN):
             try:
                 to_type(field.dataType, parameter=f"column '{field.name}'")
             except ConfigurationError as error:
                 raise ConfigurationError(f"{what}: {error}; cast or drop the column in a transform") from None
-
-

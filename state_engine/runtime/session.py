@@ -96,7 +96,7 @@ def check_session(spark: Any) -> None:
 
 
 def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) -> dict[str, str]:
-    """The options of a new session; those of the user, last, win over ours.
+    """The options of a new session; those of the user win over ours (Java options are joined).
 
     Args:
         jars: Delta's jars.
@@ -125,7 +125,11 @@ def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) ->
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         }
-    return options | settings.options
+    ours = options["spark.driver.extraJavaOptions"]
+    options |= settings.options
+    if (theirs := settings.options.get("spark.driver.extraJavaOptions")) is not None:
+        options["spark.driver.extraJavaOptions"] = f"{ours} {theirs}"
+    return options
 
 
 def _active_session() -> SparkSession | None:

@@ -33,7 +33,7 @@ from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.row import rows_from_columns
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
-from state_engine.core.type_parsing import arrow_type
+from state_engine.core.type_parsing import arrow_type, ddl_text
 from state_engine.core.types import StructType
 from state_engine.runtime.frames import EVENT_TIME
 from state_engine.runtime.routing import HASH, KEY_REFUSAL, REFUSED, SUBTASK, RoutedLayout, order_name
@@ -165,7 +165,9 @@ class Subtask:
         """Do all of it; errors of rows and functions are in the report."""
         try:
             if table is None:
-                raise StatelakeError(f"subtask {self.index} got no marker row: Spark planned the shuffle away")
+                raise StatelakeError(
+                    f"subtask {self.index} got no marker row: Spark planned the shuffle away"
+                )
             self._run(self._events(table))
         except ElementRefused as refused:
             self.report.error = self._explain(refused.refusal)
@@ -278,14 +280,18 @@ class Subtask:
         for packed in table[REFUSED].drop_null().to_pylist():
             position, text = packed.split("\n", 1)
             file, row = position.split(",")
-            refusal = Refusal(None, None, "SourceError: the row cannot be parsed with the declared schema", "")
+            refusal = Refusal(
+                None, None, "SourceError: the row cannot be parsed with the declared schema", ""
+            )
             self._positions_of_refused[id(refusal)] = self._place(int(file), int(row))
             self._refusals.append((refusal, None, text))
             self.report.rows_in += 1
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _loader(self, touched: np.ndarray[Any, Any], index_of: dict[Any, int]) -> Callable[[StateDescriptor], Any]:
+    def _loader(
+        self, touched: np.ndarray[Any, Any], index_of: dict[Any, int]
+    ) -> Callable[[StateDescriptor], Any]:
         spec = self.spec
         own = key_group_range(spec.max_parallelism, spec.parallelism, self.index)
         files = [
@@ -358,7 +364,9 @@ class Subtask:
         array = spec.output_type.to_arrow(values, storage=False)
         table = pa.Table.from_arrays(array.flatten(), schema=pa.schema(list(spec.output_type.arrow)))
         for sink in spec.sinks:
-            self.report.sinks[sink.name] = [write_sink_file(table, sink, self._file_name(sink.format), self.index)]
+            self.report.sinks[sink.name] = [
+                write_sink_file(table, sink, self._file_name(sink.format), self.index)
+            ]
         if not spec.exchange:
             return
         directory = join(spec.layout.exchange, spec.write_id)
@@ -396,7 +404,9 @@ class Subtask:
             return
         rows = []
         for refusal, index, text in found:
-            position = self._position(index) if index is not None else self._positions_of_refused.get(id(refusal))
+            position = (
+                self._position(index) if index is not None else self._positions_of_refused.get(id(refusal))
+            )
             rows.append(
                 {
                     "operator": spec.uid,
@@ -454,7 +464,7 @@ class Subtask:
 
 def state_schema(descriptor: StateDescriptor) -> StateSchema:
     """How a state is recorded in checkpoints."""
-    return StateSchema(descriptor.name, descriptor.kind, str(descriptor.column_type))
+    return StateSchema(descriptor.name, descriptor.kind, ddl_text(descriptor.column_type))
 
 
 def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:

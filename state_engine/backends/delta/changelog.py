@@ -188,11 +188,10 @@ def changelog_table(
         index_of: where in ``keys`` and ``hashes`` each key stands.
         keys, hashes: stored keys (structs) and their hashes.
     """
-    descriptors = [d for d, found in changes if found]
     total = sum(len(found) for _, found in changes)
     if not total:
         return None
-    schema = changelog_schema(key_type, descriptors)
+    schema = changelog_schema(key_type, {d.name: d.column_type for d, found in changes if found})
     at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
     row_hashes = hashes[at]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {

@@ -90,6 +90,11 @@ class CheckpointStore:
             self._version = version
         return dict(self._rows)
 
+    @property
+    def rows(self) -> dict[int, CheckpointRow]:
+        """Rows as of the last ``load`` or ``append``."""
+        return self._rows
+
     def append(self, row: CheckpointRow) -> None:
         """Commit a row.
 

@@ -13,14 +13,13 @@ has, so nothing is ever overwritten and an orphan tells whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import ROW_TYPE
-from state_engine.core.descriptors import StateDescriptor
 
 FORMAT_VERSION = 1
 """Of the tables below. A root of a newer format is refused."""
@@ -94,7 +93,7 @@ class JobLayout:
         return join(self.directory, "operators", uid, "changelog")
 
 
-def changelog_schema(key_type: pa.DataType, descriptors: Sequence[StateDescriptor]) -> pa.Schema:
+def changelog_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:
     """Columns of a changelog file: one natively typed column a state."""
     return pa.schema(
         [
@@ -104,7 +103,7 @@ def changelog_schema(key_type: pa.DataType, descriptors: Sequence[StateDescripto
             ("state", pa.string()),
             ("op", pa.string()),
             ("updated_at", pa.timestamp("us", "UTC")),
-            *((state_column(d.name), d.column_type) for d in descriptors),
+            *((state_column(name), kind) for name, kind in states.items()),
         ]
     )
 

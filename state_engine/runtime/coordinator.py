@@ -1,0 +1,456 @@
+"""``CheckpointCoordinator``: one micro-batch, from the parent checkpoint to published outputs.
+
+    0 settle          read the head once: it is the parent; publish what earlier runs left unpublished
+    1 plan            source positions (from, to], clock
+    2-4 execute       read, route, run: subtasks write files that no reader sees yet
+    5 changelog       commit the files of changes            | side by side
+    6 operator_state  commit source positions                |
+    7 stage           the list of files of every sink, checked
+    8 commit          append one row to ``checkpoints``: the commit point
+    9 publish         add the staged files to each sink
+
+Before step 8 nothing is visible to anyone; after it everything can be repeated. A crash anywhere leaves at most files
+that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a micro-batch as the barrier.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from uuid6 import uuid7
+
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
+from state_engine.backends.files import join, open_location, read_parquet, write_parquet
+from state_engine.core import lineage
+from state_engine.core.checkpoint import (
+    MAIN,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    SourceProgress,
+    StagedSink,
+)
+from state_engine.core.errors import StatelakeError, StateMigrationError
+from state_engine.core.invariants import violations
+from state_engine.runtime.executor import BatchContext, Execution, GraphExecutor
+from state_engine.runtime.job import SinkNode, StatefulJob
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.reports import BatchReport
+from state_engine.runtime.sinks.base import Publisher, SinkTarget, verify_files
+from state_engine.runtime.sinks.delta import DeltaPublisher
+from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.runtime.sources.base import Element, Slice
+
+POSITIONS = "positions"
+"""Name of the operator state that holds a source's position."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run was asked for.
+
+    Attributes:
+        clock: gives the processing time in milliseconds.
+        parameters: for ``RuntimeContext.get_job_parameter``.
+        requested_by: recorded with every checkpoint.
+    """
+
+    clock: Callable[[], int]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    requested_by: str = ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A micro-batch on its way from step to step."""
+
+    batch: BatchContext
+    positions: Mapping[str, str]
+    done: Execution = field(default_factory=Execution)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    position_files: list[DataFile] = field(default_factory=list)
+    row: CheckpointRow | None = None
+
+
+class CheckpointCoordinator:
+    """Runs micro-batches of one job.
+
+    Args:
+        job: what to run.
+        tables: the job's tables.
+        kernel: commits.
+        executor: runs the graph.
+        options: of this run.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        *,
+        tables: JobTables,
+        kernel: DeltaKernel,
+        executor_of: Callable[[Callable[..., SinkTarget]], GraphExecutor],
+        spark: Any,
+        options: RunOptions,
+    ) -> None:
+        self._job, self._tables, self._kernel, self._options, self._spark = (
+            job,
+            tables,
+            kernel,
+            options,
+            spark,
+        )
+        self._store: CheckpointStore = tables.store
+        self._executor = executor_of(self._prepare_sink)
+        self._publishers: dict[str, Publisher] = {"delta": DeltaPublisher(kernel), "files": FilePublisher()}
+        self._published: int | None = None
+        self._positions: dict[int, dict[str, list[Element]]] = {}
+        self._steps_s: dict[str, float] = {}
+        self._commits = 0
+
+    def run_batch(self) -> BatchReport | None:
+        """All steps of one micro-batch; None where the sources have nothing new."""
+        self._steps_s, self._commits, started = {}, 0, time.perf_counter()
+        path, _ = self.settle()
+        attempt = self.plan(path)
+        if attempt is None:
+            return None
+        try:
+            attempt = self.execute(attempt)
+            attempt = self.commit_files(attempt)
+            attempt = self.stage(attempt)
+            attempt = self.commit(attempt)
+        finally:
+            self._drop_exchange(attempt.batch.write_id)
+        self.publish(attempt)
+        return self._report(attempt, time.perf_counter() - started)
+
+    # -- 0 settle --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> tuple[list[CheckpointRow], list[int]]:
+        """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
+        with self._step("settle"):
+            rows = self._store.load()
+            head = lineage.head(rows)
+            path = lineage.path(rows, head.checkpoint_id if head else None)
+            settled: list[int] = []
+            if head is None or head.checkpoint_id == self._published:
+                return path, settled
+            seen: dict[tuple[str, str], int] = {}
+            for row in path:
+                for staged in self._staged(row):
+                    at = (staged.kind, staged.path)
+                    if at not in seen:
+                        seen[at] = self._publishers[staged.kind].seen(
+                            staged.path, self._sink_app(staged.name)
+                        )
+                    if row.checkpoint_id > seen[at] and staged.files:
+                        self._publish_one(staged, row.checkpoint_id)
+                        settled.append(row.checkpoint_id)
+            self._published = head.checkpoint_id
+            return path, sorted(set(settled))
+
+    # -- 1 plan ----------------------------------------------------------------------------------------------------
+
+    def plan(self, path: list[CheckpointRow]) -> Attempt | None:
+        """Step 1: what the batch reads, and its clock; None where there is nothing new."""
+        with self._step("plan"):
+            parent = path[-1] if path else None
+            self._check_operators(parent)
+            slices: dict[str, Slice] = {}
+            positions: dict[str, str] = {}
+            for name, node in self._job.sources.items():
+                elements = self.source_elements(path, name)
+                part = node.source.plan(self._spark, elements)
+                if part is not None:
+                    slices[name] = part
+                positions[name] = self._position_of(parent, name) or node.source.empty_position()
+            if not slices:
+                return None
+            known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
+            timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
+            batch = BatchContext(
+                write_id=uuid7().hex,
+                path=path,
+                slices=slices,
+                clock_ms=max(self._options.clock(), parent.clock_ms if parent else 0),
+                watermarks_ms={name: known.get(name) for name in timed},
+                parameters=self._options.parameters,
+                checkpoint_id=lineage.next_id(self._store.rows),
+            )
+            return Attempt(batch, positions)
+
+    def source_elements(self, path: list[CheckpointRow], source: str) -> list[Element]:
+        """The position of a source: elements appended along the path, oldest first."""
+        return [e for row in path for e in self._elements_of(row).get(source, [])]
+
+    # -- 2 to 4 ----------------------------------------------------------------------------------------------------
+
+    def execute(self, attempt: Attempt) -> Attempt:
+        """Steps 2 to 4: read, route and run every operator."""
+        with self._step("execute"):
+            done = self._executor.execute(attempt.batch)
+            for part in attempt.batch.slices:
+                self._job.sources[part].source.confirm(attempt.batch.slices[part])
+            return replace(attempt, done=done)
+
+    # -- 5 and 6 ---------------------------------------------------------------------------------------------------
+
+    def commit_files(self, attempt: Attempt) -> Attempt:
+        """Steps 5 and 6, side by side: files of changes and of operator state become rows of their tables."""
+        with self._step("commit_files"), ThreadPoolExecutor(4, thread_name_prefix="statelake-commit") as pool:
+            changelogs = {
+                uid: pool.submit(self.commit_changelog, attempt, uid) for uid in attempt.done.operators
+            }
+            positions = pool.submit(self.commit_operator_state, attempt)
+            versions: dict[str, int] = {}
+            for uid, future in changelogs.items():
+                version = future.result()
+                if version is not None:
+                    versions[f"operators/{uid}/changelog"] = version
+            file, versions["operator_state"] = positions.result()
+            return replace(attempt, versions=versions, position_files=[file])
+
+    def commit_changelog(self, attempt: Attempt, uid: str) -> int | None:
+        """Step 5: the changes of one operator; None where nothing changed."""
+        reports = attempt.done.operators[uid].subtasks
+        files = [f for r in reports for f in r.changelog]
+        if not files:
+            return None
+        self._tables.ensure_changelog(uid, attempt.done.key_schemas[uid], attempt.done.states[uid])
+        uri, write_id = self._tables.layout.changelog(uid), attempt.batch.write_id
+        self._commits += 1
+        return self._kernel.append(uri, files, partition={"write_id": write_id})
+
+    def commit_operator_state(self, attempt: Attempt) -> tuple[DataFile, int]:
+        """Step 6: source positions."""
+        rows = [
+            {"operator": name, "state": POSITIONS, "scheme": "even_split", "subtask": 0, "position": i,
+             "value": json.dumps(element), "bytes": None}
+            for name, part in attempt.batch.slices.items()
+            for i, element in enumerate(part.elements)
+        ]  # fmt: skip
+        write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
+        self._tables.ensure_operator_state()
+        path = partition_path(write_id, file_name(write_id, 0, 0))
+        size = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(uri, path))
+        file = DataFile(path=path, bytes=size, rows=len(rows), subtask=0)
+        self._commits += 1
+        return file, self._kernel.append(uri, [file], partition={"write_id": write_id})
+
+    # -- 7 stage ---------------------------------------------------------------------------------------------------
+
+    def stage(self, attempt: Attempt) -> Attempt:
+        """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
+        with self._step("stage"):
+            row = self._row(attempt)
+            broken = violations(row, attempt.batch.parent)
+            if broken:
+                told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
+                raise StatelakeError(
+                    f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must always hold ({told}). "
+                    "Nothing was committed; this is a defect of the engine or a damaged table"
+                )
+            for staged in row.sinks:
+                verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+            return replace(attempt, row=row)
+
+    # -- 8 commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, attempt: Attempt) -> Attempt:
+        """Step 8: the commit point."""
+        with self._step("commit"):
+            assert attempt.row is not None
+            spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
+            row = replace(attempt.row, durations_ms=spent)
+            self._commits += 1
+            self._store.append(row)
+            return replace(attempt, row=row)
+
+    # -- 9 publish -------------------------------------------------------------------------------------------------
+
+    def publish(self, attempt: Attempt) -> None:
+        """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
+        with self._step("publish"):
+            row = attempt.row
+            assert row is not None
+            for staged in self._staged(row):
+                if staged.files:
+                    self._commits += 1
+                    self._publish_one(staged, row.checkpoint_id)
+            self._published = row.checkpoint_id
+
+    def _publish_one(self, staged: StagedSink, checkpoint_id: int) -> None:
+        if staged.kind == "dead_letters":
+            self._publish_dead_letters(staged, checkpoint_id)
+            return
+        self._publishers[staged.kind].publish(staged, self._sink_app(staged.name), checkpoint_id)
+
+    def _publish_dead_letters(self, staged: StagedSink, checkpoint_id: int) -> None:
+        self._tables.ensure_dead_letters()
+        verify_files(staged.path, staged.files, what="dead letters")
+        try:
+            self._kernel.append(
+                staged.path,
+                staged.files,
+                transaction=Transaction(self._sink_app(staged.name), checkpoint_id),
+                partition={"write_id": staged.identity},
+            )
+        except TransactionTakenError:
+            return
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
+        """Everything that a row publishes; dead letters are published like a sink."""
+        yield from row.sinks
+        if row.dead_letters:
+            uri = self._tables.layout.dead_letters
+            yield StagedSink("dead_letters", "dead_letters", uri, row.write_id, "", row.dead_letters)
+
+    def _sink_app(self, sink: str) -> str:
+        return f"{self._store.app}/{sink}"
+
+    def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
+        return sink.sink.prepare(self._kernel, sink.name, self._sink_app(sink.name), schema, write_id)
+
+    def _check_operators(self, parent: CheckpointRow | None) -> None:
+        """State of an operator that the job no longer has would be lost silently: refuse."""
+        gone = [o.uid for o in parent.operators if o.uid not in self._job.operators] if parent else []
+        if gone:
+            raise StateMigrationError(
+                f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
+                f"{gone}, which the job does not have. Give the operators their old uid, or use another job name"
+            )
+
+    def _elements_of(self, row: CheckpointRow) -> dict[str, list[Element]]:
+        if row.checkpoint_id not in self._positions:
+            found: dict[str, list[Element]] = {}
+            for file in row.operator_state_files:
+                table = read_parquet(join(self._tables.layout.operator_state, file.path))
+                for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
+                    if one["state"] == POSITIONS:
+                        found.setdefault(one["operator"], []).append(json.loads(one["value"]))
+            self._positions[row.checkpoint_id] = found
+        return self._positions[row.checkpoint_id]
+
+    @staticmethod
+    def _position_of(parent: CheckpointRow | None, source: str) -> str | None:
+        return next((s.position_to for s in parent.sources if s.name == source), None) if parent else None
+
+    def _row(self, attempt: Attempt) -> CheckpointRow:
+        batch, done = attempt.batch, attempt.done
+        sources = [self._progress(attempt, name) for name in self._job.sources]
+        timed = [s.watermark_ms for s in sources if self._job.sources[s.name].event_time is not None]
+        watermark = (
+            min((w for w in timed if w is not None), default=None) if timed and None not in timed else None
+        )
+        refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+        refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.slices.items()}
+        return CheckpointRow(
+            checkpoint_id=batch.checkpoint_id,
+            parent_id=batch.parent.checkpoint_id if batch.parent else None,
+            branch=MAIN,
+            kind="checkpoint",
+            write_id=batch.write_id,
+            created_at=datetime.now(UTC),
+            clock_ms=batch.clock_ms,
+            watermark_ms=watermark,
+            rows_in=sum(done.rows_by_source.values()),
+            rows_refused=done.refused,
+            operators=[
+                self._operator(attempt, uid) for uid in self._job.operators if self._known(attempt, uid)
+            ],
+            operator_state=list(refs.values()),
+            operator_state_files=attempt.position_files,
+            sources=sources,
+            sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
+            dead_letters=done.dead_letters,
+            delta_versions=dict(attempt.versions),
+            job=self._job.name,
+            code_version=self._job.code_version,
+            requested_by=self._options.requested_by,
+        )
+
+    def _known(self, attempt: Attempt, uid: str) -> bool:
+        parent = attempt.batch.parent
+        return uid in attempt.done.operators or (parent is not None and parent.operator(uid) is not None)
+
+    def _operator(self, attempt: Attempt, uid: str) -> OperatorCheckpoint:
+        parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
+        report = attempt.done.operators.get(uid)
+        if report is None:  # its source had nothing new: the state is what it was
+            assert parent is not None
+            return replace(parent, changelog=[], changed_entries=0)
+        states = {s.name: s for s in parent.states} if parent else {}
+        states |= {s.name: s for s in attempt.done.states[uid]}
+        return OperatorCheckpoint(
+            uid=uid,
+            parallelism=self._job.parallelism,
+            max_parallelism=self._job.max_parallelism,
+            key_schema=attempt.done.key_schemas[uid],
+            states=list(states.values()),
+            changelog=[f for r in report.subtasks for f in r.changelog],
+            bases=parent.bases if parent else [],
+            changed_entries=report.changed_entries,
+        )
+
+    def _progress(self, attempt: Attempt, name: str) -> SourceProgress:
+        parent, part = attempt.batch.parent, attempt.batch.slices.get(name)
+        before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
+        newest = attempt.done.max_event_ms.get(name)
+        watermark = before
+        if newest is not None:
+            reached = newest - self._job.sources[name].max_out_of_orderness_ms
+            watermark = reached if before is None else max(before, reached)
+        return SourceProgress(
+            name=name,
+            position_from=part.position_from if part else attempt.positions[name],
+            position_to=part.position_to if part else attempt.positions[name],
+            rows=attempt.done.rows_by_source.get(name, 0),
+            watermark_ms=watermark,
+        )
+
+    def _drop_exchange(self, write_id: str) -> None:
+        """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
+        at = open_location(join(self._tables.layout.exchange, write_id))
+        try:
+            at.fs.delete_dir(at.path)
+        except FileNotFoundError:
+            pass
+
+    def _report(self, attempt: Attempt, seconds: float) -> BatchReport:
+        row, done = attempt.row, attempt.done
+        assert row is not None
+        files = [f for o in row.operators for f in o.changelog]
+        files += [f for s in self._staged(row) for f in s.files] + row.operator_state_files
+        return BatchReport(
+            checkpoint_id=row.checkpoint_id,
+            rows_in=row.rows_in,
+            rows_refused=row.rows_refused,
+            rows_out={s.name: s.rows for s in row.sinks},
+            bytes_written=sum(f.bytes for f in files),
+            operators=dict(done.operators),
+            seconds=seconds,
+            steps_s=dict(self._steps_s),
+            delta_commits=self._commits,
+        )
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._steps_s[name] = time.perf_counter() - started

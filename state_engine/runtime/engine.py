@@ -1,0 +1,243 @@
+"""``StateEngine``: runs jobs on a state root, and shows what they remember.
+
+The one object that users of the engine hold; everything it does is done by the modules beside it. Works on any
+location that Spark can write; starts a local session where none is given.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.files import normal_uri
+from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import check_name
+from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
+from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.reports import BatchReport, RunReport
+from state_engine.runtime.root import check_storage, open_root
+from state_engine.runtime.session import check_session, local_session
+from state_engine.runtime.state_reader import read_state
+
+Clock = int | Callable[[], int] | None
+"""Processing time in milliseconds: a fixed one, a function that gives it, or None for the wall clock."""
+
+
+class StateEngine:
+    """Runs stateful jobs; see the module docstring.
+
+    Args:
+        root: directory of all state: local path or URI.
+        spark: a Spark Classic session with Delta; None starts a local one when it is first needed.
+        lock_timeout_s: how long a commit waits for another process's lock.
+        single_writer: vouches that no other process writes to this root, on stores that cannot fence.
+
+    Example::
+
+        engine = StateEngine(root="state")
+        report = engine.run(job)
+        engine.read_state(job, "plane_delays", "last_flight").show()
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        spark: SparkSession | None = None,
+        *,
+        lock_timeout_s: float = 60.0,
+        single_writer: bool = False,
+    ) -> None:
+        self.root = normal_uri(root)
+        self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
+        self._kernel: DeltaKernel | None = None
+        self._tables: dict[str, JobTables] = {}
+        self._root_id: str | None = None
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        job: StatefulJob,
+        *,
+        max_batches: int | None = None,
+        clock: Clock = None,
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        on_batch: Callable[[BatchReport], Any] | None = None,
+    ) -> RunReport:
+        """Run micro-batches until the sources have nothing new.
+
+        Args:
+            max_batches: stop after so many.
+            clock: processing time of the batches, in milliseconds.
+            parameters: for ``RuntimeContext.get_job_parameter``.
+            requested_by: recorded with every checkpoint; user and host by default.
+            on_batch: called after every committed and published batch.
+
+        Raises:
+            UserFunctionError, SourceError, SinkError, StateMigrationError, CommitError, …: see ``core.errors``;
+                nothing of the failing batch is visible, and what was committed before stays.
+        """
+        if not job.operators and not job.sinks:
+            raise ConfigurationError(
+                f"job '{job.name}' has neither operators nor sinks: there is nothing to run"
+            )
+        coordinator = self._coordinator(job, clock, parameters or {}, requested_by)
+        _, settled = coordinator.settle()
+        batches: list[BatchReport] = []
+        caught_up = False
+        try:
+            while max_batches is None or len(batches) < max_batches:
+                report = coordinator.run_batch()
+                if report is None:
+                    caught_up = True
+                    break
+                batches.append(report)
+                if on_batch is not None:
+                    on_batch(report)
+        finally:
+            self.kernel.join_hooks()
+        return RunReport(job.name, batches, caught_up, settled)
+
+    def settle(self, job: StatefulJob) -> list[int]:
+        """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
+        return self._coordinator(job, None, {}, None).settle()[1]
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
+        """All checkpoints of a job, newest last; empty where it never ran."""
+        tables = self._existing(_name(job))
+        return [row for _, row in sorted(tables.store.load().items())] if tables else []
+
+    def read_state(
+        self, job: StatefulJob | str, operator: str, state: str, checkpoint_id: int | None = None
+    ) -> DataFrame:
+        """A keyed state as a DataFrame, as of a checkpoint (the head by default).
+
+        Returns:
+            The key columns as stored, ``map_key`` for map states, and ``value``.
+
+        Raises:
+            ConfigurationError: no such checkpoint, operator or state.
+            MissingFilesError: files that the checkpoint needs are gone or changed.
+        """
+        path = self._path(_name(job), checkpoint_id)
+        return read_state(self.spark, JobLayout(self.root, _name(job)), path, operator, state)
+
+    def dead_letters(self, job: StatefulJob | str) -> DataFrame:
+        """All rows that were set aside, with position and error; empty where there are none."""
+        layout = JobLayout(self.root, _name(job))
+        if self._existing(_name(job)) is None or not self.kernel.exists(layout.dead_letters):
+            empty = "operator string, subtask bigint, key string, position string, error string, traceback string, row string"
+            return self.spark.createDataFrame([], f"{empty}, write_id string")
+        return self.spark.read.format("delta").load(layout.dead_letters)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; started on first use."""
+        if self._spark is None:
+            self._spark = local_session()
+        return self._spark
+
+    @property
+    def kernel(self) -> DeltaKernel:
+        """Delta Kernel in the session's JVM."""
+        if self._kernel is None:
+            check_session(self.spark)
+            scheme = self.root.split(":")[0]
+            log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
+            check_storage(self.root, log_store=log_store, single_writer=self._single_writer)
+            self._kernel = DeltaKernel(self.spark, lock_timeout_s=self._lock_timeout_s)
+        return self._kernel
+
+    def close(self) -> None:
+        """Wait for background work of commits. The Spark session stays."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+            self._tables.clear()
+
+    def __enter__(self) -> StateEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _coordinator(
+        self, job: StatefulJob, clock: Clock, parameters: Mapping[str, str], requested_by: str | None
+    ) -> CheckpointCoordinator:
+        tables = self._open(job.name)
+        options = RunOptions(_clock(clock), dict(parameters), requested_by or _requester())
+        return CheckpointCoordinator(
+            job,
+            tables=tables,
+            kernel=self.kernel,
+            spark=self.spark,
+            executor_of=lambda prepare: GraphExecutor(self.spark, job, tables.layout, prepare),
+            options=options,
+        )
+
+    def _open(self, name: str) -> JobTables:
+        """The job's tables, made if need be."""
+        if name not in self._tables:
+            kernel = self.kernel
+            if self._root_id is None:
+                self._root_id = open_root(self.root, create=True)
+            assert self._root_id is not None
+            self._tables[name] = JobTables(self.spark, kernel, JobLayout(self.root, name), self._root_id)
+        self._tables[name].create()
+        return self._tables[name]
+
+    def _existing(self, name: str) -> JobTables | None:
+        """The job's tables if it ever ran; makes nothing."""
+        if name in self._tables:
+            return self._tables[name]
+        root_id = open_root(self.root, create=False)
+        if root_id is None:
+            return None
+        tables = JobTables(self.spark, self.kernel, JobLayout(self.root, name), root_id)
+        return tables if tables.store.check() else None
+
+    def _path(self, name: str, checkpoint_id: int | None) -> list[CheckpointRow]:
+        tables = self._existing(name)
+        rows = tables.store.load() if tables else {}
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+        return lineage.path(rows, head.checkpoint_id if checkpoint_id is None else checkpoint_id)
+
+
+def _name(job: StatefulJob | str) -> str:
+    return job.name if isinstance(job, StatefulJob) else check_name(job, what="job")
+
+
+def _clock(clock: Clock) -> Callable[[], int]:
+    if clock is None:
+        return lambda: time.time_ns() // 1_000_000
+    if callable(clock):
+        return clock
+    fixed = int(clock)
+    return lambda: fixed
+
+
+def _requester() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} pid {os.getpid()}"

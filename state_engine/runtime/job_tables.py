@@ -1,0 +1,81 @@
+"""``JobTables``: the Delta tables of one job, made when they are first needed and checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.layout import (
+    DEAD_LETTERS_SCHEMA,
+    OPERATOR_STATE_SCHEMA,
+    TABLE_PROPERTIES,
+    WRITE_ID,
+    JobLayout,
+    changelog_schema,
+    state_column,
+)
+from state_engine.backends.delta.locks import table_lock
+from state_engine.core.checkpoint import StateSchema
+from state_engine.core.type_parsing import ddl_text, parse_ddl
+
+
+class JobTables:
+    """Tables of one job under one root.
+
+    Args:
+        spark: session; needed only to add a column for a new state.
+        kernel: creates and commits.
+        layout: where tables are.
+        root_id: id of the root.
+    """
+
+    def __init__(self, spark: SparkSession, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
+        self._spark, self._kernel, self.layout = spark, kernel, layout
+        self.store = CheckpointStore(kernel, layout, root_id)
+        self._ready: set[str] = set()
+        self._columns: dict[str, set[str]] = {}
+
+    def create(self) -> None:
+        """Make the table of checkpoints, or check that it is this job's. Raises RootError."""
+        if "checkpoints" not in self._ready:
+            self.store.create()
+            self._ready.add("checkpoints")
+
+    def ensure_operator_state(self) -> None:
+        """Make the table of operator state if there is none."""
+        self._ensure("operator_state", self.layout.operator_state, OPERATOR_STATE_SCHEMA)
+
+    def ensure_dead_letters(self) -> None:
+        """Make the table of dead letters if there is none."""
+        self._ensure("dead_letters", self.layout.dead_letters, DEAD_LETTERS_SCHEMA)
+
+    def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
+        """Make an operator's changelog, or add the columns of states that are new."""
+        wanted = {s.name: parse_ddl(s.type).arrow for s in states}
+        uri = self.layout.changelog(uid)
+        self._ensure(uid, uri, changelog_schema(parse_ddl(key_schema).arrow, wanted))
+        if uid not in self._columns:
+            facts = self._kernel.facts(uri)
+            assert facts is not None
+            self._columns[uid] = {f["name"] for f in facts.schema["fields"]}
+        new = {state_column(n): k for n, k in wanted.items() if state_column(n) not in self._columns[uid]}
+        if new:
+            self._add_columns(uri, new)
+            self._columns[uid] |= set(new)
+
+    def _ensure(self, name: str, uri: str, schema: pa.Schema) -> None:
+        if name not in self._ready:
+            self._kernel.create_table(
+                uri, schema.append(WRITE_ID), partition_by=["write_id"], properties=TABLE_PROPERTIES
+            )
+            self._ready.add(name)
+
+    def _add_columns(self, uri: str, new: dict[str, pa.DataType]) -> None:
+        # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
+        columns = ", ".join(f"`{name}` {ddl_text(kind)}" for name, kind in new.items())
+        with table_lock(uri):
+            self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns})")

@@ -1,0 +1,126 @@
+"""Reads keyed state as of a checkpoint into a DataFrame: the changelog files of its path, folded by Spark.
+
+The same fold as in the subtasks (``backends.delta.changelog``), in Catalyst: value: the last change of a key; map: the
+last change of an entry after the key's last clear; list: what was appended after the last clear, in order. Files come
+from the checkpoint rows by exact name, and their row counts must be what the rows recorded. Mirrors what Flink's State
+Processor API reads.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
+from state_engine.backends.files import open_location
+from state_engine.core.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.state_table import APPEND, CLEAR, PUT
+from state_engine.core.type_parsing import parse_ddl, spark_schema
+from state_engine.runtime.executor import state_files
+
+_ORDER = "_statelake_order"
+
+
+def read_state(
+    spark: SparkSession, layout: JobLayout, path: list[CheckpointRow], uid: str, state: str
+) -> DataFrame:
+    """One state at the end of a path: key columns, ``map_key`` for maps, and ``value``.
+
+    Raises:
+        ConfigurationError: there is no such operator or state; names those that are.
+        MissingFilesError: a file is gone or was changed.
+    """
+    schema, key_schema = _find(path, uid, state)
+    key_type, column_type = parse_ddl(key_schema).arrow, parse_ddl(schema.type).arrow
+    columns = changelog_schema(key_type, {state: column_type})
+    structure = StructType.fromJson(spark_schema(columns))
+    frames = []
+    for order, row in enumerate(path):
+        files = [f.listed for f in state_files(layout, [row], uid)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda f: _check(f.uri, f.rows), files))
+        if files:
+            frames.append((order, [f.uri for f in files]))
+    if not frames:
+        changes = spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
+    else:
+        uris = [uri for _, found in frames for uri in found]
+        order_of = {uri.rsplit("-", 2)[1]: order for order, found in frames for uri in found}
+        changes = spark.read.schema(structure).parquet(*uris)
+        write_id = F.regexp_extract(F.col("_metadata.file_name"), r"-([0-9a-f]{32})-", 1)
+        lookup = F.create_map(*[F.lit(x) for pair in order_of.items() for x in pair])
+        changes = changes.withColumn(_ORDER, lookup[write_id])
+    changes = changes.where(F.col("state") == state)
+    folded = _FOLDS[schema.kind](changes, F.col(state_column(state)))
+    keys = [F.col(f"key.`{f.name}`").alias(f.name) for f in key_type]
+    return folded.select(*keys, *[c for c in folded.columns if c in ("map_key", "value")])
+
+
+def _find(path: list[CheckpointRow], uid: str, state: str) -> tuple[StateSchema, str]:
+    last = path[-1] if path else None
+    operator = last.operator(uid) if last else None
+    if operator is None:
+        known = [o.uid for o in last.operators] if last else []
+        raise ConfigurationError(f"there is no state of an operator '{uid}'; operators with state: {known}")
+    for schema in operator.states:
+        if schema.name == state:
+            return schema, operator.key_schema
+    raise ConfigurationError(
+        f"operator '{uid}' has no state '{state}'; its states: {[s.name for s in operator.states]}"
+    )
+
+
+def _check(uri: str, rows: int) -> None:
+    at = open_location(uri)
+    try:
+        found = pq.read_metadata(at.path, filesystem=at.fs).num_rows
+    except FileNotFoundError:
+        found = None
+    if found != rows:
+        raise MissingFilesError(
+            f"{uri} {'is gone' if found is None else f'has {found} rows'}, its checkpoint recorded {rows} rows: "
+            "something else changed it. Restore an older checkpoint or a savepoint"
+        )
+
+
+def _fold_value(changes: DataFrame, column: Column) -> DataFrame:
+    packed = changes.select("key", F.struct(_ORDER, "op", column.alias("value")).alias("last"))
+    last = packed.groupBy("key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
+    return last.where(F.col("last.op") == PUT).select("key", F.col("last.value").alias("value"))
+
+
+def _fold_map(changes: DataFrame, column: Column) -> DataFrame:
+    live = _after_clear(changes).where(F.col("op") != CLEAR)
+    entry = live.select(
+        "key",
+        column["key"].alias("map_key"),
+        F.struct(_ORDER, "op", column["value"].alias("value")).alias("last"),
+    )
+    last = entry.groupBy("key", "map_key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
+    return last.where(F.col("last.op") == PUT).select("key", "map_key", F.col("last.value").alias("value"))
+
+
+def _fold_list(changes: DataFrame, column: Column) -> DataFrame:
+    live = _after_clear(changes).where(F.col("op") == APPEND)
+    parts = live.select("key", F.struct(F.col(_ORDER), column.alias("elements")).alias("part"))
+    lists = parts.groupBy("key").agg(
+        F.sort_array(F.collect_list(F.struct(F.col(f"part.{_ORDER}"), F.col("part.elements")))).alias("parts")
+    )
+    elements = F.flatten(F.transform("parts", lambda p: p["elements"]))
+    return lists.select("key", F.transform(elements, lambda e: e["value"]).alias("value"))
+
+
+def _after_clear(changes: DataFrame) -> DataFrame:
+    """Rows of a key from its last clear on; in one attempt the clear comes first."""
+    cleared = F.max(F.when(F.col("op") == CLEAR, F.col(_ORDER))).over(Window.partitionBy("key"))
+    return changes.withColumn("_cleared", cleared).where(
+        F.col("_cleared").isNull() | (F.col(_ORDER) >= F.col("_cleared"))
+    )
+
+
+_FOLDS = {"value": _fold_value, "map": _fold_map, "list": _fold_list}
