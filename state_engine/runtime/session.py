@@ -158,8 +158,6 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         with _environment(launch):
             return builder.getOrCreate()
     except Exception as error:
-        if isinstance(error, SetupError):
-            raise
         raise SessionError(
             f"Spark did not start (master {settings.master}, Java {java.version} from {java.origin}): {error}\n"
             f"`statelake doctor` looks for the cause."

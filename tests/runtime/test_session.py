@@ -37,21 +37,25 @@ def test_options_of_the_user_win() -> None:
     from state_engine.runtime.session import session_options
     from state_engine.runtime.settings import SparkSettings
 
-    settings = SparkSettings(options={"spark.sql.shuffle.partitions": "9"})
+    settings = SparkSettings(
+        options={"spark.sql.shuffle.partitions": "9", "spark.driver.extraJavaOptions": "-Da=b"}
+    )
     options = session_options(settings, jars=[Path("/a.jar"), Path("/b.jar")], cores=4)
     assert options["spark.sql.shuffle.partitions"] == "9"
+    assert options["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file://")
+    assert options["spark.driver.extraJavaOptions"].endswith(" -Da=b")
     assert options["spark.jars"] == "/a.jar,/b.jar"
     remote = session_options(SparkSettings(master="yarn"), jars=[], cores=4)
     assert "spark.driver.bindAddress" not in remote
 
 
 def test_spark_connect_is_refused() -> None:
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
     from state_engine.runtime.session import SessionError, check_session
 
+    # The client needs packages that nothing else here does, so its class is known by its module only.
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(SessionError, match="Spark Classic"):
-        check_session(ConnectSession.__new__(ConnectSession))
+        check_session(remote)
 
 
 def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
