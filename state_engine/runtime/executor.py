@@ -26,10 +26,11 @@ from state_engine.core.errors import StatelakeError, StateMigrationError, UserFu
 from state_engine.core.functions import MIN_TIMESTAMP
 from state_engine.core.type_parsing import spark_schema, to_type
 from state_engine.core.types import StructType
+from state_engine.runtime.execution import execution
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source
 from state_engine.runtime.job import Node, OperatorNode, SinkNode, SourceNode, StatefulJob, TransformNode
 from state_engine.runtime.reports import OperatorReport
-from state_engine.runtime.routing import order_name, route
+from state_engine.runtime.routing import Router, order_name
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.sources.base import Slice
 from state_engine.runtime.subtask import (
@@ -102,6 +103,7 @@ class GraphExecutor:
         self, spark: SparkSession, job: StatefulJob, layout: JobLayout, prepare_sink: PrepareSink
     ) -> None:
         self._spark, self._job, self._layout, self._prepare_sink = spark, job, layout, prepare_sink
+        self._router = Router(spark, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
 
     def execute(self, batch: BatchContext) -> Execution:
         """Run all operators, then the sinks that need a job of their own.
@@ -162,14 +164,7 @@ class GraphExecutor:
         ):  # only one reader of a source sets its bad rows aside
             frame = StreamFrame(**{**frame.__dict__, "refused": None})
         scalar = isinstance(operator.parent, OperatorNode) and operator.parent.scalar
-        routed, columns = route(
-            self._spark,
-            frame,
-            operator,
-            parallelism=job.parallelism,
-            max_parallelism=job.max_parallelism,
-            scalar=scalar,
-        )
+        routed, columns = self._router.route(frame, operator, scalar=scalar)
         done.key_schemas[uid] = self._check_recorded(operator, str(columns.key_schema), batch)
         schema = pa.schema(list(operator.output_type.arrow))
         sinks = [s for s in job.sinks.values() if s.parent is operator]
@@ -203,11 +198,8 @@ class GraphExecutor:
 
     def _run_subtasks(self, routed: DataFrame, spec: SubtaskSpec, batch: BatchContext) -> list[SubtaskReport]:
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, operator {spec.uid}"
-        self._spark.sparkContext.setJobDescription(label)
-        try:
+        with execution(self._spark, label):
             rows = routed.mapInArrow(subtask_runner(spec), REPORT_SCHEMA).collect()
-        finally:
-            self._spark.sparkContext.setJobDescription("")
         reports = sorted((SubtaskReport.from_json(r["report"]) for r in rows), key=lambda r: r.subtask)
         for report in reports:
             if report.error is not None:
@@ -309,10 +301,8 @@ class GraphExecutor:
         target = done.targets[sink.name] = self._prepare_sink(
             sink, pa.schema(list(declared.arrow)), batch.write_id
         )
-        self._spark.sparkContext.setJobDescription(
-            f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}"
-        )
-        found = rows.mapInArrow(_sink_writer(target, batch.write_id), REPORT_SCHEMA).collect()
+        with execution(self._spark, f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}"):
+            found = rows.mapInArrow(_sink_writer(target, batch.write_id), REPORT_SCHEMA).collect()
         files = [DataFile(**_json(r["report"])) for r in found]
         done.sinks.setdefault(sink.name, []).extend(files)
         if frame.source is not None and frame.source not in done.rows_by_source:

@@ -47,7 +47,7 @@ class StreamFrame:
     @property
     def user_columns(self) -> list[str]:
         """Columns that functions and sinks see."""
-        return [c for c in self.rows.columns if not c.startswith(HIDDEN)]
+        return [c for c in self.rows.schema.names if not c.startswith(HIDDEN)]
 
     def transformed(self, step: TransformNode) -> StreamFrame:
         """The frame after DataFrame code of the user."""
@@ -56,7 +56,7 @@ class StreamFrame:
             raise ConfigurationError(
                 f"transform({step.function!r}) returned {type(rows).__name__}, not a DataFrame"
             )
-        kept = all(c in rows.columns for c in self.hidden_order)
+        kept = all(c in rows.schema.names for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
         if not kept and not order_by:
             raise ConfigurationError(
@@ -67,7 +67,7 @@ class StreamFrame:
 
     def require(self, columns: tuple[str, ...], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
-        missing = [c for c in columns if c not in self.rows.columns]
+        missing = [c for c in columns if c not in self.rows.schema.names]
         if missing:
             raise ConfigurationError(
                 f"{what}: there is no column {', '.join(repr(c) for c in missing)}; the stream has {self.user_columns}"

@@ -8,6 +8,7 @@ snapshots to take. Plays the part of Flink's ``KeyGroupStreamPartitioner``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -68,76 +69,110 @@ class RoutedLayout:
     scalar: bool
 
 
-def route(
-    spark: SparkSession,
-    frame: StreamFrame,
-    operator: OperatorNode,
-    *,
-    parallelism: int,
-    max_parallelism: int,
-    scalar: bool,
-) -> tuple[DataFrame, RoutedLayout]:
-    """The shuffled input of an operator and what its columns are."""
-    what = f"operator '{operator.uid}'"
-    frame.require(operator.key_columns, what=f"key_by of {what}")
-    frame.require(frame.order_by, what=f"order_by of the stream into {what}")
-    payload = frame.user_columns
-    _check_payload(frame, payload, what)
-    fields = {f.name: f.dataType for f in frame.rows.schema.fields}
-    keys = [(F.col(quoted(c)), fields[c]) for c in operator.key_columns]
-    order = frame.order_columns()
+@dataclass(frozen=True)
+class _Plan:
+    """The routing of one operator's input as expressions; the same for every batch with the same columns."""
 
-    columns: list[Column] = [F.col(quoted(c)) for c in payload]
-    columns += [c.alias(order_name(i)) for i, c in enumerate(order)]
-    if frame.event_time is not None:
-        columns.append(frame.event_time_column(operator.uid).alias(EVENT_TIME))
-    key_columns = []
-    for i, (column, kind) in enumerate(keys):
-        if is_identity(kind):
-            key_columns.append(operator.key_columns[i])
-        else:
-            columns.append(canonical_column(column, kind).alias(key_name(i)))
-            key_columns.append(key_name(i))
-    key_refusals = any(isinstance(k, DoubleType | FloatType | StructType) for _, k in keys)
-    if key_refusals:
-        columns.append(key_refusal_column(keys).alias(KEY_REFUSAL))
-    columns.append(key_hash_column(keys).alias(HASH))
-    rows = frame.rows.select(*columns)
-    group = key_group_column(F.col(HASH), max_parallelism)
-    rows = rows.withColumn(SUBTASK, subtask_column(group, max_parallelism, parallelism))
-    rows = _with_extra(spark, rows, frame, parallelism)
-    key_types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in keys)
-    layout = RoutedLayout(
-        payload=tuple(payload),
-        order=tuple(order_name(i) for i in range(len(order))),
-        keys=tuple(key_columns),
-        key_schema=KeySchema(operator.key_columns, key_types),
-        event_time=frame.event_time is not None,
-        key_refusals=key_refusals,
-        refused=frame.refused is not None,
-        scalar=scalar,
-    )
-    return rows.repartitionById(parallelism, F.col(SUBTASK)), layout
+    columns: list[Column]
+    subtask: Column
+    layout: RoutedLayout
+    markers: DataFrame
 
 
-def _with_extra(spark: SparkSession, rows: DataFrame, frame: StreamFrame, parallelism: int) -> DataFrame:
-    """The marker row of every subtask, and rows that could not be parsed spread over the subtasks."""
-    marker = spark.range(0, parallelism, 1, 1).select(F.col("id").cast("int").alias(SUBTASK))
-    if frame.refused is not None:
-        text, file, row = frame.refused.columns
-        spread = F.pmod(F.xxhash64(F.col(text)), F.lit(parallelism)).cast("int")
+class Router:
+    """Routes the inputs of a job's operators.
+
+    Args:
+        spark: session.
+        parallelism, max_parallelism: of the operators.
+    """
+
+    def __init__(self, spark: SparkSession, *, parallelism: int, max_parallelism: int) -> None:
+        self._spark, self._parallelism, self._max_parallelism = spark, parallelism, max_parallelism
+        # building expressions takes hundreds of round trips to the JVM, so they are kept between batches
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+
+    def route(
+        self, frame: StreamFrame, operator: OperatorNode, *, scalar: bool
+    ) -> tuple[DataFrame, RoutedLayout]:
+        """The shuffled input of an operator, and what its columns are.
+
+        Raises:
+            ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
+            InvalidKeyError: a key column has a type that cannot be a key.
+        """
+        at = (operator.uid, frame.rows.schema.json(), frame.order_by, frame.hidden_order, frame.event_time)
+        key = (*at, frame.refused is not None)
+        if key not in self._plans:
+            self._plans[key] = self._plan(frame, operator, scalar)
+        plan = self._plans[key]
+        rows = frame.rows.select(*plan.columns).union(plan.markers)
+        if frame.refused is not None:
+            rows = rows.unionByName(self._refused(frame.refused), allowMissingColumns=True)
+        return rows.repartitionById(self._parallelism, plan.subtask), plan.layout
+
+    def _plan(self, frame: StreamFrame, operator: OperatorNode, scalar: bool) -> _Plan:
+        what = f"operator '{operator.uid}'"
+        frame.require(operator.key_columns, what=f"key_by of {what}")
+        frame.require(frame.order_by, what=f"order_by of the stream into {what}")
+        payload = frame.user_columns
+        _check_payload(frame, payload, what)
+        fields = {f.name: f.dataType for f in frame.rows.schema.fields}
+        keys = [(F.col(quoted(c)), fields[c]) for c in operator.key_columns]
+        order = frame.order_columns()
+
+        columns: list[Column] = [F.col(quoted(c)) for c in payload]
+        columns += [c.alias(order_name(i)) for i, c in enumerate(order)]
+        if frame.event_time is not None:
+            columns.append(frame.event_time_column(operator.uid).alias(EVENT_TIME))
+        key_columns = []
+        for i, (column, kind) in enumerate(keys):
+            if is_identity(kind):
+                key_columns.append(operator.key_columns[i])
+            else:
+                columns.append(canonical_column(column, kind).alias(key_name(i)))
+                key_columns.append(key_name(i))
+        key_refusals = any(isinstance(k, DoubleType | FloatType | StructType) for _, k in keys)
+        if key_refusals:
+            columns.append(key_refusal_column(keys).alias(KEY_REFUSAL))
+        if frame.refused is not None:
+            columns.append(F.lit(None).cast("string").alias(REFUSED))
+        key_hash = key_hash_column(keys)
+        group = key_group_column(key_hash, self._max_parallelism)
+        columns.append(key_hash.alias(HASH))
+        columns.append(subtask_column(group, self._max_parallelism, self._parallelism).alias(SUBTASK))
+        key_types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in keys)
+        layout = RoutedLayout(
+            payload=tuple(payload),
+            order=tuple(order_name(i) for i in range(len(order))),
+            keys=tuple(key_columns),
+            key_schema=KeySchema(operator.key_columns, key_types),
+            event_time=frame.event_time is not None,
+            key_refusals=key_refusals,
+            refused=frame.refused is not None,
+            scalar=scalar,
+        )
+        markers = self._markers(frame.rows.select(*columns).schema)
+        return _Plan(columns, F.col(SUBTASK), layout, markers)
+
+    def _markers(self, schema: StructType) -> DataFrame:
+        """One row a subtask, null but for the number of the subtask."""
+        filled = [
+            F.col("id").cast("int").alias(SUBTASK)
+            if f.name == SUBTASK
+            else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in schema.fields
+        ]
+        return self._spark.range(0, self._parallelism, 1, 1).select(*filled)
+
+    def _refused(self, refused: DataFrame) -> DataFrame:
+        """Rows that could not be parsed, spread over the subtasks, as text behind file and row."""
+        text, file, row = refused.schema.names
         position = F.concat_ws(",", F.col(file), F.col(row))
-        packed = F.concat(position, F.lit("\n"), F.col(text))
-        marker = marker.withColumn(REFUSED, F.lit(None).cast("string"))
-        bad = frame.refused.select(spread.alias(SUBTASK), packed.alias(REFUSED))
-        marker = marker.unionByName(bad)
-        rows = rows.withColumn(REFUSED, F.lit(None).cast("string"))
-    present = set(marker.columns)
-    filled = [
-        F.col(f.name) if f.name in present else F.lit(None).cast(f.dataType).alias(f.name)
-        for f in rows.schema.fields
-    ]
-    return rows.union(marker.select(*filled))
+        spread = F.pmod(F.xxhash64(F.col(text)), F.lit(self._parallelism)).cast("int")
+        return refused.select(
+            spread.alias(SUBTASK), F.concat(position, F.lit("\n"), F.col(text)).alias(REFUSED)
+        )
 
 
 def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:

@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -78,13 +78,14 @@ class DeltaKernel:
 
     def __init__(self, spark: SparkSession, *, lock_timeout_s: float = 60.0) -> None:
         self._jvm: Any = spark._jvm
-        self._kernel = self._jvm.io.delta.kernel
+        self._classes = _Classes(self._jvm)
         self._lock_timeout_s = lock_timeout_s
+        self._facts: dict[str, tuple[str, TableFacts]] = {}
         java_context: Any = spark._jsc
         configuration = self._jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
         for key, value in _log_stores(java_context):
             configuration.set(key, value)
-        self._engine = self._kernel.defaults.engine.DefaultEngine.create(configuration)
+        self._engine = self._classes.default_engine.create(configuration)
         self._hooks = ThreadPoolExecutor(1, thread_name_prefix="statelake-delta-hooks")
         self._pending: list[Future[None]] = []
 
@@ -102,20 +103,36 @@ class DeltaKernel:
     def facts(self, uri: str) -> TableFacts | None:
         """What the newest snapshot says; None where there is no table."""
         snapshot = self._snapshot(uri)
+        return None if snapshot is None else self._facts_of(uri, snapshot)
+
+    def inspect(self, uri: str, app: str) -> tuple[TableFacts, int] | None:
+        """Facts, and the highest version that an application committed (0: none), of one snapshot."""
+        snapshot = self._snapshot(uri)
         if snapshot is None:
             return None
+        found = snapshot.getLatestTransactionVersion(self._engine, app)
+        return self._facts_of(uri, snapshot), int(found.get()) if found.isPresent() else 0
+
+    def _facts_of(self, uri: str, snapshot: Any) -> TableFacts:
         metadata, protocol = snapshot.getMetadata(), snapshot.getProtocol()
-        features = [*protocol.getReaderFeatures(), *protocol.getWriterFeatures()]
-        return TableFacts(
-            version=int(snapshot.getVersion()),
-            identity=str(metadata.getId()),
-            schema=json.loads(metadata.getSchemaString()),
-            properties={str(k): str(v) for k, v in dict(metadata.getConfiguration()).items()},
-            partition_columns=[str(c) for c in snapshot.getPartitionColumnNames()],
-            reader_version=int(protocol.getMinReaderVersion()),
-            writer_version=int(protocol.getMinWriterVersion()),
-            features=frozenset(str(f) for f in features),
-        )
+        # reading a Java collection takes a round trip an element; most snapshots differ in nothing but the version
+        fingerprint = f"{metadata.toString()} {metadata.getSchemaString()} {protocol.toString()}"
+        version = int(snapshot.getVersion())
+        known = self._facts.get(uri)
+        if known is None or known[0] != fingerprint:
+            features = [*protocol.getReaderFeatures(), *protocol.getWriterFeatures()]
+            facts = TableFacts(
+                version=version,
+                identity=str(metadata.getId()),
+                schema=json.loads(metadata.getSchemaString()),
+                properties={str(k): str(v) for k, v in dict(metadata.getConfiguration()).items()},
+                partition_columns=[str(c) for c in snapshot.getPartitionColumnNames()],
+                reader_version=int(protocol.getMinReaderVersion()),
+                writer_version=int(protocol.getMinWriterVersion()),
+                features=frozenset(str(f) for f in features),
+            )
+            known = self._facts[uri] = (fingerprint, facts)
+        return replace(known[1], version=version)
 
     def latest_transaction(self, uri: str, app: str) -> int | None:
         """The highest version that an application committed to a table; None where it never did."""
@@ -128,7 +145,7 @@ class DeltaKernel:
         snapshot = self._snapshot(uri)
         if snapshot is None:
             return []
-        utils = self._kernel.internal.InternalScanFileUtils
+        utils = self._classes.scan_files
         found, batches = [], snapshot.getScanBuilder().build().getScanFiles(self._engine)
         prefix = uri if "://" in uri else f"file://{uri}"
         while batches.hasNext():
@@ -149,22 +166,20 @@ class DeltaKernel:
         properties: Mapping[str, str] | None = None,
     ) -> bool:
         """Create a table with exactly this schema and these properties; False where one exists already."""
-        kernel, engine = self._kernel, self._engine
-        kernel_schema = kernel.internal.types.DataTypeJsonSerDe.deserializeStructType(
-            json.dumps(spark_schema(schema))
-        )
+        classes, engine = self._classes, self._engine
+        kernel_schema = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
         with table_lock(uri, timeout_s=self._lock_timeout_s):
             if self._snapshot(uri) is not None:
                 return False
-            builder = kernel.Table.forPath(engine, uri).createTransactionBuilder(
-                engine, ENGINE_INFO, kernel.Operation.CREATE_TABLE
+            builder = classes.table.forPath(engine, uri).createTransactionBuilder(
+                engine, ENGINE_INFO, classes.create_table
             )
             builder = builder.withSchema(engine, kernel_schema)
             if partition_by:
                 builder = builder.withPartitionColumns(engine, self._list(partition_by))
             if properties:
                 builder = builder.withTableProperties(engine, self._map(dict(properties)))
-            empty = kernel.utils.CloseableIterable.emptyIterable()
+            empty = classes.iterable.emptyIterable()
             self._commit(uri, lambda: builder.build(engine), lambda transaction: empty)
         return True
 
@@ -186,12 +201,12 @@ class DeltaKernel:
         Raises:
             TransactionTakenError, CommitFailedError, CommitUnknownError: see the module docstring.
         """
-        kernel, engine = self._kernel, self._engine
+        classes, engine = self._classes, self._engine
         with table_lock(uri, timeout_s=self._lock_timeout_s):
 
             def begin() -> Any:
-                table = kernel.Table.forPath(engine, uri)
-                builder = table.createTransactionBuilder(engine, ENGINE_INFO, kernel.Operation.WRITE)
+                table = classes.table.forPath(engine, uri)
+                builder = table.createTransactionBuilder(engine, ENGINE_INFO, classes.write)
                 if transaction is not None:
                     builder = builder.withTransactionId(engine, transaction.app, transaction.version)
                 return builder.build(engine)
@@ -216,18 +231,18 @@ class DeltaKernel:
     def _append_actions(
         self, uri: str, txn: Any, files: Sequence[DataFile], partition: Mapping[str, str]
     ) -> Any:
-        kernel, engine, jvm = self._kernel, self._engine, self._jvm
+        classes, engine = self._classes, self._engine
         state = txn.getTransactionState(engine)
-        literals = {k: kernel.expressions.Literal.ofString(v) for k, v in partition.items()}
-        context = kernel.Transaction.getWriteContext(engine, state, self._map(literals))
+        literals = {k: classes.literal.ofString(v) for k, v in partition.items()}
+        context = classes.transaction.getWriteContext(engine, state, self._map(literals))
         schema, now_ms = txn.getSchema(engine), int(time.time() * 1000)
-        statuses = jvm.java.util.ArrayList()
+        statuses = classes.array_list()
         for file in files:
-            stats = kernel.statistics.DataFileStatistics.deserializeFromJson(_statistics(file), schema)
-            statuses.add(kernel.utils.DataFileStatus(join(uri, file.path), file.bytes, now_ms, stats))
-        iterator = kernel.internal.util.Utils.toCloseableIterator(statuses.iterator())
-        actions = kernel.Transaction.generateAppendActions(engine, state, iterator, context)
-        return kernel.utils.CloseableIterable.inMemoryIterable(actions)
+            stats = classes.statistics.deserializeFromJson(_statistics(file), schema)
+            statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
+        iterator = classes.utils.toCloseableIterator(statuses.iterator())
+        actions = classes.transaction.generateAppendActions(engine, state, iterator, context)
+        return classes.iterable.inMemoryIterable(actions)
 
     def _commit(self, uri: str, begin: Any, actions: Any) -> int:
         try:
@@ -239,30 +254,46 @@ class DeltaKernel:
             result = txn.commit(self._engine, prepared)
         except Py4JJavaError as error:
             raise _classified(error, uri, committing=True) from error
-        for hook in result.getPostCommitHooks():
+        hooks = result.getPostCommitHooks()
+        for hook in [hooks.get(i) for i in range(hooks.size())]:  # iterating would end with a Java exception
             self._pending.append(self._hooks.submit(hook.threadSafeInvoke, self._engine))
         self._pending = [f for f in self._pending if not f.done()]
         return int(result.getVersion())
 
     def _snapshot(self, uri: str) -> Any:
         try:
-            return self._kernel.Table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
+            return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
         except Py4JJavaError as error:
             if _java_class(error) == "TableNotFoundException":
                 return None
             raise
 
     def _list(self, values: Sequence[str]) -> Any:
-        made = self._jvm.java.util.ArrayList()
+        made = self._classes.array_list()
         for value in values:
             made.add(value)
         return made
 
     def _map(self, values: Mapping[str, Any]) -> Any:
-        made = self._jvm.java.util.HashMap()
+        made = self._classes.hash_map()
         for key, value in values.items():
             made.put(key, value)
         return made
+
+
+class _Classes:
+    """Java classes by name, looked up once: py4j asks the JVM for every component of a package name."""
+
+    def __init__(self, jvm: Any) -> None:
+        kernel = jvm.io.delta.kernel
+        self.table, self.transaction = kernel.Table, kernel.Transaction
+        self.create_table, self.write = kernel.Operation.CREATE_TABLE, kernel.Operation.WRITE
+        self.default_engine = kernel.defaults.engine.DefaultEngine
+        self.iterable, self.file_status = kernel.utils.CloseableIterable, kernel.utils.DataFileStatus
+        self.literal, self.statistics = kernel.expressions.Literal, kernel.statistics.DataFileStatistics
+        self.type_json, self.utils = kernel.internal.types.DataTypeJsonSerDe, kernel.internal.util.Utils
+        self.scan_files = kernel.internal.InternalScanFileUtils
+        self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap
 
 
 def _statistics(file: DataFile) -> str:

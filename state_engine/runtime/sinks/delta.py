@@ -76,15 +76,16 @@ class DeltaPublisher(Publisher):
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not staged.files:
             return
-        facts = self._kernel.facts(staged.path)
-        if facts is None or facts.identity != staged.identity:
+        found = self._kernel.inspect(staged.path, app)
+        if found is None or found[0].identity != staged.identity:
             raise SinkIdentityError(
                 f"sink '{staged.name}': {staged.path} "
-                f"{'is gone' if facts is None else 'was re-created'} since checkpoint {checkpoint_id} staged its rows. "
+                f"{'is gone' if found is None else 'was re-created'} since checkpoint {checkpoint_id} staged its rows. "
                 "Put the old table back, or restore the checkpoint's parent to drop these rows"
             )
+        facts, seen = found
         _check(staged.path, facts, staged.schema)
-        if (self._kernel.latest_transaction(staged.path, app) or 0) < checkpoint_id:
+        if seen < checkpoint_id:
             verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
             try:
                 self._kernel.append(staged.path, staged.files, transaction=Transaction(app, checkpoint_id))
@@ -92,7 +93,7 @@ class DeltaPublisher(Publisher):
             except TransactionTakenError:
                 pass
             except CommitUnknownError as error:
-                if (self._kernel.latest_transaction(staged.path, app) or 0) < checkpoint_id:
+                if self.seen(staged.path, app) < checkpoint_id:
                     raise error
         self._check_published(staged, app, checkpoint_id)
 

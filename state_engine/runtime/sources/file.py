@@ -35,6 +35,7 @@ from state_engine.runtime.sources.base import (
 )
 
 REFUSED_TEXT = "_statelake_corrupt"
+_FEW_FILES = 64
 _GLOB = set("*?[]{}\\%#")
 
 
@@ -212,9 +213,17 @@ class FileSource(Source):
 
 def _place(ranges: list[FileRange], row: Column) -> list[Column]:
     """The hidden columns of a scan: place of the file in the slice, and row."""
+    return [_file_place(ranges).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
+
+
+def _file_place(ranges: list[FileRange]) -> Column:
+    if len(ranges) == 1:
+        return F.lit(0)
     path_hash = F.xxhash64(F.col("_metadata.file_path"))
-    ordered = sorted((hash_string(r.uri), i) for i, r in enumerate(ranges))
-    return [_search(path_hash, ordered).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
+    hashes = [hash_string(r.uri) for r in ranges]
+    if len(ranges) <= _FEW_FILES:  # an array is data to generated code, which is then compiled only once
+        return F.array_position(F.lit(hashes), path_hash) - 1
+    return _search(path_hash, sorted((h, i) for i, h in enumerate(hashes)))
 
 
 def _search(value: Column, ordered: list[tuple[int, int]]) -> Column:

@@ -1,0 +1,35 @@
+"""How the engine's own Spark jobs run: session options that hold for one action, and a label for Spark's UI.
+
+Adaptive execution would run every shuffle stage as a job of its own and plan anew in between, which costs more than a
+micro-batch gains; Arrow batches are large because a subtask holds its rows anyway; time stamps go to Python in UTC.
+The options are put back afterwards, so a user's session stays the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+_OPTIONS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@contextmanager
+def execution(spark: SparkSession, label: str) -> Iterator[None]:
+    """Run the actions inside with the engine's options and a job description."""
+    before = {key: spark.conf.get(key) for key in _OPTIONS}
+    changed = {key: value for key, value in _OPTIONS.items() if before[key] != value}
+    spark.sparkContext.setJobDescription(label)
+    try:
+        for key, value in changed.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key in changed:
+            spark.conf.set(key, str(before[key]))
+        spark.sparkContext.setJobDescription("")
