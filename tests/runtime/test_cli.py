@@ -68,13 +68,15 @@ def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
     assert "spark.java_home is of no use" in done.stdout
 
 
-def test_definitions_of_the_command_load_without_spark(tmp_path: Path) -> None:
-    heavy = "{'pyspark', 'dagster', 'great_expectations'}"
-    code = f"import sys, state_engine.cli; print(sorted({heavy} & set(sys.modules)))"
+def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) -> None:
+    code = (
+        "import sys, psutil, state_engine.cli\n"
+        "print(sorted({'dagster', 'great_expectations'} & set(sys.modules)), psutil.Process().children())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "[] []"
 
 
 def root_check(root: Path) -> doctor.Check:
