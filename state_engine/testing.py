@@ -167,8 +167,7 @@ class KeyedHarness:
             finally:
                 operator.close()
         except ElementRefused as refused:
-            assert refused.__cause__ is not None
-            raise refused.__cause__ from None
+            raise refused.__cause__ or refused from None
         for descriptor, changes in store.changes():
             for change in changes:
                 _APPLY[descriptor.kind](self._entries[descriptor.name], change)

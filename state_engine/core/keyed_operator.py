@@ -21,7 +21,6 @@ from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.types import TypeInformation
 
-
 _NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError)
 """What a state handle may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 

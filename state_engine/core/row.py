@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any
 
 
-class Row(tuple):
+class Row(tuple[Any, ...]):
     """A tuple with field names.
 
     ``Row(1, "x")`` names its fields ``f0``, ``f1``; ``Row(a=1, b="x")`` gives names; ``Row("a", "b")`` may
@@ -79,17 +79,17 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     """The subclass of Row for these field names; one class per tuple of names."""
     members: dict[str, Any] = {"__slots__": (), "_fields": names, "__doc__": None}
     # namedtuple's own field descriptors read a position in C; a property over our __getitem__ is 5 times slower
-    getters = vars(namedtuple("_", [f"f{i}" for i in range(len(names))]))  # type: ignore[misc]
+    getters = vars(namedtuple("_", [f"f{i}" for i in range(len(names))]))
     for position, name in enumerate(names):
-        if name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__"):
-            if name not in _RESERVED:
-                members.setdefault(name, getters[f"f{position}"])
+        spelled = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
+        if spelled and name not in _RESERVED:
+            members.setdefault(name, getters[f"f{position}"])
     return type("Row", (Row,), members)
 
 
 def rows_from_columns(names: tuple[str, ...], columns: Iterable[list[Any]]) -> list[Row]:
     """Zip decoded columns into rows, fast."""
-    return list(map(tuple.__new__, repeat(row_class(names)), zip(*columns, strict=True)))  # type: ignore[arg-type]
+    return list(map(tuple.__new__, repeat(row_class(names)), zip(*columns, strict=True)))
 
 
 def _make(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:

@@ -203,7 +203,7 @@ class TimestampType(TypeInformation):
 
     def __init__(self, zone: str | None) -> None:
         self.arrow = self.storage = pa.timestamp("us", "UTC" if zone else None)
-        self._zone = None if zone in (None, "UTC", "Etc/UTC", "+00:00") else ZoneInfo(cast(str, zone))
+        self._zone = None if zone in (None, "UTC", "Etc/UTC", "+00:00") else ZoneInfo(zone)
         self._aware = zone is not None
 
     def check(self, var: str, names: dict[str, Any]) -> str:
@@ -413,7 +413,8 @@ class StructType(TypeInformation):
         if isinstance(value, tuple | list):
             fields = getattr(value, "_fields", self.names)
             if fields != self.names and set(fields) == set(self.names):
-                return [tuple.__getitem__(value, fields.index(n)) for n in self.names]  # type: ignore[arg-type]
+                plain = tuple(value)
+                return [plain[fields.index(n)] for n in self.names]
             if len(value) == len(self.names):
                 return value
             raise self._refuse(value, f": it has {len(value)} fields, {len(self.names)} are declared")

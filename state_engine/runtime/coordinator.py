@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -259,7 +259,7 @@ class CheckpointCoordinator:
             if broken:
                 told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
                 raise StatelakeError(
-                    f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must always hold ({told}). "
+                    f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must hold ({told}). "
                     "Nothing was committed; this is a defect of the engine or a damaged table"
                 )
             for staged in row.sinks:
@@ -425,10 +425,8 @@ class CheckpointCoordinator:
     def _drop_exchange(self, write_id: str) -> None:
         """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
         at = open_location(join(self._tables.layout.exchange, write_id))
-        try:
+        with suppress(FileNotFoundError):
             at.fs.delete_dir(at.path)
-        except FileNotFoundError:
-            pass
 
     def _report(self, attempt: Attempt, seconds: float) -> BatchReport:
         row, done = attempt.row, attempt.done

@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
 from state_engine.backends.files import normal_uri
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
+from state_engine.core.type_parsing import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.job import StatefulJob
@@ -141,8 +143,8 @@ class StateEngine:
         """All rows that were set aside, with position and error; empty where there are none."""
         layout = JobLayout(self.root, _name(job))
         if self._existing(_name(job)) is None or not self.kernel.exists(layout.dead_letters):
-            empty = "operator string, subtask bigint, key string, position string, error string, traceback string, row string"
-            return self.spark.createDataFrame([], f"{empty}, write_id string")
+            schema = SparkStruct.fromJson(spark_schema(DEAD_LETTERS_SCHEMA.append(WRITE_ID)))
+            return self.spark.createDataFrame([], schema)
         return self.spark.read.format("delta").load(layout.dead_letters)
 
     @property

@@ -259,13 +259,13 @@ class GraphExecutor:
 
     def _is_read(self, operator: OperatorNode) -> bool:
         """Whether anything but plain sinks reads an operator's output."""
-        transforms = self._transforms()
-        return any(n.parent is operator for n in (*self._job.operators.values(), *transforms))
+        readers = [o.parent for o in self._job.operators.values()] + [t.parent for t in self._transforms()]
+        return any(parent is operator for parent in readers)
 
     def _transforms(self) -> list[TransformNode]:
         found: list[TransformNode] = []
-        for end in (*self._job.operators.values(), *self._job.sinks.values()):
-            node: Node = end.parent
+        ends = [o.parent for o in self._job.operators.values()] + [s.parent for s in self._job.sinks.values()]
+        for node in ends:
             while isinstance(node, TransformNode):
                 found.append(node)
                 node = node.parent
@@ -315,7 +315,8 @@ def state_files(layout: JobLayout, path: list[CheckpointRow], uid: str) -> list[
     for row in path:
         operator = row.operator(uid)
         for file in operator.changelog if operator else []:
-            assert file.key_group_min is not None and file.key_group_max is not None
+            assert file.key_group_min is not None
+            assert file.key_group_max is not None
             listed = ListedFile(join(layout.changelog(uid), file.path), file.rows)
             found.append(StateFile(listed, file.key_group_min, file.key_group_max))
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
@@ -105,7 +105,7 @@ class StatefulJob:
         if on_error not in ("fail", "dead_letter"):
             raise ConfigurationError(f"on_error must be 'fail' or 'dead_letter', not {on_error!r}")
         self.parallelism, self.max_parallelism = parallelism, max_parallelism
-        self.on_error = cast(OnError, on_error)
+        self.on_error: OnError = on_error
         self.code_version = code_version
         self.sources: dict[str, SourceNode] = {}
         self.operators: dict[str, OperatorNode] = {}

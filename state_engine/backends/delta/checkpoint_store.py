@@ -19,8 +19,8 @@ from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.errors import (
     CommitUnknownError,
     RootError,
-    StatelakeError,
     StaleParentError,
+    StatelakeError,
 )
 
 _READERS = 8

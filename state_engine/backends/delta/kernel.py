@@ -77,12 +77,12 @@ class DeltaKernel:
     """
 
     def __init__(self, spark: SparkSession, *, lock_timeout_s: float = 60.0) -> None:
-        self._jvm: Any = spark._jvm
-        self._classes = _Classes(self._jvm)
+        jvm: Any = spark._jvm
+        self._classes = _Classes(jvm)
         self._lock_timeout_s = lock_timeout_s
         self._facts: dict[str, tuple[str, TableFacts]] = {}
         java_context: Any = spark._jsc
-        configuration = self._jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
+        configuration = jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
         for key, value in _log_stores(java_context):
             configuration.set(key, value)
         self._engine = self._classes.default_engine.create(configuration)

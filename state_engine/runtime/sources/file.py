@@ -16,13 +16,12 @@ from typing import Any, Literal
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from state_engine.backends.files import is_local, normal_uri, open_location
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.core.hashing import hash_string
 from state_engine.core.type_parsing import spark_schema
 from state_engine.runtime.sources.base import (
     FILE_COLUMN,
@@ -33,9 +32,9 @@ from state_engine.runtime.sources.base import (
     SourceFrame,
     summary,
 )
+from state_engine.runtime.sources.places import place_columns
 
 REFUSED_TEXT = "_statelake_corrupt"
-_FEW_FILES = 64
 _GLOB = set("*?[]{}\\%#")
 
 
@@ -127,7 +126,7 @@ class FileSource(Source):
         # all columns must be parsed, or a bad value in an unused one would go unseen
         reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode)
         frame = reader.option("columnPruning", "false").load([r.uri for r in ranges])
-        frame = frame.select("*", *_place(ranges, F.monotonically_increasing_id()))
+        frame = frame.select("*", *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
         if not keep_refused:
             return SourceFrame(frame)
         good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
@@ -142,7 +141,7 @@ class FileSource(Source):
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options).parquet(*[r.uri for r in ranges])
-        frame = frame.select("*", *_place(ranges, F.col("_metadata.row_index")))
+        frame = frame.select("*", *place_columns([r.uri for r in ranges], F.col("_metadata.row_index")))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
         for place, one in cuts:
             inside = F.col(ROW_COLUMN) >= one.start
@@ -209,31 +208,6 @@ class FileSource(Source):
         at = open_location(first)
         with pq.ParquetFile(at.path, filesystem=at.fs) as file:
             return StructType.fromJson(spark_schema(_readable(file.schema_arrow)))
-
-
-def _place(ranges: list[FileRange], row: Column) -> list[Column]:
-    """The hidden columns of a scan: place of the file in the slice, and row."""
-    return [_file_place(ranges).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
-
-
-def _file_place(ranges: list[FileRange]) -> Column:
-    if len(ranges) == 1:
-        return F.lit(0)
-    path_hash = F.xxhash64(F.col("_metadata.file_path"))
-    hashes = [hash_string(r.uri) for r in ranges]
-    if len(ranges) <= _FEW_FILES:  # an array is data to generated code, which is then compiled only once
-        return F.array_position(F.lit(hashes), path_hash) - 1
-    return _search(path_hash, sorted((h, i) for i, h in enumerate(hashes)))
-
-
-def _search(value: Column, ordered: list[tuple[int, int]]) -> Column:
-    """A binary search as an expression: a map literal would be scanned from its start for every row."""
-    if len(ordered) == 1:
-        return F.when(value == ordered[0][0], F.lit(ordered[0][1]))
-    middle = len(ordered) // 2
-    return F.when(value < ordered[middle][0], _search(value, ordered[:middle])).otherwise(
-        _search(value, ordered[middle:])
-    )
 
 
 def _cut(pending: list[tuple[str, int, int, int]], max_rows: int) -> list[FileRange]:
