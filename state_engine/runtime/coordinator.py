@@ -28,7 +28,7 @@ import pyarrow as pa
 from uuid6 import uuid7
 
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.backends.files import join, open_location, read_parquet, write_parquet
 from state_engine.core import lineage
@@ -43,6 +43,7 @@ from state_engine.core.checkpoint import (
 )
 from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.invariants import violations
+from state_engine.runtime.dead_letters import DEAD_LETTERS, DeadLetterPublisher
 from state_engine.runtime.executor import BatchContext, Execution, GraphExecutor
 from state_engine.runtime.job import SinkNode, StatefulJob
 from state_engine.runtime.job_tables import JobTables
@@ -113,7 +114,11 @@ class CheckpointCoordinator:
         )
         self._store: CheckpointStore = tables.store
         self._executor = executor_of(self._prepare_sink)
-        self._publishers: dict[str, Publisher] = {"delta": DeltaPublisher(kernel), "files": FilePublisher()}
+        self._publishers: dict[str, Publisher] = {
+            "delta": DeltaPublisher(kernel),
+            "files": FilePublisher(),
+            DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
+        }
         self._published: int | None = None
         self._positions: dict[int, dict[str, list[Element]]] = {}
         self._steps_s: dict[str, float] = {}
@@ -150,7 +155,7 @@ class CheckpointCoordinator:
             seen: dict[tuple[str, str], int] = {}
             for row in path:
                 for staged in self._staged(row):
-                    at = (staged.kind, staged.path)
+                    at = (staged.name, staged.path)
                     if at not in seen:
                         seen[at] = self._publishers[staged.kind].seen(
                             staged.path, self._sink_app(staged.name)
@@ -292,23 +297,7 @@ class CheckpointCoordinator:
             self._published = row.checkpoint_id
 
     def _publish_one(self, staged: StagedSink, checkpoint_id: int) -> None:
-        if staged.kind == "dead_letters":
-            self._publish_dead_letters(staged, checkpoint_id)
-            return
         self._publishers[staged.kind].publish(staged, self._sink_app(staged.name), checkpoint_id)
-
-    def _publish_dead_letters(self, staged: StagedSink, checkpoint_id: int) -> None:
-        self._tables.ensure_dead_letters()
-        verify_files(staged.path, staged.files, what="dead letters")
-        try:
-            self._kernel.append(
-                staged.path,
-                staged.files,
-                transaction=Transaction(self._sink_app(staged.name), checkpoint_id),
-                partition={"write_id": staged.identity},
-            )
-        except TransactionTakenError:
-            return
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -317,7 +306,7 @@ class CheckpointCoordinator:
         yield from row.sinks
         if row.dead_letters:
             uri = self._tables.layout.dead_letters
-            yield StagedSink("dead_letters", "dead_letters", uri, row.write_id, "", row.dead_letters)
+            yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, row.write_id, "", row.dead_letters)
 
     def _sink_app(self, sink: str) -> str:
         return f"{self._store.app}/{sink}"

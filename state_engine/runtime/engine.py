@@ -92,10 +92,7 @@ class StateEngine:
             UserFunctionError, SourceError, SinkError, StateMigrationError, CommitError, …: see ``core.errors``;
                 nothing of the failing batch is visible, and what was committed before stays.
         """
-        if not job.operators and not job.sinks:
-            raise ConfigurationError(
-                f"job '{job.name}' has neither operators nor sinks: there is nothing to run"
-            )
+        job.check()
         coordinator = self._coordinator(job, clock, parameters or {}, requested_by)
         _, settled = coordinator.settle()
         batches: list[BatchReport] = []

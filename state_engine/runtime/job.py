@@ -137,6 +137,26 @@ class StatefulJob:
         self.sources[name] = node
         return DataStream(self, node)
 
+    def check(self) -> None:
+        """Refuse a job that would read something and do nothing with it, or do nothing at all."""
+        ends = [o.parent for o in self.operators.values()] + [s.parent for s in self.sinks.values()]
+        if not ends:
+            raise ConfigurationError(
+                f"job '{self.name}' has neither operators nor sinks: there is nothing to run"
+            )
+        used = set()
+        for node in ends:
+            while isinstance(node, TransformNode):
+                node = node.parent
+            if isinstance(node, SourceNode):
+                used.add(node.name)
+        unused = sorted(set(self.sources) - used)
+        if unused:
+            raise ConfigurationError(
+                f"job '{self.name}': nothing reads the sources {unused}: connect them to an operator or a sink, or "
+                "remove them"
+            )
+
     def _new_name(self, name: str) -> None:
         if name in self.sources or name in self.operators:
             raise ConfigurationError(
@@ -184,6 +204,10 @@ class DataStream:
     def sink(self, name: str, sink: Sink) -> DataStream:
         """Write the stream to a sink; returns the stream itself."""
         check_name(name, what="sink")
+        if name == "dead_letters":
+            raise ConfigurationError(
+                "a sink cannot be named 'dead_letters': that is the job's own; rename it"
+            )
         if name in self._job.sinks:
             raise ConfigurationError(f"job '{self._job.name}' has two sinks named '{name}': rename one")
         if not isinstance(sink, Sink):

@@ -17,6 +17,7 @@ from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, FORMAT_VERSIO
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.errors import (
+    CommitFailedError,
     CommitUnknownError,
     RootError,
     StaleParentError,
@@ -113,9 +114,8 @@ class CheckpointStore:
             version = self._kernel.append(
                 self._uri, [file], transaction=Transaction(self.app, row.checkpoint_id)
             )
-        except TransactionTakenError:
-            raise self._stale(row) from None
-        except CommitUnknownError as error:
+        except (TransactionTakenError, CommitUnknownError) as error:
+            # taken, too, may mean by ourselves: a write that succeeded and was repeated after a lost answer
             self._look_up(row, error)
             return
         self._rows[row.checkpoint_id] = row
@@ -123,7 +123,7 @@ class CheckpointStore:
         if version == self._version + 1:
             self._version = version
 
-    def _look_up(self, row: CheckpointRow, error: CommitUnknownError) -> None:
+    def _look_up(self, row: CheckpointRow, error: TransactionTakenError | CommitUnknownError) -> None:
         """Find out what became of an unclear commit."""
         try:
             committed = self.load().get(row.checkpoint_id)
@@ -133,7 +133,11 @@ class CheckpointStore:
                 "Run again when the storage answers: a committed checkpoint will be found, not repeated"
             ) from error
         if committed is None:
-            raise error
+            if isinstance(error, CommitUnknownError):
+                raise CommitFailedError(
+                    f"job '{self._job}': checkpoint {row.checkpoint_id} was not committed ({error}); run again"
+                ) from error
+            raise self._stale(row) from error
         if committed.write_id != row.write_id:
             raise self._stale(row) from error
 

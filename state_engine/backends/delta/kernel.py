@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 from urllib.parse import unquote
 
@@ -88,6 +89,7 @@ class DeltaKernel:
         self._engine = self._classes.default_engine.create(configuration)
         self._hooks = ThreadPoolExecutor(1, thread_name_prefix="statelake-delta-hooks")
         self._pending: list[Future[None]] = []
+        self._pending_lock = Lock()
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -222,7 +224,8 @@ class DeltaKernel:
 
     def join_hooks(self) -> None:
         """Wait for pending post-commit hooks; their failure is not the commit's."""
-        pending, self._pending = self._pending, []
+        with self._pending_lock:
+            pending, self._pending = self._pending, []
         for future in pending:
             future.exception()
 
@@ -255,9 +258,10 @@ class DeltaKernel:
         except Py4JJavaError as error:
             raise _classified(error, uri, committing=True) from error
         hooks = result.getPostCommitHooks()
-        for hook in [hooks.get(i) for i in range(hooks.size())]:  # iterating would end with a Java exception
-            self._pending.append(self._hooks.submit(hook.threadSafeInvoke, self._engine))
-        self._pending = [f for f in self._pending if not f.done()]
+        with self._pending_lock:
+            for i in range(hooks.size()):  # iterating would end with a Java exception
+                self._pending.append(self._hooks.submit(hooks.get(i).threadSafeInvoke, self._engine))
+            self._pending = [f for f in self._pending if not f.done()]
         return int(result.getVersion())
 
     def _snapshot(self, uri: str) -> Any:

@@ -13,6 +13,7 @@ fail that way.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,30 +86,51 @@ class DeltaPublisher(Publisher):
             )
         facts, seen = found
         _check(staged.path, facts, staged.schema)
-        if seen < checkpoint_id:
-            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
-            try:
-                self._kernel.append(staged.path, staged.files, transaction=Transaction(app, checkpoint_id))
-                return
-            except TransactionTakenError:
-                pass
-            except CommitUnknownError as error:
-                if self.seen(staged.path, app) < checkpoint_id:
-                    raise error
-        self._check_published(staged, app, checkpoint_id)
+        if seen < checkpoint_id and add_once(self._kernel, staged, app, checkpoint_id):
+            return
+        check_published(self._kernel, staged, app, checkpoint_id)
 
-    def _check_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        """Whether the log entry that took this transaction version holds this row's files."""
-        mine = {f.path for f in staged.files}
-        added = _files_of_transaction(staged.path, app, checkpoint_id)
-        if added is None:
-            added = set(self._kernel.active_files(staged.path))
-        if not mine <= added:
-            raise SinkIdentityError(
-                f"sink '{staged.name}': {staged.path} already holds other rows of checkpoint {checkpoint_id} by "
-                f"'{app}': a copy of this root, or a re-created job, writes to the same table. Give each its own "
-                "table, or restore the checkpoint's parent"
-            )
+
+def add_once(
+    kernel: DeltaKernel,
+    staged: StagedSink,
+    app: str,
+    checkpoint_id: int,
+    *,
+    partition: Mapping[str, str] | None = None,
+) -> bool:
+    """Add staged files in one commit; False where the transaction version is in the log already.
+
+    Raises:
+        MissingFilesError: a staged file is gone.
+        CommitError: the commit failed, or its outcome is unknown and the log does not show it.
+    """
+    verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+    try:
+        kernel.append(
+            staged.path, staged.files, transaction=Transaction(app, checkpoint_id), partition=partition
+        )
+    except TransactionTakenError:
+        return False
+    except CommitUnknownError as error:
+        if (kernel.latest_transaction(staged.path, app) or 0) < checkpoint_id:
+            raise error
+        return False
+    return True
+
+
+def check_published(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+    """Refuse where the log entry that took this transaction version does not hold this row's files."""
+    mine = {f.path for f in staged.files}
+    added = _files_of_transaction(staged.path, app, checkpoint_id)
+    if added is None:
+        added = set(kernel.active_files(staged.path))
+    if not mine <= added:
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path} already holds other rows of checkpoint {checkpoint_id} by "
+            f"'{app}': a copy of this root, or a re-created job, writes to the same table. Give each its own "
+            "table, or restore the checkpoint's parent"
+        )
 
 
 def _check(path: str, facts: TableFacts, schema_text: str) -> None:
