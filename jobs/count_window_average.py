@@ -8,9 +8,17 @@ value waits in the state.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs import JobParameters, RegisteredJob, beside, data_directory, nothing
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -19,8 +27,10 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
+from state_engine.runtime.settings import Settings
 
 WINDOW = 2
+PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
 
 
 class Window(NamedTuple):
@@ -77,3 +87,36 @@ def build(
     )
     averages.sink("averages", sink)
     return job
+
+
+class Parameters(JobParameters):
+    """Section `[jobs.parameters.count_window_average]` of the settings."""
+
+    feed: Path | None = None
+    sink: str | None = None
+    max_rows_per_batch: int | None = 2
+    parallelism: int = 2
+
+
+def jobs(settings: Settings) -> list[RegisteredJob]:
+    """Return the job over the five pairs of the example, two to a micro-batch."""
+    given = Parameters.of(settings, "count_window_average")
+    feed = given.feed or data_directory(settings) / "pairs"
+    source = FileSource(
+        str(feed), schema="key bigint, value bigint", max_rows_per_batch=given.max_rows_per_batch
+    )
+    sink = DeltaSink(given.sink or beside(settings, "sinks", "count_window_average"))
+    job = build(source, sink, parallelism=given.parallelism)
+    prepare = partial(_write_pairs, feed) if given.feed is None else nothing
+    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "")]
+
+
+def _write_pairs(feed: Path) -> None:
+    """Write the example into the feed, once and in one step."""
+    file = feed / "pairs.parquet"
+    if not file.exists():
+        feed.mkdir(parents=True, exist_ok=True)
+        keys, values = zip(*PAIRS, strict=True)
+        aside = feed / f".{uuid4().hex}"
+        pq.write_table(pa.table({"key": keys, "value": values}), aside)
+        os.replace(aside, file)

@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from jobs import JobParameters, RegisteredJob, beside, data_directory
+from jobs.flights_data import feed_path, prepare_feed
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -35,6 +37,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
+from state_engine.runtime.settings import Settings
 
 FEED = """
     time_hour timestamp, minute int, dep_time int, dep_delay int, arr_delay int,
@@ -222,3 +225,28 @@ def build(
     delays.sink("plane_delays", DeltaSink(f"{sinks}/plane_delays"))
     ranking.sink("route_ranking", DeltaSink(f"{sinks}/route_ranking"))
     return job
+
+
+class Parameters(JobParameters):
+    """Section `[jobs.parameters.flights]` of the settings: where the feed and the sinks are, and how batches are cut."""
+
+    feeds: Path | None = None
+    sinks: str | None = None
+    cut: Literal["month", "day", "year"] = "month"
+    months: list[str] | None = None
+    max_rows_per_batch: int | None = None
+    parallelism: int = 2
+
+
+def jobs(settings: Settings) -> list[RegisteredJob]:
+    """Return the job as the settings want it. Its feed is written before the first run."""
+    given = Parameters.of(settings, "flights")
+    feeds = given.feeds or data_directory(settings)
+    job = build(
+        feed_path(feeds, given.cut, months=given.months),
+        given.sinks or beside(settings, "sinks", "flights"),
+        parallelism=given.parallelism,
+        max_rows_per_batch=given.max_rows_per_batch,
+    )
+    prepare = partial(prepare_feed, feeds, given.cut, months=given.months)
+    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "")]

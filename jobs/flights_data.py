@@ -24,7 +24,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -121,6 +120,16 @@ def prepare_feed(
     return feed
 
 
+def feed_path(directory: str | Path, cut: Cut = "month", *, months: Sequence[str] | None = None) -> Path:
+    """Return where `prepare_feed` puts a feed, without writing it.
+
+    >>> feed_path("feeds", "day", months=["2013-02"]).name
+    'flights-by-day-2013-02-v1'
+    """
+    _check(cut, None, months)
+    return Path(directory) / _feed_name(cut, None, months, None)
+
+
 def _check(cut: str, rows_per_file: int | None, months: Sequence[str] | None) -> None:
     if cut not in ("month", "day", "rows", "year"):
         raise ValueError(f"cut={cut!r} is unknown; use 'month', 'day', 'rows' or 'year'")
@@ -176,6 +185,8 @@ def _slices(
 
 def _new_york_dates(instants: pa.ChunkedArray) -> pa.Array:
     """`2013-01-31` and so on. pandas brings its own time zone table; pyarrow needs one on the machine."""
+    import pandas as pd  # slow to import, and jobs are listed far more often than feeds are written
+
     wall_clock = pd.Series(instants.to_pandas()).dt.tz_convert(NEW_YORK).dt.tz_localize(None)
     return pa.array(wall_clock).cast(pa.date32()).cast(pa.string())
 
