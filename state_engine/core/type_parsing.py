@@ -201,7 +201,7 @@ def parse_ddl(text: str) -> TypeInformation:
     if not tokens:
         raise ConfigurationError("the DDL is empty")
     reader = _DdlReader(text, tokens)
-    if tokens[0].lower() in (*_NAMED, "array", "map", "struct", "varchar", "char") and (
+    if tokens[0].lower() in (*_NAMED, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
         len(tokens) == 1 or tokens[1] in "<("
     ):
         kind = reader.type()

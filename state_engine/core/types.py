@@ -220,7 +220,10 @@ class TimestampType(TypeInformation):
         plain = datetime(*value.timetuple()[:6], value.microsecond, fold=value.fold)
         if not self._aware:
             return plain
-        return plain.replace(tzinfo=value.tzinfo).astimezone(self._zone or UTC)
+        try:
+            return plain.replace(tzinfo=value.tzinfo).astimezone(self._zone or UTC)
+        except OverflowError:
+            raise self._refuse(value, ": it is out of range in UTC") from None
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         micros = array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64()).to_pylist()
