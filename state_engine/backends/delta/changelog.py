@@ -54,14 +54,15 @@ class TouchedState:
 
     def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path."""
-        fold = _FOLDS[descriptor.kind]
+        found = [rows for part in self._parts if (rows := part.rows(descriptor)) is not None]
         entries: dict[Any, Any] = {}
-        for part in self._parts:
-            found = part.rows(descriptor)
-            if found is None:
-                continue
-            keys = self._key_schema.decode_struct(_one(found["key"]))
-            fold(entries, descriptor, keys, found["op"].to_pylist(), found[state_column(descriptor.name)])
+        if found:
+            table = pa.concat_tables(found).combine_chunks()
+            if descriptor.kind == "value":
+                table = _latest(table)
+            keys = self._key_schema.decode_struct(_one(table["key"]))
+            column = table[state_column(descriptor.name)]
+            _FOLDS[descriptor.kind](entries, descriptor, keys, table["op"].to_pylist(), column)
         is_touched = self._is_touched
         return {k: v for k, v in entries.items() if is_touched(k)}
 
@@ -72,7 +73,7 @@ class _Part:
     def __init__(self, file: pq.ParquetFile, mask: pa.Array) -> None:
         self._file, self._mask = file, mask
         self._columns = set(file.schema_arrow.names)
-        self._shared = file.read(columns=["key", "state", "op"], use_threads=False).filter(mask)
+        self._shared = file.read(columns=["key_hash", "key", "state", "op"], use_threads=False).filter(mask)
 
     @classmethod
     def open(cls, listed: ListedFile, touched: np.ndarray[Any, Any]) -> _Part | None:
@@ -98,7 +99,7 @@ class _Part:
         return cls(file, pa.array(mask)) if mask.any() else None
 
     def rows(self, descriptor: StateDescriptor) -> pa.Table | None:
-        """key, op and value column of one state's rows; None where it has none here."""
+        """Hash, key, op and value column of one state's rows; None where it has none here."""
         column = state_column(descriptor.name)
         if column not in self._columns:
             return None
@@ -106,6 +107,22 @@ class _Part:
         table = self._shared.append_column(column, values[column])
         found = table.filter(pc.equal(table["state"], descriptor.name)).combine_chunks()
         return found if found.num_rows else None
+
+
+def _latest(table: pa.Table) -> pa.Table:
+    """Of rows that replace each other, the last of every key: what they replaced need not be decoded."""
+    hashes = table["key_hash"].to_numpy()[::-1]
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    if len(first) == len(hashes):
+        return table
+    last = len(hashes) - 1 - first
+    kept = pa.array(last[which][::-1])
+    for column in _one(table["key"]).flatten():
+        other = column.take(kept)
+        same = pc.fill_null(pc.equal(column, other), pc.and_(pc.is_null(column), pc.is_null(other)))
+        if not pc.all(same).as_py():
+            return table  # two keys share a hash: the whole key decides, row by row
+    return table.take(pa.array(np.sort(last)))
 
 
 def _fold_value(
