@@ -131,5 +131,7 @@ def _modules(name: str) -> Iterator[ModuleType]:
     inside = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}.")]
     offering = [m for m in map(importlib.import_module, inside) if callable(getattr(m, "jobs", None))]
     if not offering:
-        raise ConfigurationError(f"settings, jobs.modules: '{name}' offers no jobs: define jobs(settings) there")
+        raise ConfigurationError(
+            f"settings, jobs.modules: '{name}' offers no jobs: define jobs(settings) there"
+        )
     yield from offering

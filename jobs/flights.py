@@ -228,7 +228,7 @@ def build(
 
 
 class Parameters(JobParameters):
-    """Section `[jobs.parameters.flights]` of the settings: where the feed and the sinks are, and how batches are cut."""
+    """Section `[jobs.parameters.flights]` of the settings: where feed and sinks are, and how batches are cut."""
 
     feeds: Path | None = None
     sinks: str | None = None

@@ -1,0 +1,1 @@
+"""One file a concept: what Dagster shows and starts of it."""

@@ -1,0 +1,83 @@
+"""What a job declares, found out without Spark and without data: states, columns, version of the code.
+
+States are declared in ``open``, so a copy of every function is opened on an empty store and asked what it registered.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.state_table import KeyContext
+from state_engine.core.type_parsing import ddl_text
+from state_engine.core.types import StructType
+from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
+
+logger = logging.getLogger(__name__)
+
+_VERSION_DIGITS = 12
+
+
+def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
+    """The keyed states that an operator registers when it is opened.
+
+    A function that cannot be opened here (it wants a model file, say) costs its states their assets, not the whole
+    code location its life: that is logged.
+    """
+    store = KeyedStateStore(operator.uid, KeyContext(), lambda descriptor: {})
+    info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
+    try:
+        function = copy.deepcopy(operator.function)
+        function.open(RuntimeContext(info, store))
+        function.close()
+    except Exception as error:
+        logger.warning(
+            "job '%s', operator '%s': its states are not shown, because opening it outside of a run failed: %r",
+            job.name,
+            operator.uid,
+            error,
+        )
+    return [table.descriptor for table in store.tables.values()]
+
+
+def columns_of(sink: SinkNode) -> dg.TableSchema | None:
+    """The columns of a sink; None where only running the DataFrame code before it would tell."""
+    return table_schema(sink.parent.output_type) if isinstance(sink.parent, OperatorNode) else None
+
+
+def table_schema(columns: StructType) -> dg.TableSchema:
+    """A record type as Dagster shows tables."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(name, ddl_text(kind.storage))
+            for name, kind in zip(columns.names, columns.types, strict=True)
+        ]
+    )
+
+
+def text_of(thing: Any) -> str:
+    """The first paragraph of a docstring, on one line."""
+    text = thing if isinstance(thing, str) else inspect.getdoc(type(thing)) or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def code_version(job: StatefulJob) -> str:
+    """The version that the job states, or a digest of the files that its functions are written in."""
+    if job.code_version:
+        return job.code_version
+    modules = {type(operator.function).__module__ for operator in job.operators.values()}
+    digest = hashlib.sha256(f"{job.name} {job.parallelism} {job.max_parallelism}".encode())
+    for name in sorted(modules):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        digest.update(Path(file).read_bytes() if file else name.encode())
+    return digest.hexdigest()[:_VERSION_DIGITS]

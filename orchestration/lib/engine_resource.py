@@ -1,0 +1,45 @@
+"""``StateEngineResource``: one engine, and with it one Spark session, for a whole run; started on first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from pydantic import PrivateAttr
+from pyspark import SparkContext
+
+from state_engine import StateEngine
+from state_engine.runtime.session import local_session
+from state_engine.runtime.settings import load_settings
+
+
+class StateEngineResource(dg.ConfigurableResource[StateEngine]):
+    """The engine of a run.
+
+    A session that is there already is used and left alone; one that was started for the run ends with it. Options of
+    Spark may hold secrets, so they are read from the settings when a session starts and never shown by Dagster.
+
+    Attributes:
+        root: the state root; local path or URI.
+    """
+
+    root: str
+    _engine: StateEngine | None = PrivateAttr(default=None)
+    _own_session: bool = PrivateAttr(default=False)
+
+    def engine(self) -> StateEngine:
+        """The engine; started by the first call."""
+        if self._engine is None:
+            self._own_session = SparkContext._active_spark_context is None
+            self._engine = StateEngine(self.root, local_session(load_settings().spark))
+        return self._engine
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Wait for background work of commits, and end what was started here."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        spark: Any = engine.spark
+        engine.close()
+        if self._own_session:
+            spark.stop()

@@ -1,0 +1,127 @@
+"""From a registered job to Dagster's assets: one multi-asset a job, because a micro-batch is one transaction.
+
+Its checkpoint, its sinks and its keyed states appear together or not at all, so none can be materialised alone, and
+none turns green without a commit. Sources are shown as external assets.
+"""
+
+# No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
+from collections.abc import Iterator
+
+import dagster as dg
+
+from jobs import RegisteredJob
+from orchestration.lib.declared import code_version, columns_of, states_of, text_of
+from orchestration.lib.engine_resource import StateEngineResource
+from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
+from orchestration.lib.naming import checkpoint_key, sink_key, source_key, state_key
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.files import normal_uri
+from state_engine.core.type_parsing import ddl_text
+from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
+from state_engine.runtime.settings import Settings
+
+
+def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.AssetsDefinition:
+    """The multi-asset of a job: materialising it runs micro-batches until the sources have nothing new."""
+    job = registered.job
+
+    @dg.multi_asset(
+        name=f"{job.name}_micro_batches",
+        specs=asset_specs(registered, settings),
+        description=text_of(registered.description) or f"Runs the job {job.name}.",
+        can_subset=False,
+    )
+    def micro_batches(
+        context: dg.AssetExecutionContext, config: MicroBatchConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from run_micro_batches(context, config, registered, state_engine.engine())
+
+    return micro_batches
+
+
+def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetSpec]:
+    """The checkpoint, then a spec for every sink and every keyed state."""
+    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    found = [_checkpoint(registered, layout)]
+    found += [_sink(job, sink) for sink in job.sinks.values()]
+    for operator in job.operators.values():
+        found += _states(job, operator, layout)
+    version = code_version(job)
+    return [
+        spec.replace_attributes(code_version=version, skippable=True, group_name=job.name) for spec in found
+    ]
+
+
+def source_specs(job: StatefulJob) -> list[dg.AssetSpec]:
+    """What the job reads, as external assets: they are shown, and nothing of ours makes them."""
+    return [
+        dg.AssetSpec(
+            source_key(job.name, name),
+            description=f"Read by the job {job.name}: {text_of(node.source)}",
+            metadata=_uri(getattr(node.source, "path", None)),
+            group_name=job.name,
+            kinds=_kinds(getattr(node.source, "format", None)),
+        )
+        for name, node in job.sources.items()
+    ]
+
+
+def _checkpoint(registered: RegisteredJob, layout: JobLayout) -> dg.AssetSpec:
+    job = registered.job
+    about = text_of(registered.description)
+    return dg.AssetSpec(
+        checkpoint_key(job.name),
+        deps=[source_key(job.name, name) for name in job.sources],
+        description=f"{about}\n\nOne row a committed micro-batch; its data version is the checkpoint id.".strip(),
+        metadata={
+            **_uri(layout.checkpoints),
+            "parallelism": job.parallelism,
+            "max_parallelism": job.max_parallelism,
+        },
+        kinds=_kinds("delta"),
+    )
+
+
+def _sink(job: StatefulJob, sink: SinkNode) -> dg.AssetSpec:
+    columns = columns_of(sink)
+    about = text_of(sink.parent.function) if isinstance(sink.parent, OperatorNode) else ""
+    return dg.AssetSpec(
+        sink_key(job.name, sink.name),
+        deps=[checkpoint_key(job.name)],
+        description=about or f"Published by the job {job.name}.",
+        metadata={
+            **_uri(getattr(sink.sink, "path", None)),
+            **({"dagster/column_schema": columns} if columns else {}),
+        },
+        kinds=_kinds(getattr(sink.sink, "format", None) or sink.sink.kind),
+    )
+
+
+def _states(job: StatefulJob, operator: OperatorNode, layout: JobLayout) -> list[dg.AssetSpec]:
+    return [
+        dg.AssetSpec(
+            state_key(job.name, operator.uid, state.name),
+            deps=[checkpoint_key(job.name)],
+            description=(
+                f"The {state.kind} state `{state.name}` of `{operator.uid}`, by {', '.join(operator.key_columns)}."
+                f"\n\n{text_of(operator.function)}\n\nRead it with "
+                f'`engine.read_state("{job.name}", "{operator.uid}", "{state.name}")`.'
+            ),
+            metadata={
+                **_uri(layout.changelog(operator.uid)),
+                "state_kind": state.kind,
+                "stored_type": ddl_text(state.column_type),
+                "key": ", ".join(operator.key_columns),
+            },
+            kinds=_kinds("delta"),
+        )
+        for state in states_of(job, operator)
+    ]
+
+
+def _uri(location: str | None) -> dict[str, str]:
+    return {"dagster/uri": location} if location else {}
+
+
+def _kinds(format_: str | None) -> set[str]:
+    return {"pyspark", {"delta": "deltalake"}.get(format_, format_)} if format_ else {"pyspark"}

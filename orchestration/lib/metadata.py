@@ -1,0 +1,169 @@
+"""What Dagster shows of a micro-batch: numbers as plain ints and floats, so that it can plot them, and small tables.
+
+Everything comes from the committed row and from the engine's report; nothing is measured or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from orchestration.lib.declared import table_schema
+from state_engine.core.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.type_parsing import ddl_text, parse_ddl
+from state_engine.core.types import StructType
+from state_engine.runtime.reports import BatchReport, OperatorReport
+
+Metadata = Mapping[str, Any]
+
+
+def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metadata:
+    """One committed micro-batch.
+
+    Args:
+        row: what was committed.
+        batch: what the run that committed it measured; None where an earlier run did and this one published it.
+    """
+    found: dict[str, Any] = {
+        "checkpoint_id": row.checkpoint_id,
+        "parent_checkpoint_id": dg.MetadataValue.null() if row.parent_id is None else row.parent_id,
+        "kind": row.kind,
+        "rows_in": row.rows_in,
+        "rows_refused": row.rows_refused,
+        "rows_out": sum(sink.rows for sink in row.sinks),
+        "changed_entries": sum(operator.changed_entries for operator in row.operators),
+        "clock": _instant(row.clock_ms),
+        "watermark": dg.MetadataValue.null() if row.watermark_ms is None else _instant(row.watermark_ms),
+        "write_id": row.write_id,
+        "requested_by": row.requested_by,
+    }
+    if batch is not None:
+        operators = list(batch.operators.values())
+        found |= {
+            "keys_touched": sum(operator.keys for operator in operators),
+            "bytes_written": batch.bytes_written,
+            "seconds": round(batch.seconds, 3),
+            "events_per_second": events_per_second(batch.rows_in, batch.seconds),
+            "delta_commits": batch.delta_commits,
+            "steps": dg.MetadataValue.md(_steps(batch.steps_s)),
+            "operators": dg.MetadataValue.md(operator_table(operators)),
+            "key_group_skew": dg.MetadataValue.md(skew_table(operators)),
+        }
+    return found
+
+
+def run_metadata(batches: Sequence[BatchReport], *, caught_up: bool, settled: Sequence[int]) -> Metadata:
+    """What is true of the whole run, beside its last checkpoint."""
+    seconds = sum(batch.seconds for batch in batches)
+    rows = sum(batch.rows_in for batch in batches)
+    return {
+        "run_batches": len(batches),
+        "run_rows_in": rows,
+        "run_seconds": round(seconds, 3),
+        "run_events_per_second": events_per_second(rows, seconds),
+        "caught_up": caught_up,
+        "published_for_earlier_runs": dg.MetadataValue.json(list(settled)),
+    }
+
+
+def sink_metadata(sink: StagedSink, rows: Sequence[CheckpointRow]) -> Metadata:
+    """What a run published to one sink: ``rows`` are the checkpoints that it published."""
+    staged = [found for row in rows if (found := row.sink(sink.name)) is not None]
+    return {
+        "rows_out": sum(one.rows for one in staged),
+        "files": sum(len(one.files) for one in staged),
+        "bytes_written": sum(file.bytes for one in staged for file in one.files),
+        "checkpoints": dg.MetadataValue.json([row.checkpoint_id for row in rows]),
+    }
+
+
+def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Sequence[BatchReport]) -> Metadata:
+    """What a run changed in the operator that a state belongs to, and the columns of the state when read."""
+    done = [batch.operators[operator] for batch in batches if operator in batch.operators]
+    found: dict[str, Any] = {
+        "operator_changed_entries": sum(report.changed_entries for report in done),
+        "operator_rows_in": sum(report.rows_in for report in done),
+        "changelog_bytes": sum(report.changelog_bytes for report in done),
+    }
+    if done:
+        found["keys_touched_by_last_batch"] = done[-1].keys
+    recorded = row.operator(operator)
+    schema = next((s for s in recorded.states if s.name == state), None) if recorded else None
+    if recorded is not None and schema is not None:
+        key = parse_ddl(recorded.key_schema)
+        found["kind"] = schema.kind
+        found["stored_type"] = ddl_text(parse_ddl(schema.type).storage)
+        if isinstance(key, StructType):
+            found["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
+    return found
+
+
+def events_per_second(rows: int, seconds: float) -> float:
+    """Rows per second; 0 where nothing was timed."""
+    return round(rows / seconds, 1) if seconds > 0 else 0.0
+
+
+def operator_table(operators: Sequence[OperatorReport]) -> str:
+    """What every operator did, as Markdown."""
+    return markdown(
+        ["operator", "rows in", "rows out", "refused", "keys", "changed entries", "changelog bytes"],
+        [
+            [
+                o.uid, o.rows_in, o.rows_out, o.rows_refused, o.keys, o.changed_entries, o.changelog_bytes
+            ]
+            for o in operators
+        ],
+    )  # fmt: skip
+
+
+def skew_table(operators: Sequence[OperatorReport]) -> str:
+    """How evenly rows fell on key groups and subtasks, as Markdown; skew 1.0 is perfectly even."""
+    lines: list[list[Any]] = []
+    for one in operators:
+        if not one.group_rows:
+            continue
+        fullest = max(one.group_rows, key=lambda group: (one.group_rows[group], -group))
+        mean = sum(one.group_rows.values()) / len(one.group_rows)
+        most = one.group_rows[fullest]
+        subtasks = " / ".join(f"{s.rows_in:,}" for s in sorted(one.subtasks, key=lambda s: s.subtask))
+        lines.append([one.uid, len(one.group_rows), mean, most, fullest, most / mean, subtasks])
+    return markdown(
+        ["operator", "key groups", "rows each, mean", "most", "in group", "skew", "rows by subtask"], lines
+    )
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; numbers to the right.
+
+    Example:
+        >>> print(markdown(["what", "rows"], [["a|b", 1200]]))
+        | what | rows |
+        |---|---:|
+        | a\\|b | 1,200 |
+    """
+    right = [
+        bool(lines) and all(isinstance(line[i], int | float) for line in lines) for i in range(len(header))
+    ]
+    rule = "".join("|---:" if number else "|---" for number in right)
+    return "\n".join([_line(header), f"{rule}|", *map(_line, lines)])
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+
+
+def _steps(steps_s: Mapping[str, float]) -> str:
+    return markdown(["step", "ms"], [[name, round(s * 1000)] for name, s in steps_s.items()])
+
+
+def _instant(ms: int) -> Any:
+    return dg.MetadataValue.timestamp(datetime.fromtimestamp(ms / 1000, UTC))

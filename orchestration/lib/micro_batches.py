@@ -1,0 +1,121 @@
+"""One Dagster run of a job: run the engine until it is caught up, and show every checkpoint while it goes on.
+
+Dagster decides nothing about state: if this process dies, the next run goes on from the last committed checkpoint.
+Every checkpoint becomes exactly one materialisation: that of a batch is logged as soon as a later batch has followed
+it (or a failure), and the last one is the run's result. Until then a line in the log tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from jobs import RegisteredJob
+from orchestration.lib.metadata import checkpoint_metadata, run_metadata, sink_metadata, state_metadata
+from orchestration.lib.naming import checkpoint_key, sink_key, state_key
+from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine
+
+DATA_VERSION_TAG = "dagster/data_version"
+
+
+class MicroBatchConfig(dg.Config):
+    """What a run may be told; nothing has to be.
+
+    Attributes:
+        max_batches: stop after so many micro-batches; None: go on until the sources have nothing new.
+        parameters: what functions get from ``RuntimeContext.get_job_parameter``.
+    """
+
+    max_batches: int | None = None
+    parameters: dict[str, str] = {}
+
+
+@dataclass
+class _Progress:
+    """Turns the engine's reports into log lines and materialisations while a run goes on."""
+
+    context: dg.AssetExecutionContext
+    engine: StateEngine
+    job: str
+    rows: list[CheckpointRow] = field(default_factory=list)
+    last: BatchReport | None = None
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch was committed and published."""
+        self.flush()
+        committed = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job)}
+        self.rows.append(committed[report.checkpoint_id])
+        self.last = report
+        out = ", ".join(f"{rows:,} to {sink}" for sink, rows in report.rows_out.items())
+        self.context.log.info(
+            f"checkpoint {report.checkpoint_id}: {report.rows_in:,} rows in, {out}, {report.seconds:.2f} s"
+        )
+
+    def flush(self) -> None:
+        """Log the last batch, which turned out not to be the run's result."""
+        if self.last is None:
+            return
+        row, self.last = self.rows[-1], self.last
+        self.context.log_event(
+            dg.AssetMaterialization(
+                checkpoint_key(self.job),
+                metadata=dict(checkpoint_metadata(row, self.last)),
+                tags={DATA_VERSION_TAG: str(row.checkpoint_id)},
+            )
+        )
+        self.last = None
+
+
+def run_micro_batches(
+    context: dg.AssetExecutionContext,
+    config: MicroBatchConfig,
+    registered: RegisteredJob,
+    engine: StateEngine,
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Run a job and yield one result for each of its assets; none where the sources had nothing new.
+
+    Raises:
+        StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
+    """
+    job = registered.job
+    registered.prepare()
+    progress = _Progress(context, engine, job.name)
+    try:
+        report = engine.run(
+            job,
+            max_batches=config.max_batches,
+            parameters=config.parameters,
+            requested_by=f"dagster run {context.run_id}",
+            on_batch=progress.batch,
+        )
+    except BaseException:
+        progress.flush()
+        raise
+    if not report.batches and not report.settled:
+        context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
+        return
+    yield from _results(context, engine, report, progress)
+
+
+def _results(
+    context: dg.AssetExecutionContext, engine: StateEngine, report: RunReport, progress: _Progress
+) -> Iterator[dg.MaterializeResult[None]]:
+    """The head first, then everything that follows from it, all with the head's id as their data version."""
+    recorded = {row.checkpoint_id: row for row in engine.checkpoints(report.job)}
+    published = [*(recorded[i] for i in report.settled), *progress.rows]
+    head = published[-1]
+    version = dg.DataVersion(str(head.checkpoint_id))
+    declared = context.assets_def.keys
+    whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
+    found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run}}
+    for sink in head.sinks:
+        found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink, published))
+    for operator in head.operators:
+        for state in operator.states:
+            key = state_key(report.job, operator.uid, state.name)
+            found[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
+    for key, metadata in found.items():
+        if key in declared:
+            yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
