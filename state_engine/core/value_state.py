@@ -53,9 +53,11 @@ class ValueState:
         """Forget the value of the current key."""
         context = self._context
         try:
+            if self._entries.get(context.key) is None:  # pop would not look at the key of an empty dict
+                return
             if context.undo is not None:
                 context.undo.append(restore(self._entries, context.key))
-            self._entries.pop(context.key, None)
+            del self._entries[context.key]
         except TypeError:
             raise no_key(self._name) from None
 

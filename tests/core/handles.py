@@ -1,0 +1,45 @@
+"""Handles of keyed state on plain dicts, for tests: a current key, entries that a test may look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from state_engine.core.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.list_state import ListState
+from state_engine.core.map_state import MapState
+from state_engine.core.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.state_table import KeyContext
+from state_engine.core.value_state import ValueState
+
+
+class Bench:
+    """A store whose states start with the given entries; ``at(key)`` sets the current key."""
+
+    def __init__(self, **loaded: dict[Any, Any]) -> None:
+        self.context = KeyContext()
+        self.store = KeyedStateStore("counter", self.context, lambda d: loaded.get(d.name, {}))
+        self.runtime = RuntimeContext(TaskInfo("counter"), self.store)
+
+    def at(self, key: Any) -> Bench:
+        self.context.key = key
+        return self
+
+    def entries(self, name: str = "s") -> Any:
+        return self.store.tables[name].entries
+
+    def changes(self) -> list[tuple[Any, str, Any]]:
+        return [tuple(c) for _, found in self.store.changes() for c in found]
+
+    def value(self, kind: Any = int, *, default: Any = None, name: str = "s") -> ValueState:
+        return self.runtime.get_state(ValueStateDescriptor(name, kind, default=default))
+
+    def list(self, kind: Any = int, *, name: str = "s") -> ListState:
+        return self.runtime.get_list_state(ListStateDescriptor(name, kind))
+
+    def map(self, key: Any = str, value: Any = int, *, name: str = "s") -> MapState:
+        return self.runtime.get_map_state(MapStateDescriptor(name, key, value))
