@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from state_engine.core.errors import InvalidKeyError
+from state_engine.core.keys import storage_type
 from state_engine.core.names import check_name
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
@@ -101,6 +103,12 @@ class MapStateDescriptor(StateDescriptor):
     def __init__(self, name: str, key_type_info: Any, value_type_info: Any) -> None:
         super().__init__(name, value_type_info, parameter="value_type_info")
         self.key_type: TypeInformation = to_type(key_type_info, parameter=f"key_type_info of state '{name}'")
+        try:
+            storage_type(self.key_type.arrow)
+        except InvalidKeyError as error:
+            raise InvalidKeyError(f"key_type_info of state '{name}': {error}") from None
+        if self.key_type.mutable:
+            raise InvalidKeyError(f"key_type_info of state '{name}': a dataclass must be frozen to be a key")
 
     @property
     def column_type(self) -> pa.DataType:

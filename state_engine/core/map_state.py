@@ -9,7 +9,6 @@ from typing import Any, cast
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state_table import KeyContext, StateTable, no_key
-from state_engine.core.types import FloatType
 
 
 class MapState:
@@ -130,16 +129,20 @@ class MapState:
 def _map_key(descriptor: MapStateDescriptor) -> Any:
     """The function that normalises a map key, by the rules of keys."""
     normalise = descriptor.key_type.compiled()
-    floats = isinstance(descriptor.key_type, FloatType)
+    floats = "double" in str(descriptor.key_type.storage)
 
     def checked(key: Any) -> Any:
         if key is None:
             raise ValueTypeError(f"None cannot be a key of map state '{descriptor.name}'")
-        key = normalise(key)
-        if floats:
+        return with_floats(normalise(key)) if floats else normalise(key)
+
+    def with_floats(key: Any) -> Any:
+        if isinstance(key, tuple):
+            return tuple.__new__(type(key), map(with_floats, key))
+        if isinstance(key, float):
             if key != key:
                 raise ValueTypeError(f"NaN cannot be a key of map state '{descriptor.name}'")
-            key += 0.0
+            return key + 0.0
         return key
 
     return checked
