@@ -1,0 +1,81 @@
+"""``python -m benchmarks``: the command behind ``make bench`` and ``make bench-all``.
+
+The last line printed is ``ratio transformWithState_rows = N``: the median time of Spark's ``transformWithState`` for a
+full batch, divided by ours.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import comparison, flink, report
+from benchmarks.comparison import Plan, UnequalResultsError
+from benchmarks.statelake import Statelake
+from benchmarks.transform_with_state import TransformWithState
+
+ALL = (*comparison.NAMES, *flink.NAMES)
+VERIFY_EVENTS, VERIFY_KEYS, VERIFY_BATCHES = 20_000, 2_000, 3
+
+
+def run(
+    events: Annotated[int, typer.Option(min=1000, help="Events in a full batch.")] = 1_000_000,
+    keys: Annotated[int, typer.Option(min=10, help="Distinct keys.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Counted batches of each engine.")] = 3,
+    warm_up: Annotated[int, typer.Option(min=1, help="Batches of each engine before these.")] = 2,
+    only: Annotated[str, typer.Option(help=f"Some of {', '.join(ALL)}, comma-separated.")] = "",
+) -> None:
+    """Compare this engine with its peers on the reference workload."""
+    console = Console()
+    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ALL)
+    if unknown := [name for name in chosen if name not in ALL]:
+        raise typer.BadParameter(f"there is no engine {unknown}; there are {', '.join(ALL)}")
+    plan = Plan(events=events, keys=keys, rounds=rounds, warm_up=warm_up)
+    full: list[comparison.Series] = []
+    small: list[comparison.Series] = []
+    inside = [name for name in comparison.NAMES if name in chosen]
+    flinks = [name for name in flink.NAMES if name in chosen] if flink.available() else []
+    steps = (2 * VERIFY_BATCHES + len(inside) * plan.batches if inside else 0) + flink.steps(flinks)
+    with _progress(console) as bar:
+        task = bar.add_task("starting Spark", total=steps)
+
+        def done(what: str) -> None:
+            bar.update(task, advance=1, description=what)
+
+        if inside:
+            with comparison.spark_application() as spark:
+                try:
+                    comparison.verify(
+                        spark, events=VERIFY_EVENTS, keys=VERIFY_KEYS, batches=VERIFY_BATCHES,
+                        done=lambda name: done(f"equal results? {name}"),
+                    )  # fmt: skip
+                except UnequalResultsError as error:
+                    bar.stop()
+                    console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
+                    raise typer.Exit(code=1) from None
+                full, small = comparison.compare(spark, plan, only=inside, done=done)
+        measured = [flink.measure(name, events=events, keys=keys, done=done) for name in flinks]
+    report.show(console, full=full, small=small, flinks=measured, plan=plan)
+    if not flinks and any(name in flink.NAMES for name in chosen):
+        console.print("PyFlink and Flink SQL were left out: `make bench-all` sets their environment up.")
+    medians = {series.name: series.median_s for series in full}
+    if {Statelake.name, TransformWithState.name} <= medians.keys():
+        ratio = medians[TransformWithState.name] / medians[Statelake.name]
+        print(f"ratio {TransformWithState.name} = {ratio:.2f}", flush=True)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+if __name__ == "__main__":
+    typer.run(run)

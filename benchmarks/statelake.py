@@ -1,0 +1,109 @@
+"""Statelake on the reference workload: one ``StateEngine.run`` a batch, always on the same root.
+
+Counted is the whole call: settling, planning, the micro-batch with all its commits, publishing to a Delta table, the
+second look for new files, and waiting for log checkpoints that the commits asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.contender import Contender, Taken
+from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, WINDOW, Results, hand_over
+from state_engine import (
+    DeltaSink,
+    FileSource,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+
+
+class CountWindowAverage(KeyedProcessFunction):
+    """Emit (key, average) for every ``WINDOW`` values of a key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.window = runtime_context.get_state(ValueStateDescriptor("window", tuple[int, float]))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, float]]:
+        count, total = self.window.value() or (0, 0.0)
+        count += 1
+        total += value.v
+        if count == WINDOW:
+            self.window.clear()
+            yield value.k, total / count
+        else:
+            self.window.update((count, total))
+
+
+class Statelake(Contender):
+    """This engine; see the module docstring.
+
+    Args:
+        spark: session; its job groups are used to count jobs.
+        directory: for input, state and sink.
+    """
+
+    name = "statelake"
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._input = spark, directory / "input"
+        self._root, self._sink = directory / "root", directory / "averages"
+        self._input.mkdir(parents=True)
+        self._job = StatefulJob("count_window_average", parallelism=PARALLELISM)
+        source = FileSource(str(self._input), schema=EVENT_SCHEMA, max_files_per_batch=FILES)
+        averages = (
+            self._job.source("events", source)
+            .key_by("k")
+            .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
+        )
+        averages.sink("averages", DeltaSink(str(self._sink)))
+        self._engine = StateEngine(self._root, spark)
+        self._batches = 0
+
+    def run(self, batch: Path) -> Taken:
+        self._batches += 1
+        group, commits, context = (
+            f"{self._root} batch {self._batches}",
+            self._commits(),
+            self._spark.sparkContext,
+        )
+        hand_over(batch, self._input)
+        context.setJobGroup(group, group)
+        started = time.perf_counter()
+        try:
+            report = self._engine.run(self._job)
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        seconds = time.perf_counter() - started
+        if len(report.batches) != 1:
+            raise RuntimeError(f"statelake cut one batch into {len(report.batches)}")
+        one = report.batches[0]
+        return Taken(
+            seconds=seconds,
+            spark_jobs=len(context.statusTracker().getJobIdsForGroup(group)),
+            delta_commits=self._commits() - commits,
+            detail={"micro-batch": one.seconds, **one.steps_s},
+        )
+
+    def results(self) -> Results:
+        rows = self._spark.read.format("delta").load(str(self._sink)).collect()
+        outputs = Counter((int(r["k"]), float(r["a"])) for r in rows)
+        state = self._engine.read_state(self._job, "averages", "window").collect()
+        return Results(outputs, {int(r["k"]): (int(r["value"][0]), float(r["value"][1])) for r in state})
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _commits(self) -> int:
+        """Versions in the logs of all Delta tables of the job: what Delta itself recorded."""
+        logs = [*self._root.rglob("_delta_log"), self._sink / "_delta_log"]
+        return sum(1 for log in logs for file in log.glob("[0-9]*.json") if file.stem.isdigit())

@@ -1,0 +1,104 @@
+"""Spark's ``transformWithState`` (rows) on the reference workload: one streaming query that runs all the time.
+
+State is in RocksDB with changelog checkpointing. Counted is the trigger's own ``triggerExecution``, without the time
+until it notices new files. Outputs go nowhere when time is taken; a sink would only add to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from benchmarks.contender import Contender, Taken
+from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, WINDOW, Results, hand_over
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_OPTIONS = {
+    "spark.sql.shuffle.partitions": str(PARALLELISM),
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # The query lists its directory again and again while others have their turn; once a second is no load.
+    "spark.sql.streaming.pollingDelay": "1s",
+}
+_TABLE = "transform_with_state_outputs"
+
+
+class CountWindowAverage(StatefulProcessor):
+    """Emit (key, average) for every ``WINDOW`` values of a key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.window = handle.getValueState("window", "count bigint, total double")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        # State is asked for once a key and batch and stored once: every use is a round trip to the JVM.
+        before = self.window.get()
+        count, total = before or (0, 0.0)
+        for row in rows:
+            count += 1
+            total += row.v
+            if count == WINDOW:
+                yield Row(k=key[0], a=total / count)
+                count, total = 0, 0.0
+        if count:
+            self.window.update((count, total))
+        elif before is not None:
+            self.window.clear()
+
+    def close(self) -> None:
+        pass
+
+
+class TransformWithState(Contender):
+    """The peer; see the module docstring.
+
+    Args:
+        spark: a session whose options this contender may set.
+        directory: for input and checkpoint.
+        keep_outputs: whether outputs are kept in memory, for ``results``.
+    """
+
+    name = "transformWithState_rows"
+
+    def __init__(self, spark: SparkSession, directory: Path, *, keep_outputs: bool = False) -> None:
+        self._spark, self._input, self._checkpoint = spark, directory / "input", directory / "checkpoint"
+        self._input.mkdir(parents=True)
+        for key, value in _OPTIONS.items():
+            spark.conf.set(key, value)
+        events = (
+            spark.readStream.schema(EVENT_SCHEMA)
+            .option("maxFilesPerTrigger", str(FILES))
+            .option("recursiveFileLookup", "true")
+            .parquet(str(self._input))
+        )
+        averages = events.groupBy("k").transformWithState(
+            CountWindowAverage(), "k bigint, a double", outputMode="Update", timeMode="None"
+        )
+        writer = averages.writeStream.outputMode("update").option("checkpointLocation", str(self._checkpoint))
+        writer = writer.format("memory").queryName(_TABLE) if keep_outputs else writer.format("noop")
+        self._query = writer.start()
+        self._last_batch = -1
+
+    def run(self, batch: Path) -> Taken:
+        hand_over(batch, self._input)
+        self._query.processAllAvailable()
+        new = [p for p in self._query.recentProgress if p.batchId > self._last_batch and p.numInputRows]
+        if len(new) != 1:
+            raise RuntimeError(f"transformWithState cut one batch into {len(new)}")
+        self._last_batch = new[0].batchId
+        took_ms = new[0].durationMs
+        detail = {name: ms / 1000 for name, ms in took_ms.items()}
+        return Taken(seconds=took_ms["triggerExecution"] / 1000, detail=detail)
+
+    def results(self) -> Results:
+        outputs = Counter((int(r["k"]), float(r["a"])) for r in self._spark.table(_TABLE).collect())
+        source = self._spark.read.format("statestore").option("stateVarName", "window")
+        rows = source.load(str(self._checkpoint)).select("key.k", "value.count", "value.total").collect()
+        return Results(outputs, {int(r["k"]): (int(r["count"]), float(r["total"])) for r in rows})
+
+    def close(self) -> None:
+        self._query.stop()
