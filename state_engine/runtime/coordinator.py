@@ -22,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
@@ -48,6 +48,7 @@ from state_engine.runtime.executor import BatchContext, Execution, GraphExecutor
 from state_engine.runtime.job import SinkNode, StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.reports import BatchReport
+from state_engine.runtime.routing import Router
 from state_engine.runtime.sinks.base import Publisher, SinkTarget, verify_files
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
@@ -91,7 +92,8 @@ class CheckpointCoordinator:
         job: what to run.
         tables: the job's tables.
         kernel: commits.
-        executor: runs the graph.
+        spark: session.
+        router: routes rows; kept between runs, because it remembers what is dear to make.
         options: of this run.
     """
 
@@ -101,8 +103,8 @@ class CheckpointCoordinator:
         *,
         tables: JobTables,
         kernel: DeltaKernel,
-        executor_of: Callable[[Callable[..., SinkTarget]], GraphExecutor],
-        spark: Any,
+        spark: SparkSession,
+        router: Router,
         options: RunOptions,
     ) -> None:
         self._job, self._tables, self._kernel, self._options, self._spark = (
@@ -113,7 +115,9 @@ class CheckpointCoordinator:
             spark,
         )
         self._store: CheckpointStore = tables.store
-        self._executor = executor_of(self._prepare_sink)
+        self._executor = GraphExecutor(
+            spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
+        )
         self._publishers: dict[str, Publisher] = {
             "delta": DeltaPublisher(kernel),
             "files": FilePublisher(),

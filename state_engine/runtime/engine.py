@@ -25,11 +25,11 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.type_parsing import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
-from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.reports import BatchReport, RunReport
 from state_engine.runtime.root import check_storage, open_root
+from state_engine.runtime.routing import Router
 from state_engine.runtime.session import check_session, local_session
 from state_engine.runtime.state_reader import read_state
 
@@ -65,6 +65,7 @@ class StateEngine:
         self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
         self._tables: dict[str, JobTables] = {}
+        self._routers: dict[tuple[str, int, int], Router] = {}
         self._root_id: str | None = None
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -187,9 +188,17 @@ class StateEngine:
             tables=tables,
             kernel=self.kernel,
             spark=self.spark,
-            executor_of=lambda prepare: GraphExecutor(self.spark, job, tables.layout, prepare),
+            router=self._router(job),
             options=options,
         )
+
+    def _router(self, job: StatefulJob) -> Router:
+        at = (job.name, job.parallelism, job.max_parallelism)
+        if at not in self._routers:
+            self._routers[at] = Router(
+                self.spark, parallelism=job.parallelism, max_parallelism=job.max_parallelism
+            )
+        return self._routers[at]
 
     def _open(self, name: str) -> JobTables:
         """The job's tables, made if need be."""

@@ -96,14 +96,21 @@ class GraphExecutor:
         spark: session.
         job: graph.
         layout: where tables are.
+        router: routes rows; may serve several runs.
         prepare_sink: makes sure that a sink can take columns, and says where its files go.
     """
 
     def __init__(
-        self, spark: SparkSession, job: StatefulJob, layout: JobLayout, prepare_sink: PrepareSink
+        self,
+        spark: SparkSession,
+        job: StatefulJob,
+        *,
+        layout: JobLayout,
+        router: Router,
+        prepare_sink: PrepareSink,
     ) -> None:
         self._spark, self._job, self._layout, self._prepare_sink = spark, job, layout, prepare_sink
-        self._router = Router(spark, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
+        self._router = router
 
     def execute(self, batch: BatchContext) -> Execution:
         """Run all operators, then the sinks that need a job of their own.

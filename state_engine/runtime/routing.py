@@ -101,8 +101,8 @@ class Router:
             ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
             InvalidKeyError: a key column has a type that cannot be a key.
         """
-        at = (operator.uid, frame.rows.schema.json(), frame.order_by, frame.hidden_order, frame.event_time)
-        key = (*at, frame.refused is not None)
+        stream = (frame.rows.schema.json(), frame.order_by, frame.hidden_order, frame.event_time)
+        key = (operator.uid, operator.key_columns, scalar, *stream, frame.refused is not None)
         if key not in self._plans:
             self._plans[key] = self._plan(frame, operator, scalar)
         plan = self._plans[key]
