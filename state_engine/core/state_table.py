@@ -106,8 +106,12 @@ def _diff_list(key: Any, was: tuple[list[Any], int] | None, now: list[Any] | Non
 def _diff_map(key: Any, was: dict[Any, Any] | None, now: dict[Any, Any] | None) -> Iterator[Change]:
     was, now = was or {}, now or {}
     gone = [k for k in was if k not in now]
-    if was and len(gone) == len(was):
+    kept = [k for k in was if k in now] if gone else list(was)
+    # entries iterate in the order of their first put, wherever batches are cut: a put keeps an entry's place, so what
+    # was removed and put again is written anew
+    if was and (not kept or any(k != other for k, other in zip(kept, now, strict=False))):
         yield Change(key, CLEAR, None)
+        was = {}
     else:
         for k in gone:
             yield Change(key, DELETE, (k, None))

@@ -1,0 +1,215 @@
+"""Net changes and undoing, against a plain model: any writes, over several batches, with elements that fail.
+
+The harness does what the engine does between batches: it folds the changes of a batch into what is stored and loads
+it again for the next. So wherever batches are cut, the stored state, the order of map entries included, must be that
+of the model, to which a failing element does nothing at all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.functions import KeyedProcessFunction
+from state_engine.core.runtime_context import RuntimeContext
+from state_engine.testing import KeyedHarness
+
+Op = tuple[Any, ...]
+
+_VALUE: st.SearchStrategy[Op] = st.one_of(
+    st.tuples(st.just("update"), st.none() | st.integers(0, 3)), st.just(("clear_value",))
+)
+_ELEMENTS = st.lists(st.integers(0, 3), max_size=3)
+_LIST: st.SearchStrategy[Op] = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 3)),
+    st.tuples(st.just("add_all"), _ELEMENTS),
+    st.tuples(st.just("update_list"), _ELEMENTS),
+    st.just(("clear_list",)),
+)
+_MAP_KEYS = st.sampled_from("ab")
+_MAP: st.SearchStrategy[Op] = st.one_of(
+    st.tuples(st.just("put"), _MAP_KEYS, st.none() | st.lists(st.integers(0, 1), max_size=1)),
+    st.tuples(st.just("remove"), _MAP_KEYS),
+    st.just(("clear_map",)),
+)
+_OPS = {"value": _VALUE, "list": _LIST, "map": _MAP}
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element: its key, what the function does, and whether it then raises."""
+
+    key: int
+    ops: list[Op]
+    fails: bool
+
+
+def batches_of(*kinds: str) -> st.SearchStrategy[list[list[Element]]]:
+    """Micro-batches of elements that write to these states."""
+    ops = st.lists(st.one_of(*[_OPS[kind] for kind in kinds]), min_size=2, max_size=5)
+    element = st.builds(
+        Element, st.sampled_from([0, 0, 1]), ops, st.sampled_from([False, False, False, True])
+    )
+    return st.lists(st.lists(element, min_size=1, max_size=2), min_size=2, max_size=4)
+
+
+@dataclass
+class Model:
+    """The three states of one key, as plainly as can be."""
+
+    value: int | None = None
+    elements: list[int] = field(default_factory=list)
+    entries: dict[str, list[int] | None] = field(default_factory=dict)
+
+    def apply(self, op: Op) -> None:
+        match op:
+            case ("update", value):
+                self.value = value
+            case ("clear_value",):
+                self.value = None
+            case ("add", element):
+                self.elements.append(element)
+            case ("add_all", elements):
+                self.elements.extend(elements)
+            case ("update_list", elements):
+                self.elements = list(elements)
+            case ("clear_list",):
+                self.elements = []
+            case ("put", key, value):
+                self.entries[key] = value
+            case ("remove", key):
+                self.entries.pop(key, None)
+            case ("clear_map",):
+                self.entries = {}
+
+    def seen(self) -> tuple[Any, ...]:
+        return self.value, tuple(self.elements), tuple((k, repr(v)) for k, v in self.entries.items())
+
+
+class Writer(KeyedProcessFunction):
+    """Does to its states what the element says, and emits what it then sees."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.value = runtime_context.get_state(ValueStateDescriptor("value", int))
+        self.list = runtime_context.get_list_state(ListStateDescriptor("elements", int))
+        self.map = runtime_context.get_map_state(MapStateDescriptor("entries", str, list[int]))
+
+    def process_element(self, value: Element, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        for op in value.ops:
+            self.apply(op)
+            yield self.seen()
+        if value.fails:
+            raise ValueError("as told")
+        yield self.seen()
+
+    def apply(self, op: Op) -> None:
+        calls: dict[str, Callable[..., None]] = {
+            "update": self.value.update,
+            "clear_value": self.value.clear,
+            "add": self.list.add,
+            "add_all": self.list.add_all,
+            "update_list": self.list.update,
+            "clear_list": self.list.clear,
+            "put": self.map.put,
+            "remove": self.map.remove,
+            "clear_map": self.map.clear,
+        }
+        calls[op[0]](*op[1:])
+
+    def seen(self) -> tuple[Any, ...]:
+        return self.value.value(), tuple(self.list.get()), tuple((k, repr(v)) for k, v in self.map.items())
+
+
+def expected(elements: Iterable[Element], models: dict[int, Model]) -> tuple[list[Any], int]:
+    """Outputs and number of refusals; changes the models."""
+    outputs: list[Any] = []
+    refused = 0
+    for element in elements:
+        model, seen = copy.deepcopy(models.setdefault(element.key, Model())), []
+        for op in element.ops:
+            model.apply(op)
+            seen.append(model.seen())
+        if element.fails:
+            refused += 1
+            continue
+        models[element.key] = model
+        outputs += [*seen, model.seen()]
+    return outputs, refused
+
+
+def stored(harness: KeyedHarness) -> dict[str, dict[int, Any]]:
+    found = {name: harness.state(name) for name in ("value", "elements", "entries")}
+    # equal dicts may differ in order
+    found["entries"] = {k: list(v.items()) for k, v in found["entries"].items()}
+    return found
+
+
+def stored_by(models: dict[int, Model]) -> dict[str, dict[int, Any]]:
+    return {
+        "value": {k: m.value for k, m in models.items() if m.value is not None},
+        "elements": {k: m.elements for k, m in models.items() if m.elements},
+        "entries": {k: list(m.entries.items()) for k, m in models.items() if m.entries},
+    }
+
+
+ONE_KIND = st.sampled_from(list(_OPS)).flatmap(batches_of)
+
+
+@settings(max_examples=120)
+@given(batches=ONE_KIND, parallelism=st.sampled_from([1, 1, 2]))
+def test_state_and_outputs_are_the_models_after_every_batch(
+    batches: list[list[Element]], parallelism: int
+) -> None:
+    harness = KeyedHarness(Writer(), key_by=lambda e: e.key, parallelism=parallelism, on_error="dead_letter")
+    models: dict[int, Model] = {}
+    refused = 0
+    for batch in [*batches, []]:
+        outputs, failed = expected(batch, models)
+        refused += failed
+        assert harness.process(batch) == outputs
+        assert stored(harness) == stored_by(models)
+        assert len(harness.refused) == refused
+
+
+@settings(max_examples=50)
+@given(batches=batches_of("value", "list", "map"))
+def test_cuts_do_not_matter(batches: list[list[Element]]) -> None:
+    elements = [e for batch in batches for e in batch]
+    whole = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
+    single = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
+
+    together = whole.process(elements)
+    one_by_one = [o for e in elements for o in single.process([e])]
+    single.process([])
+
+    assert together == one_by_one
+    assert stored(whole) == stored(single)
+
+
+@settings(max_examples=50)
+@given(batches=batches_of("value", "list", "map"))
+def test_a_restore_between_batches_does_not_matter(batches: list[list[Element]]) -> None:
+    straight = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
+    broken = straight
+    for batch in batches:
+        broken = KeyedHarness.restored(
+            Writer(), broken.snapshot(), key_by=lambda e: e.key, parallelism=2, on_error="dead_letter"
+        )
+        assert straight.process(batch) == broken.process(batch)
+
+
+def test_an_entry_that_was_removed_and_put_again_comes_last() -> None:
+    put = [("put", "a", [1]), ("put", "b", [2])]
+    again = [("remove", "a"), ("put", "a", [1])]
+    harness = KeyedHarness(Writer(), key_by=lambda e: e.key)
+    harness.process([Element(0, put, False)])
+    harness.process([Element(0, again, False)])
+    assert list(harness.state("entries")[0]) == ["b", "a"]
+    harness.process([Element(0, [("put", "c", None), *again], False)])
+    assert list(harness.state("entries")[0]) == ["b", "c", "a"]
