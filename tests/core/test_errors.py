@@ -1,0 +1,61 @@
+"""Errors: one root, and the tree in the docstring is the tree of the classes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+from state_engine.core import errors
+
+
+def test_the_docstring_draws_the_classes() -> None:
+    drawn: dict[str, str] = {}
+    stack: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"^((?:[│ ] {3})*)(?:[├└]── )?([A-Z]\w+Error)\b", line)
+        if found:
+            depth = len(found.group(1)) // 4 + (1 if "──" in line else 0)
+            stack[depth:] = [found.group(2)]
+            drawn[found.group(2)] = stack[depth - 1] if depth else "Exception"
+    classes = {
+        name: cls.__mro__[1].__name__
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if cls.__module__ == errors.__name__
+    }
+    assert drawn == classes
+
+
+def test_configuration_errors_are_what_python_would_raise() -> None:
+    assert issubclass(errors.ConfigurationError, ValueError)
+    assert issubclass(errors.ValueTypeError, TypeError)
+
+
+def test_a_user_function_error_tells_all_that_is_known() -> None:
+    error = errors.UserFunctionError(
+        job="j",
+        operator="o",
+        cause="ValueError: bad",
+        key="'k'",
+        position="source 's', f, row 3",
+        traceback_text="TB",
+    )
+    text = str(error)
+    for part in (
+        "job 'j'",
+        "operator 'o'",
+        "key 'k'",
+        "source 's', f, row 3",
+        "ValueError: bad",
+        "dead_letter",
+        "TB",
+    ):
+        assert part in text
+    assert "Nothing of this micro-batch was committed" in text
+    assert (error.job, error.operator, error.key, error.position) == ("j", "o", "'k'", "source 's', f, row 3")
+
+
+def test_errors_other_than_of_user_functions_can_be_pickled() -> None:
+    for name, cls in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(cls, errors.StatelakeError) and cls is not errors.UserFunctionError:
+            assert str(pickle.loads(pickle.dumps(cls("text")))) == "text", name
