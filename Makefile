@@ -19,7 +19,7 @@ help: ## list the targets
 setup: $(READY) ## create .venv with the locked packages, find or make a Java, fetch Delta's jars
 
 demo: $(READY) ## feed a year of real flights through two stateful jobs by materialising Dagster assets
-	$(BIN)/statelake demo
+	$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest
@@ -36,7 +36,8 @@ check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster defi
 
 ui: $(READY) ## open the assets in Dagster's web interface
 	mkdir -p .dagster
-	DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/dg dev
+	test -f .dagster/dagster.yaml || cp orchestration/dagster.yaml .dagster/
+	DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1
 
 bench: $(READY) ## compare with Spark's transformWithState on the reference workload
 	$(BIN)/python -m benchmarks

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import dagster as dg
+from pydantic import Field
 
 from jobs import RegisteredJob
 from orchestration.lib.metadata import checkpoint_metadata, run_metadata, sink_metadata, state_metadata
@@ -21,15 +22,16 @@ DATA_VERSION_TAG = "dagster/data_version"
 
 
 class MicroBatchConfig(dg.Config):
-    """What a run may be told; nothing has to be.
+    """What a run may be told; nothing has to be."""
 
-    Attributes:
-        max_batches: stop after so many micro-batches; None: go on until the sources have nothing new.
-        parameters: what functions get from ``RuntimeContext.get_job_parameter``.
-    """
-
-    max_batches: int | None = None
-    parameters: dict[str, str] = {}
+    max_batches: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stop after so many micro-batches; by default, when there is nothing new.",
+    )
+    parameters: dict[str, str] = Field(
+        default={}, description="What functions get from RuntimeContext.get_job_parameter."
+    )
 
 
 @dataclass
@@ -57,7 +59,7 @@ class _Progress:
         """Log the last batch, which turned out not to be the run's result."""
         if self.last is None:
             return
-        row, self.last = self.rows[-1], self.last
+        row = self.rows[-1]
         self.context.log_event(
             dg.AssetMaterialization(
                 checkpoint_key(self.job),
