@@ -17,11 +17,12 @@ from state_engine.runtime.job import DataStream, KeyedStream, StatefulJob
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
+from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
 
 __all__ = [
     # jobs
-    "StatefulJob", "DataStream", "KeyedStream", "FileSource", "DeltaSink", "FileSink",
+    "StatefulJob", "DataStream", "KeyedStream", "FileSource", "DeltaSource", "DeltaSink", "FileSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions

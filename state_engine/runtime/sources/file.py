@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -204,7 +204,7 @@ class FileSource(Source):
         if isinstance(self.schema, StructType):
             return self.schema
         if isinstance(self.schema, str):
-            return StructType.fromDDL(self.schema)
+            return cast(StructType, StructType.fromDDL(self.schema))
         at = open_location(first)
         with pq.ParquetFile(at.path, filesystem=at.fs) as file:
             return StructType.fromJson(spark_schema(_readable(file.schema_arrow)))

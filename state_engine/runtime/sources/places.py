@@ -57,7 +57,14 @@ def _file_place(uris: Sequence[str]) -> Column:
         hashes = [hash_string(s[i]) for i in range(len(spellings[0])) for s in spellings]
         place = F.array_position(F.lit(hashes), path_hash)
         return F.when(place == 0, unknown).otherwise((place - 1) % len(uris))
-    found = _search(path_hash, sorted((hash_string(s), i) for i, both in enumerate(spellings) for s in both))
+    # every leaf of the search takes round trips to the JVM: one spelling a file, made on the scan's side
+    if len(spellings[0]) > 1:
+        path_hash = F.xxhash64(
+            F.when(path.startswith("file:///"), F.concat(F.lit("file:"), F.substr(path, F.lit(8)))).otherwise(
+                path
+            )
+        )
+    found = _search(path_hash, sorted((hash_string(s[-1]), i) for i, s in enumerate(spellings)))
     return F.coalesce(found, unknown)
 
 
