@@ -1,0 +1,258 @@
+"""Changelog files: what is written for a batch and folded for the next is what a plain dict would hold."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.backends.delta.changelog import ListedFile, TouchedState, changelog_table
+from state_engine.backends.files import write_parquet
+from state_engine.core.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.keys import key_hash
+from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+
+KEY = KeySchema(("k", "part"), (pa.int64(), pa.string()))
+"""Keys are pairs, so that different ones may well have one hash."""
+
+VALUE = ValueStateDescriptor("value", list[int])
+LIST = ListStateDescriptor("list", str)
+MAP = MapStateDescriptor("map", str, int)
+STATES: dict[str, StateDescriptor] = {d.name: d for d in (VALUE, LIST, MAP)}
+Entries = dict[str, dict[Any, Any]]
+
+KEYS = st.tuples(st.integers(0, 3), st.sampled_from([None, "a", "b"]))
+_TEXT = st.text("aé", max_size=2)
+_STORED: dict[str, st.SearchStrategy[Any]] = {
+    "value": st.lists(st.none() | st.integers(-5, 5), max_size=2),
+    "list": st.lists(_TEXT, min_size=1, max_size=3),
+    "map": st.dictionaries(_TEXT, st.none() | st.integers(-5, 5), min_size=1, max_size=3),
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[dict[str, dict[Any, Any]]]:
+    """Per batch and state, what becomes of some keys: their new entry (None: nothing is stored any more)."""
+    made = []
+    for _ in range(draw(st.integers(1, 4))):
+        batch = {}
+        for name, stored in _STORED.items():
+            batch[name] = draw(st.dictionaries(KEYS, st.none() | stored | st.just("add"), max_size=4))
+        made.append(batch)
+    return made
+
+
+class Log:
+    """Writes batches as files, as a subtask does, and loads them back."""
+
+    def __init__(self, directory: Path, hash_of: Any = key_hash) -> None:
+        self.directory, self.hash_of = directory, hash_of
+        self.files: list[ListedFile] = []
+
+    def load(self, keys: set[Any]) -> Entries:
+        touched = np.array(sorted(self.hash_of(k) for k in keys), np.int64)
+        state = TouchedState(self.files, touched, KEY, keys.__contains__)
+        return {name: state.load(d) for name, d in STATES.items()}
+
+    def write(self, changes: list[tuple[StateDescriptor, list[Change]]]) -> pa.Table | None:
+        keys = list({c.key for _, found in changes for c in found})
+        table = changelog_table(
+            changes,
+            key_type=KEY.storage,
+            index_of={k: i for i, k in enumerate(keys)},
+            keys=pa.array([{"k": k, "part": part} for k, part in keys], KEY.storage),
+            hashes=np.array([self.hash_of(k) for k in keys], np.int64),
+            max_parallelism=128,
+        )
+        if table is not None:
+            uri = f"file://{self.directory}/{len(self.files)}.parquet"
+            write_parquet(table, uri)
+            self.files.append(ListedFile(uri, table.num_rows))
+        return table
+
+
+def apply(table: StateTable, key: Any, new: Any) -> None:
+    """What handles do to the working copy."""
+    old = table.entries.get(key)
+    if new == "add":
+        match table.descriptor.kind, old:
+            case "list", list():
+                old.append("+")
+            case "list", None:
+                table.entries[key] = ["+"]
+            case "map", dict():
+                old["+"] = 1
+            case _:
+                return
+    elif new is None:
+        table.entries.pop(key, None)
+    elif table.descriptor.kind == "map" and old is not None:
+        for gone in set(old) - set(new):
+            del old[gone]
+        old.update(new)
+    else:
+        table.entries[key] = new
+
+
+def replay(found: list[dict[str, dict[Any, Any]]], hash_of: Any) -> None:
+    """Run batches through files, comparing with a model after each."""
+    model: Entries = {name: {} for name in STATES}
+    with tempfile.TemporaryDirectory() as directory:
+        log = Log(Path(directory), hash_of)
+        for batch in found:
+            keys = {k for wanted in batch.values() for k in wanted}
+            loaded = log.load(keys)
+            assert loaded == {n: {k: v for k, v in model[n].items() if k in keys} for n in STATES}
+            changes = []
+            for name, descriptor in STATES.items():
+                table = StateTable(descriptor, loaded[name])
+                for key, new in batch[name].items():
+                    apply(table, key, new)
+                changes.append((descriptor, list(table.changes())))
+                for key in keys:
+                    model[name].pop(key, None)
+                model[name] |= {k: _copy(v) for k, v in table.entries.items()}
+            log.write(changes)
+        everything = {k for name in STATES for k in model[name]}
+        assert log.load(everything) == model
+
+
+def _copy(stored: Any) -> Any:
+    return type(stored)(stored)
+
+
+@settings(max_examples=25)
+@given(found=batches())
+def test_files_fold_to_what_a_dict_would_hold(found: list[dict[str, dict[Any, Any]]]) -> None:
+    replay(found, key_hash)
+
+
+@settings(max_examples=25)
+@given(found=batches(), spread=st.sampled_from([1, 2]))
+def test_keys_with_one_hash_are_kept_apart(found: list[dict[str, dict[Any, Any]]], spread: int) -> None:
+    """The hash only narrows: with one or two hashes for all keys everything is still right."""
+    replay(found, lambda key: key[0] % spread)
+
+
+def test_real_keys_share_a_hash_and_are_two() -> None:
+    assert key_hash((1, None)) == key_hash((None, 1)) == key_hash((1,))
+
+
+def changes_of(
+    *found: Change, descriptor: StateDescriptor = VALUE
+) -> list[tuple[StateDescriptor, list[Change]]]:
+    return [(descriptor, list(found))]
+
+
+def test_a_key_that_is_not_touched_is_not_loaded(tmp_path: Path) -> None:
+    log = Log(tmp_path, lambda key: 7)
+    log.write(changes_of(Change((1, "a"), PUT, [1]), Change((2, "a"), PUT, [2])))
+    assert log.load({(2, "a")})["value"] == {(2, "a"): [2]}
+    assert log.load({(3, None)})["value"] == {}
+    assert log.load(set()) == {"value": {}, "list": {}, "map": {}}
+
+
+def test_nothing_changed_is_no_file(tmp_path: Path) -> None:
+    assert Log(tmp_path).write([(VALUE, []), (MAP, [])]) is None
+
+
+def test_rows_are_sorted_and_clear_comes_first(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    keys = [(n, None) for n in range(50)]
+    wanted: list[tuple[StateDescriptor, list[Change]]] = [
+        (VALUE, [Change(k, PUT, [k[0]]) for k in keys]),
+        (LIST, [c for k in keys for c in (Change(k, CLEAR, None), Change(k, APPEND, ["x"]))]),
+        (
+            MAP,
+            [
+                c
+                for k in keys
+                for c in (Change(k, CLEAR, None), Change(k, PUT, ("a", 1)), Change(k, PUT, ("b", None)))
+            ],
+        ),
+    ]
+    table = log.write(wanted)
+    assert table is not None
+    table.validate(full=True)
+    place = list(zip(table["key_group"].to_pylist(), table["key_hash"].to_pylist(), strict=True))
+    assert place == sorted(place)
+    assert all(group == h % 128 for group, h in place)
+    rows: dict[tuple[Any, str], list[str]] = {}
+    for row in table.to_pylist():
+        rows.setdefault((row["key"]["k"], row["state"]), []).append(row["op"])
+        # a state's column is filled in its own rows only
+        assert [c for c in ("value", "list", "map") if row[f"v_{c}"] is not None] in ([row["state"]], [])
+    assert set(map(tuple, rows.values())) == {(PUT,), (CLEAR, APPEND), (CLEAR, PUT, PUT)}
+    assert list(log.load({(3, None)})["map"][(3, None)]) == ["a", "b"]
+
+
+def test_columns_are_native_types(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write([(VALUE, [Change((1, "a"), PUT, [1])]), (MAP, [Change((1, "a"), DELETE, ("x", None))])])
+    schema = pq.read_schema(tmp_path / "0.parquet")
+    assert schema.field("key").type == pa.struct([("k", pa.int64()), ("part", pa.string())])
+    assert schema.field("v_value").type == pa.list_(pa.field("element", pa.int64()))
+    assert schema.field("v_map").type == pa.struct([("key", pa.string()), ("value", pa.int64())])
+    assert "v_list" not in schema.names  # no row of it in this file
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write(changes_of(Change((1, "a"), PUT, [1])))
+    (tmp_path / "0.parquet").unlink()
+    with pytest.raises(MissingFilesError, match=r"0\.parquet is listed by a checkpoint and does not exist"):
+        log.load({(1, "a")})
+
+
+def test_a_file_with_other_rows_is_told_even_where_no_key_is_touched(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write(changes_of(Change((1, "a"), PUT, [1]), Change((2, "a"), PUT, [1])))
+    log.files[0] = ListedFile(log.files[0].uri, 3)
+    with pytest.raises(MissingFilesError, match="has 2 rows, its checkpoint recorded 3"):
+        log.load({(9, "z")})
+
+
+def test_a_state_is_read_from_files_that_are_older_than_it(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write(changes_of(Change((1, "a"), PUT, [1])))
+    log.write([(MAP, [Change((1, "a"), PUT, ("x", 1))])])
+    assert log.load({(1, "a")}) == {"value": {(1, "a"): [1]}, "list": {}, "map": {(1, "a"): {"x": 1}}}
+
+
+ALL_TYPES: Mapping[str, tuple[Any, Any]] = {
+    "tinyint": ("tinyint", -5),
+    "float": ("float", 0.5),
+    "decimal": ("decimal(5,2)", None),
+    "struct": ("a bigint, b array<string>", (1, ["x", None])),
+    "dict": (dict[str, list[int]], {"a": [1], "b": None}),
+}
+
+
+@pytest.mark.parametrize("name", ALL_TYPES)
+def test_values_come_back_as_declared(tmp_path: Path, name: str) -> None:
+    from decimal import Decimal
+
+    declared, value = ALL_TYPES[name]
+    descriptor = ValueStateDescriptor("value", declared)
+    value = descriptor.value_type.normalise(Decimal("1.50") if value is None else value)
+    log = Log(tmp_path)
+    log.write([(descriptor, [Change((1, "a"), PUT, value), Change((2, "a"), DELETE, None)])])
+    touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
+    found = TouchedState(log.files, touched, KEY, lambda k: True).load(descriptor)
+    assert found == {(1, "a"): value}
+    assert type(found[(1, "a")]) is type(value)
