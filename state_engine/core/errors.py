@@ -1,10 +1,11 @@
 """Every error that Statelake raises, under one root; each class is named for what the caller does next.
 
 StatelakeError
-├── ConfigurationError        the job is written wrongly: change its code
+├── ConfigurationError        the job, a call or a setting is written wrongly: change it
 │   ├── InvalidNameError      a job, operator, state, source or sink name is not ``[a-z][a-z0-9_]*``
 │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
 │   └── ValueTypeError        a value does not have the type that was declared for it
+├── SetupError                something outside of the job is missing: Java, Delta's jars, a fitting Spark session
 ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
@@ -42,6 +43,10 @@ class InvalidKeyError(ConfigurationError):
 
 class ValueTypeError(ConfigurationError, TypeError):
     """A value does not have the declared type, or does not fit into it."""
+
+
+class SetupError(StatelakeError):
+    """Something outside of the job is missing: Java, Delta's jars, a fitting Spark session. Says what to do."""
 
 
 class StateAccessError(StatelakeError):

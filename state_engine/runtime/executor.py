@@ -201,7 +201,8 @@ class GraphExecutor:
         )
         reports = self._run_subtasks(routed, spec, batch)
         self._collect(operator, frame, reports, done)
-        frames[id(operator)] = self._output_frame(operator, frame, columns.order, reports)
+        if spec.exchange:
+            frames[id(operator)] = self._output_frame(operator, frame, columns.order, reports)
 
     def _run_subtasks(self, routed: DataFrame, spec: SubtaskSpec, batch: BatchContext) -> list[SubtaskReport]:
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, operator {spec.uid}"
@@ -283,8 +284,6 @@ class GraphExecutor:
     ) -> StreamFrame:
         pairs = [tuple(f.path for f in r.exchange) for r in reports if r.exchange]
         hidden = tuple(order_name(i) for i in range(len(order) + 1))
-        if not self._is_read(operator):
-            return StreamFrame(self._spark.range(0), (), (), None, None)
         fields = list(operator.output_type.arrow)
         types = _order_types(pairs, [*hidden, *([EVENT_TIME] if frame.event_time else [])])
         schema = pa.schema([*fields, *types])

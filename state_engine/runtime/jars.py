@@ -20,8 +20,9 @@ from pathlib import Path
 
 import platformdirs
 
+from state_engine.core.errors import SetupError
 from state_engine.runtime import trust
-from state_engine.runtime.java import JavaHome, SetupError, find_java_home
+from state_engine.runtime.java import JavaHome, find_java_home
 
 DELTA_VERSION = "4.4.0"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import SetupError
 
 MINIMUM_VERSION = 17
 
@@ -37,10 +37,6 @@ INSTALL_PATTERNS: tuple[str, ...] = (
     "~/.sdkman/candidates/java/*",
     "~/.jdks/*",
 )
-
-
-class SetupError(StatelakeError):
-    """Something outside of the job is missing: Java, Delta's jars, a fitting Spark session. Says what to do."""
 
 
 class JavaNotFoundError(SetupError):

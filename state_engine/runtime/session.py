@@ -20,8 +20,9 @@ from py4j.java_gateway import JavaPackage
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from state_engine.core.errors import SetupError
 from state_engine.runtime.jars import DELTA_VERSION, delta_jars
-from state_engine.runtime.java import SetupError, find_java_home
+from state_engine.runtime.java import find_java_home
 from state_engine.runtime.settings import SparkSettings, load_settings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
