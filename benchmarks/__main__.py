@@ -38,7 +38,7 @@ def run(
     small: list[comparison.Series] = []
     inside = [name for name in comparison.NAMES if name in chosen]
     flinks = [name for name in flink.NAMES if name in chosen] if flink.available() else []
-    steps = (2 * VERIFY_BATCHES + len(inside) * plan.batches if inside else 0) + flink.steps(flinks)
+    steps = len(inside) * (VERIFY_BATCHES + plan.batches) + flink.steps(flinks)
     with _progress(console) as bar:
         task = bar.add_task("starting Spark", total=steps)
 
@@ -49,7 +49,7 @@ def run(
             with comparison.spark_application() as spark:
                 try:
                     comparison.verify(
-                        spark, events=VERIFY_EVENTS, keys=VERIFY_KEYS, batches=VERIFY_BATCHES,
+                        spark, events=VERIFY_EVENTS, keys=VERIFY_KEYS, batches=VERIFY_BATCHES, only=inside,
                         done=lambda name: done(f"equal results? {name}"),
                     )  # fmt: skip
                 except UnequalResultsError as error:

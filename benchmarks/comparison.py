@@ -110,8 +110,16 @@ def _jvm_silent() -> Iterator[None]:
         os.close(kept)
 
 
-def verify(spark: SparkSession, *, events: int, keys: int, batches: int = 3, done: Progress = print) -> None:
-    """Run all contenders over the same small batches; compare with each other and with what must come out.
+def verify(
+    spark: SparkSession,
+    *,
+    events: int,
+    keys: int,
+    batches: int = 3,
+    only: Sequence[str] = NAMES,
+    done: Progress = print,
+) -> None:
+    """Run contenders over the same small batches and compare each of them with what must come out.
 
     Raises:
         UnequalResultsError: an output or a state differs; the message shows where.
@@ -119,12 +127,7 @@ def verify(spark: SparkSession, *, events: int, keys: int, batches: int = 3, don
     workload = Workload(keys)
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
         feed = Feed(workload, Path(name) / "feed")
-        contenders: list[Contender] = [
-            Statelake(spark, Path(name) / "statelake"),
-            TransformWithState(spark.newSession(), Path(name) / "tws", keep_outputs=True),
-        ]
-        for contender in contenders:
-            stack.callback(contender.close)
+        contenders = _start(spark, Path(name), only, stack, keep_outputs=True)
         for _ in range(batches):
             batch = feed.write(events)
             for contender in contenders:
@@ -157,17 +160,27 @@ def compare(
     """Full batches, then small ones while the state of all keys is there; warm, contenders in turn."""
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
         feed = Feed(Workload(plan.keys), Path(name) / "feed")
-        contenders: list[Contender] = []
-        if Statelake.name in only:
-            contenders.append(Statelake(spark, Path(name) / "statelake"))
-        if TransformWithState.name in only:
-            contenders.append(TransformWithState(spark.newSession(), Path(name) / "tws"))
-        for contender in contenders:
-            stack.callback(contender.close)
+        contenders = _start(spark, Path(name), only, stack, keep_outputs=False)
         return (
             _alternate(contenders, feed, plan.events, plan, done),
             _alternate(contenders, feed, SMALL_BATCH, plan, done),
         )
+
+
+def _start(
+    spark: SparkSession, directory: Path, only: Sequence[str], stack: ExitStack, *, keep_outputs: bool
+) -> list[Contender]:
+    """The contenders that were asked for, closed when the stack is."""
+    contenders: list[Contender] = []
+    if Statelake.name in only:
+        contenders.append(Statelake(spark, directory / "statelake"))
+    if TransformWithState.name in only:
+        # A session of its own in the same application: its own options, but the same JVM, cores and memory.
+        session = spark.newSession()
+        contenders.append(TransformWithState(session, directory / "tws", keep_outputs=keep_outputs))
+    for contender in contenders:
+        stack.callback(contender.close)
+    return contenders
 
 
 def _alternate(

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="import-not-found"
 """Runs one Flink job on the reference workload and prints the seconds that it took.
 
 Needs PyFlink, which cannot share an environment with PySpark: ``benchmarks.flink`` starts this file with the Python
