@@ -33,6 +33,7 @@ from state_engine.runtime.reports import OperatorReport
 from state_engine.runtime.routing import Router, order_name
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.sources.base import Slice
+from state_engine.runtime.sources.failures import reading
 from state_engine.runtime.subtask import (
     REPORT_SCHEMA,
     StateFile,
@@ -206,7 +207,8 @@ class GraphExecutor:
 
     def _run_subtasks(self, routed: DataFrame, spec: SubtaskSpec, batch: BatchContext) -> list[SubtaskReport]:
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, operator {spec.uid}"
-        with execution(self._spark, label):
+        into = f"operator '{spec.uid}'"
+        with execution(self._spark, label), reading(spec.source, job=self._job.name, into=into):
             rows = routed.mapInArrow(subtask_runner(spec), REPORT_SCHEMA).collect()
         reports = sorted((SubtaskReport.from_json(r["report"]) for r in rows), key=lambda r: r.subtask)
         for report in reports:
@@ -307,7 +309,9 @@ class GraphExecutor:
         target = done.targets[sink.name] = self._prepare_sink(
             sink, pa.schema(list(declared.arrow)), batch.write_id
         )
-        with execution(self._spark, f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}"):
+        label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}"
+        into = f"sink '{sink.name}'"
+        with execution(self._spark, label), reading(frame.source, job=self._job.name, into=into):
             found = rows.mapInArrow(_sink_writer(target, batch.write_id), REPORT_SCHEMA).collect()
         files = [DataFile(**_json(r["report"])) for r in found]
         done.sinks.setdefault(sink.name, []).extend(files)

@@ -2,7 +2,8 @@
 
 Remembers every consumed file by path, size and time of change; a consumed file that changed is an error by default.
 Parquet files may be cut inside (``max_rows_per_batch``); CSV and JSON files, whose rows have no index, are consumed
-whole. Plays the part of Flink's ``FileSource`` and of Spark's file stream source.
+whole; the number of such a row only orders the rows of its file. Plays the part of Flink's ``FileSource`` and of
+Spark's file stream source.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from state_engine.runtime.sources.base import (
 from state_engine.runtime.sources.places import place_columns
 
 REFUSED_TEXT = "_statelake_corrupt"
+_SCHEMA = "#schema"
+"""Ends the name of the element that holds a schema taken from a file; no path of a file has this character."""
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""What a session may say otherwise: rows would be lost without a word."""
 _GLOB = set("*?[]{}\\%#")
 
 
@@ -55,12 +60,21 @@ class FileRange:
 
 
 @dataclass(frozen=True)
+class FileSlice:
+    """What ``read`` needs."""
+
+    ranges: list[FileRange]
+    schema: StructType
+
+
+@dataclass(frozen=True)
 class FileSource(Source):
     """Reads Parquet, CSV or JSON files as they arrive.
 
     Args:
         path: a directory (searched through) or one file; local path or URI.
-        schema: DDL text or a Spark StructType. May be left out for Parquet: the first file's is taken.
+        schema: DDL text or a Spark StructType. May be left out for Parquet: the schema of the first file that was
+            ever read is taken. A column that a file does not have is null.
         format: ``parquet``, ``csv`` or ``json``.
         pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read.
         max_rows_per_batch: bound of rows in a batch (Parquet only).
@@ -103,28 +117,35 @@ class FileSource(Source):
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         found = self._list()
         consumed = {e["split"]: e["position"] for e in elements}
+        recorded = consumed.pop(self.path + _SCHEMA, None)
         ranges = self._next_ranges(found, consumed)
         if not ranges:
             return None
         appended = [r.element() for r in ranges]
+        if recorded is not None and self.schema is None:
+            schema = StructType.fromJson(recorded)
+        else:
+            schema = self._spark_schema(ranges[0].uri)
+            if self.schema is None:  # later files must not change it, or results would depend on the cuts
+                appended.append({"split": self.path + _SCHEMA, "position": schema.jsonValue()})
         return Slice(
             elements=appended,
             position_from=_summary(elements),
             position_to=_summary([*elements, *appended]),
             labels=[r.uri for r in ranges],
-            detail=ranges,
+            detail=FileSlice(ranges, schema),
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
-        ranges: list[FileRange] = part.detail
-        schema = self._spark_schema(ranges[0].uri)
+        wanted: FileSlice = part.detail
+        ranges, schema = wanted.ranges, wanted.schema
         if self.format == "parquet":
             return SourceFrame(self._read_parquet(spark, ranges, schema))
         kept = StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
         # all columns must be parsed, or a bad value in an unused one would go unseen
-        reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode)
+        reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode, **_STRICT)
         frame = reader.option("columnPruning", "false").load([r.uri for r in ranges])
         frame = frame.select("*", *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
         if not keep_refused:
@@ -134,13 +155,16 @@ class FileSource(Source):
         return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
 
     def confirm(self, part: Slice) -> None:
-        for one in part.detail:
+        for one in part.detail.ranges:
             info = open_location(one.uri).info()
             if info.type != pafs.FileType.File or (info.size, _mtime_ms(info)) != (one.size, one.mtime_ms):
                 self._changed(one.uri, "while it was being read")
 
+    def empty_position(self) -> str:
+        return _summary([])
+
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
-        frame = spark.read.schema(schema).options(**self.options).parquet(*[r.uri for r in ranges])
+        frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])
         frame = frame.select("*", *place_columns([r.uri for r in ranges], F.col("_metadata.row_index")))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
         for place, one in cuts:
@@ -156,7 +180,9 @@ class FileSource(Source):
         prefix = "file://" if is_local(self.path) else self.path.split("://")[0] + "://"
         info = at.info()
         if info.type == pafs.FileType.NotFound:
-            return []
+            if is_local(self.path):
+                raise SourceError(f"{self.path} does not exist: check the path, or make the directory first")
+            return []  # an object store has no empty directories
         if info.type == pafs.FileType.File:
             infos = [info]
         else:
@@ -179,6 +205,10 @@ class FileSource(Source):
         return sorted(found)
 
     def _next_ranges(self, found: list[tuple[str, int, int]], consumed: Mapping[str, Any]) -> list[FileRange]:
+        there = {uri for uri, _, _ in found}
+        for uri, known in consumed.items():
+            if known["end"] is not None and uri not in there and self.on_change == "fail":
+                self._changed(uri, "before it was read to its end")
         pending = []
         for uri, size, mtime_ms in found:
             known = consumed.get(uri)
@@ -248,7 +278,7 @@ def _readable(schema: Any) -> Any:
 
 
 def _summary(elements: Sequence[Element]) -> str:
-    files = {e["split"]: e["position"]["end"] for e in elements}
+    files = {e["split"]: e["position"]["end"] for e in elements if not e["split"].endswith(_SCHEMA)}
     partial = {u: end for u, end in files.items() if end is not None}
     return summary(elements, files=len(files), **({"inside": partial} if partial else {}))
 
