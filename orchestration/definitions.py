@@ -14,7 +14,10 @@ def build(settings: Settings) -> dg.Definitions:
     """All definitions for these settings."""
     parts = [resources.definitions(settings)]
     for registered in load_jobs(settings):
-        parts += [checkpointing.definitions(registered, settings), automation.definitions(registered)]
+        parts += [
+            checkpointing.definitions(registered, settings),
+            automation.definitions(registered, settings),
+        ]
     return dg.Definitions.merge(*parts)
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.naming import checkpoint_key
+from orchestration.lib.factory import asset_specs
+from state_engine.runtime.settings import Settings
 
 
-def definitions(registered: RegisteredJob) -> dg.Definitions:
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
     """The Dagster job, named like the registered one, and its schedule."""
     name = registered.job.name
     job = dg.define_asset_job(
         name,
-        # The multi-asset is one transaction: naming one of its assets would leave the others out of the selection.
-        selection=dg.AssetSelection.assets(checkpoint_key(name)).required_multi_asset_neighbors(),
+        selection=dg.AssetSelection.assets(*(spec.key for spec in asset_specs(registered, settings))),
         description=f"Run micro-batches of {name} until its sources have nothing new.",
         executor_def=dg.in_process_executor,
     )

@@ -1,7 +1,8 @@
 """From a registered job to Dagster's assets: one multi-asset a job, because a micro-batch is one transaction.
 
-Its checkpoint, its sinks and its keyed states appear together or not at all, so none can be materialised alone, and
-none turns green without a commit. Sources are shown as external assets.
+Its checkpoint, its sinks and its keyed states change together or not at all. Whichever of them is selected, the whole
+micro-batch runs and all of them get their new version; none turns green without a commit. Sources are shown as
+external assets.
 """
 
 # No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
@@ -24,17 +25,19 @@ from state_engine.runtime.settings import Settings
 def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.AssetsDefinition:
     """The multi-asset of a job: materialising it runs micro-batches until the sources have nothing new."""
     job = registered.job
+    specs = asset_specs(registered, settings)
+    keys = {spec.key for spec in specs}
 
     @dg.multi_asset(
         name=f"{job.name}_micro_batches",
-        specs=asset_specs(registered, settings),
+        specs=specs,
         description=text_of(registered.description) or f"Runs the job {job.name}.",
-        can_subset=False,
+        can_subset=True,
     )
     def micro_batches(
         context: dg.AssetExecutionContext, config: MicroBatchConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from run_micro_batches(context, config, registered, state_engine.engine())
+        yield from run_micro_batches(context, config, registered, state_engine.engine(), declared=keys)
 
     return micro_batches
 

@@ -7,7 +7,7 @@ it (or a failure), and the last one is the run's result. Until then a line in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import dagster as dg
@@ -76,7 +76,14 @@ def run_micro_batches(
     registered: RegisteredJob,
     engine: StateEngine,
 ) -> Iterator[dg.MaterializeResult[None]]:
-    """Run a job and yield one result for each of its assets; none where the sources had nothing new.
+    """Run a job and yield one result for each selected asset; none where the sources had nothing new.
+
+    Args:
+        context: of the run.
+        config: what the run was told.
+        registered: the job.
+        engine: runs it.
+        declared: all assets of the job; those that were not selected are reported as well.
 
     Raises:
         StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
@@ -98,18 +105,18 @@ def run_micro_batches(
     if not report.batches and not report.settled:
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
         return
-    yield from _results(context, engine, report, progress)
+    yield from _results(progress, report, declared)
 
 
 def _results(
-    context: dg.AssetExecutionContext, engine: StateEngine, report: RunReport, progress: _Progress
+    progress: _Progress, report: RunReport, declared: Collection[dg.AssetKey]
 ) -> Iterator[dg.MaterializeResult[None]]:
     """The head first, then everything that follows from it, all with the head's id as their data version."""
-    recorded = {row.checkpoint_id: row for row in engine.checkpoints(report.job)}
+    context = progress.context
+    recorded = {row.checkpoint_id: row for row in progress.engine.checkpoints(report.job)}
     published = [*(recorded[i] for i in report.settled), *progress.rows]
     head = published[-1]
     version = dg.DataVersion(str(head.checkpoint_id))
-    declared = context.assets_def.keys
     whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
     found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run}}
     for sink in head.sinks:
@@ -119,5 +126,8 @@ def _results(
             key = state_key(report.job, operator.uid, state.name)
             found[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
     for key, metadata in found.items():
-        if key in declared:
+        if key in context.selected_asset_keys:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
+        elif key in declared:  # it changed all the same: a micro-batch is whole, whatever was selected
+            tags = {DATA_VERSION_TAG: version.value}
+            context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags=tags))
