@@ -17,7 +17,8 @@ from pathlib import Path
 from benchmarks.workload import PARALLELISM, WINDOW
 from state_engine.runtime.java import find_java_home
 
-PYTHON = Path(__file__).parents[1] / ".venv-flink" / "bin" / "python"
+_ENVIRONMENT = Path(__file__).parents[1] / ".venv-flink"
+_PYTHON = _ENVIRONMENT / "bin" / "python"
 _PROGRAM = Path(__file__).with_name("flink_program.py")
 _TIMEOUT_S = 900
 
@@ -52,7 +53,7 @@ class FlinkError(Exception):
 
 def available() -> bool:
     """Whether the environment was set up."""
-    return PYTHON.exists()
+    return (_ENVIRONMENT / ".ready").exists()
 
 
 def steps(names: Sequence[str]) -> int:
@@ -63,14 +64,15 @@ def steps(names: Sequence[str]) -> int:
 def measure(name: str, *, events: int, keys: int, done: Callable[[str], None] = print) -> Rate:
     """Run a job twice and take the difference.
 
-    Keys shrink with the events, so that every key gets as many as in a full batch.
+    Keys shrink with the events, so that every key gets as many in the longer run as in a full batch, and PyFlink's
+    cache holds as little of them.
 
     Raises:
         FlinkError: the program failed, or took longer than a quarter of an hour.
     """
     peer, runs = _PEERS[name], []
     longer = max(int(events * peer.shares[1]), 10)
-    own_keys = min(keys, max(int(keys * peer.shares[0]), 1))
+    own_keys = min(keys, max(int(keys * peer.shares[1]), 1))
     for count in (max(int(events * peer.shares[0]), 5), longer):
         seconds = _run(name, count, own_keys)
         runs.append((count, seconds))
@@ -87,10 +89,10 @@ def measure(name: str, *, events: int, keys: int, done: Callable[[str], None] = 
 
 def _run(name: str, events: int, keys: int) -> float:
     java = find_java_home(environ=os.environ, explicit=None)
-    command = [str(PYTHON), str(_PROGRAM), name, *map(str, (events, keys, WINDOW, PARALLELISM))]
+    command = [str(_PYTHON), str(_PROGRAM), name, *map(str, (events, keys, WINDOW, PARALLELISM))]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     # Flink starts its workers with the first `python` on the path.
-    environment |= {"JAVA_HOME": str(java.path), "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"JAVA_HOME": str(java.path), "PATH": f"{_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
     try:
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
