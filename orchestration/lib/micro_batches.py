@@ -11,12 +11,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import dagster as dg
+from py4j.protocol import Py4JError
 from pydantic import Field
 
 from jobs import RegisteredJob
 from orchestration.lib.metadata import checkpoint_metadata, run_metadata, sink_metadata, state_metadata
 from orchestration.lib.naming import checkpoint_key, sink_key, state_key
 from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine
+from state_engine.core.errors import StatelakeError
 
 DATA_VERSION_TAG = "dagster/data_version"
 
@@ -57,17 +59,34 @@ class _Progress:
 
     def flush(self) -> None:
         """Log the last batch, which turned out not to be the run's result."""
-        if self.last is None:
-            return
-        row = self.rows[-1]
+        if self.last is not None:
+            self._log(self.rows[-1], self.last)
+            self.last = None
+
+    def failed(self) -> None:
+        """Log what was committed before a failure, also a checkpoint whose publishing failed."""
+        self.flush()
+        shown = {row.checkpoint_id for row in self.rows}
+        try:
+            for row in self.engine.checkpoints(self.job):
+                if row.requested_by == self.requester and row.checkpoint_id not in shown:
+                    self._log(row, None)
+        except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
+            self.context.log.warning(f"the checkpoints could not be looked at: {error}")
+
+    @property
+    def requester(self) -> str:
+        """What checkpoints of this run record as ``requested_by``."""
+        return f"dagster run {self.context.run.run_id}"
+
+    def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.context.log_event(
             dg.AssetMaterialization(
                 checkpoint_key(self.job),
-                metadata=dict(checkpoint_metadata(row, self.last)),
+                metadata=dict(checkpoint_metadata(row, batch)),
                 tags={DATA_VERSION_TAG: str(row.checkpoint_id)},
             )
         )
-        self.last = None
 
 
 def run_micro_batches(
@@ -75,6 +94,8 @@ def run_micro_batches(
     config: MicroBatchConfig,
     registered: RegisteredJob,
     engine: StateEngine,
+    *,
+    declared: Collection[dg.AssetKey],
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Run a job and yield one result for each selected asset; none where the sources had nothing new.
 
@@ -96,11 +117,11 @@ def run_micro_batches(
             job,
             max_batches=config.max_batches,
             parameters=config.parameters,
-            requested_by=f"dagster run {context.run_id}",
+            requested_by=progress.requester,
             on_batch=progress.batch,
         )
     except BaseException:
-        progress.flush()
+        progress.failed()
         raise
     if not report.batches and not report.settled:
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")

@@ -1,0 +1,189 @@
+"""The definitions as Dagster sees them: a snapshot of their names, and what loading them must not do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from orchestration.definitions import build
+from state_engine.core.errors import ConfigurationError
+from state_engine.runtime.settings import JobsSettings, Settings
+
+PROJECT = Path(__file__).parents[2]
+KEYS = {
+    "count_window_average": [
+        "count_window_average/checkpoint",
+        "count_window_average/sinks/averages",
+        "count_window_average/sources/pairs",
+        "count_window_average/state/count_window_average/window",
+    ],
+    "flights": [
+        "flights/checkpoint",
+        "flights/sinks/plane_delays",
+        "flights/sinks/route_ranking",
+        "flights/sources/flights",
+        "flights/state/plane_delays/airports",
+        "flights/state/plane_delays/last_flight",
+        "flights/state/plane_delays/recent_delays",
+        "flights/state/route_ranking/totals",
+    ],
+}
+
+
+def spec(defs: dg.Definitions, key: str) -> dg.AssetSpec:
+    return next(s for s in defs.resolve_all_asset_specs() if s.key.to_user_string() == key)
+
+
+def test_names_are_what_they_were(settings: Settings) -> None:
+    defs = build(settings)
+    found: dict[str, list[str]] = {}
+    for one in defs.resolve_all_asset_specs():
+        assert one.group_name is not None
+        found.setdefault(one.group_name, []).append(one.key.to_user_string())
+    assert {group: sorted(keys) for group, keys in found.items()} == KEYS
+    jobs = {job.name for job in defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
+    assert jobs == {"count_window_average", "flights"}
+    schedules = [s.name for s in defs.schedules or []]
+    assert sorted(schedules) == ["count_window_average_schedule", "flights_schedule"]
+
+
+def test_a_schedule_is_off_and_ticks_every_ten_minutes(settings: Settings) -> None:
+    schedule = build(settings).resolve_schedule_def("flights_schedule")
+    assert schedule.cron_schedule == "*/10 * * * *"
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert schedule.job_name == "flights"
+
+
+def test_one_multi_asset_a_job_and_none_of_it_is_empty(settings: Settings) -> None:
+    definitions = [a for a in build(settings).assets or [] if isinstance(a, dg.AssetsDefinition)]
+    assert sorted(a.op.name for a in definitions) == [
+        "count_window_average_micro_batches",
+        "flights_micro_batches",
+    ]
+    [flights] = [a for a in definitions if a.op.name == "flights_micro_batches"]
+    assert sorted(k.to_user_string() for k in flights.keys) == [
+        k for k in KEYS["flights"] if "/sources/" not in k
+    ]
+    # An output that is required would turn green in a tick that committed nothing.
+    assert not any(output.is_required for output in flights.op.output_defs)
+
+
+def test_a_job_runs_its_whole_multi_asset_in_one_process(settings: Settings) -> None:
+    job = build(settings).resolve_job_def("flights")
+    assert job.executor_def is dg.in_process_executor
+    selected = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+    assert selected == {k for k in KEYS["flights"] if "/sources/" not in k}
+
+
+def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None:
+    defs = build(settings)
+    sink = spec(defs, "flights/sinks/route_ranking")
+    columns = {c.name: c.type for c in sink.metadata["dagster/column_schema"].columns}
+    assert list(columns)[:3] == ["departed_at", "carrier", "flight"]
+    assert (columns["departed_at"], columns["mean_arr_delay"]) == ("timestamp", "double")
+    assert sink.metadata["dagster/uri"].endswith("/sinks/flights/route_ranking")
+    assert sink.description is not None
+    assert sink.description.startswith("Per route: running totals")
+    assert sink.kinds == {"deltalake", "pyspark"}
+    state = spec(defs, "flights/state/plane_delays/airports")
+    assert state.metadata["state_kind"] == "map"
+    assert state.metadata["stored_type"] == "struct<`key`: string, `value`: bigint>"
+    assert state.metadata["dagster/uri"].endswith("/state/flights/operators/plane_delays/changelog")
+    assert {d.asset_key.to_user_string() for d in state.deps} == {"flights/checkpoint"}
+    checkpoint = spec(defs, "flights/checkpoint")
+    assert {d.asset_key.to_user_string() for d in checkpoint.deps} == {"flights/sources/flights"}
+    assert checkpoint.code_version == state.code_version
+    assert len(checkpoint.code_version or "") == 12
+
+
+USERS_MODULE = '''
+from jobs import RegisteredJob
+from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StatefulJob, ValueStateDescriptor
+
+class Broken(KeyedProcessFunction):
+    """Wants something that is only there in a run."""
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+        raise OSError("no model here")
+
+def jobs(settings):
+    job = StatefulJob("mine", code_version="v7")
+    stream = job.source("rows", FileSource("/none", schema="k bigint"))
+    stream.key_by("k").process(Broken(), uid="broken", output_type="bigint").sink("out", DeltaSink("/none/out"))
+    return [RegisteredJob(job=job, cron="0 3 * * *")]
+'''
+
+
+def test_a_users_module_appears_and_a_function_that_cannot_open_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "my_statelake_jobs.py").write_text(USERS_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = JobsSettings(modules=["jobs", "my_statelake_jobs"])
+    defs = build(Settings(root=str(tmp_path / "state"), jobs=modules))
+    assert defs.resolve_schedule_def("mine_schedule").cron_schedule == "0 3 * * *"
+    assert spec(defs, "mine/checkpoint").code_version == "v7"
+    assert spec(defs, "mine/state/broken/seen").metadata["state_kind"] == "value"
+    assert "no model here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ({"modules": ["no_such_module"]}, "no module 'no_such_module'"),
+        ({"modules": ["jobs.flights_data"]}, "'jobs.flights_data' offers no jobs"),
+        ({"modules": ["jobs.flights", "jobs.flights"]}, "two jobs are named 'flights'"),
+        ({"parameters": {"flihgts": {}}}, "did you mean 'flights'"),
+        ({"parameters": {"flights": {"paralelism": 3}}}, "section jobs.parameters.flights: paralelism"),
+        ({"parameters": {"flights": {"cut": "week"}}}, "section jobs.parameters.flights: cut"),
+    ],
+)
+def test_wrong_settings_of_jobs_are_named(jobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build(Settings(jobs=JobsSettings.model_validate(jobs)))
+
+
+def test_parameters_of_the_settings_reach_the_job(tmp_path: Path) -> None:
+    given = {"flights": {"parallelism": 5, "sinks": str(tmp_path / "elsewhere"), "cut": "day"}}
+    defs = build(Settings(jobs=JobsSettings(parameters=given)))
+    assert spec(defs, "flights/checkpoint").metadata["parallelism"] == 5
+    uri = spec(defs, "flights/sinks/plane_delays").metadata["dagster/uri"]
+    assert uri == f"file://{tmp_path}/elsewhere/plane_delays"
+    assert "flights-by-day" in spec(defs, "flights/sources/flights").metadata["dagster/uri"]
+
+
+LOADING = """
+import json, sys, psutil
+from orchestration.definitions import defs
+defs.resolve_all_asset_specs()
+from pyspark import SparkContext
+print(json.dumps({
+    "assets": len(defs.resolve_all_asset_specs()),
+    "great_expectations": "great_expectations" in sys.modules,
+    "spark": SparkContext._active_spark_context is not None,
+    "gateway": SparkContext._gateway is not None,
+    "children": len(psutil.Process().children()),
+}))
+"""
+
+
+def test_loading_starts_no_spark_writes_nothing_and_imports_no_great_expectations(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT), "PATH": "/nonexistent", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("assets") == sum(map(len, KEYS.values()))
+    assert found == {"great_expectations": False, "spark": False, "gateway": False, "children": 0}
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,195 @@
+"""Runs through real Dagster and the real engine: events, data versions, metadata, ticks without anything new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from orchestration.definitions import build
+from orchestration.lib.micro_batches import DATA_VERSION_TAG
+from orchestration.lib.naming import checkpoint_key, sink_key, state_key
+from state_engine import StateEngine
+from state_engine.core.errors import UserFunctionError
+from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.runtime.settings import JobsSettings, Settings
+
+pytestmark = pytest.mark.spark
+
+JOB = "count_window_average"
+NODE = f"{JOB}_micro_batches"
+CHECKPOINT = checkpoint_key(JOB)
+AVERAGES = sink_key(JOB, "averages")
+WINDOW = state_key(JOB, JOB, "window")
+PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    parameters = {JOB: {"feed": str(tmp_path / "feed"), "max_rows_per_batch": 2, "parallelism": 1}}
+    arrive(tmp_path, "a", PAIRS)
+    modules = ["jobs.count_window_average"]
+    return Settings(root=str(tmp_path / "state"), jobs=JobsSettings(modules=modules, parameters=parameters))
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as one:
+        yield one
+
+
+def arrive(tmp_path: Path, name: str, pairs: list[tuple[int, int]]) -> None:
+    (tmp_path / "feed").mkdir(exist_ok=True)
+    keys, values = zip(*pairs, strict=True)
+    pq.write_table(pa.table({"key": keys, "value": values}), tmp_path / "feed" / f"{name}.parquet")
+
+
+def tick(
+    settings: Settings, instance: dg.DagsterInstance, *, raise_on_error: bool = True, **config: Any
+) -> dg.ExecuteInProcessResult:
+    job = build(settings).resolve_job_def(JOB)
+    run_config = {
+        "ops": {NODE: {"config": config}},
+        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+    }
+    return job.execute_in_process(instance=instance, run_config=run_config, raise_on_error=raise_on_error)
+
+
+def events(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
+    """Oldest first."""
+    records = instance.fetch_materializations(key, limit=100, ascending=True).records
+    return [r.asset_materialization for r in records if r.asset_materialization is not None]
+
+
+def versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[str]:
+    return [(event.tags or {})[DATA_VERSION_TAG] for event in events(instance, key)]
+
+
+def shown(event: dg.AssetMaterialization) -> dict[str, Any]:
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def averages(settings: Settings) -> list[tuple[int, int]]:
+    table = DeltaTable(str(Path(settings.root).parent / "sinks" / JOB)).to_pyarrow_table()
+    return sorted(zip(*table.to_pydict().values(), strict=True))
+
+
+def test_every_micro_batch_is_one_version_and_an_empty_tick_is_none(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    first = tick(settings, instance)
+    assert averages(settings) == [(1, 4), (1, 5)]
+    # One event a checkpoint, all of the same run; what follows from it has the last one's version.
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3"]
+    assert versions(instance, AVERAGES) == versions(instance, WINDOW) == ["3"]
+
+    quiet = tick(settings, instance)
+    assert quiet.success
+    assert quiet.get_asset_materialization_events() == []
+
+    arrive(tmp_path, "b", [(1, 8), (2, 1)])
+    third = tick(settings, instance)
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3", "4"]
+    assert versions(instance, AVERAGES) == ["3", "4"]
+    assert averages(settings) == [(1, 4), (1, 5), (1, 5)]
+    asked = [row.requested_by for row in StateEngine(settings.root, spark).checkpoints(JOB)]
+    assert asked == [f"dagster run {first.run_id}"] * 3 + [f"dagster run {third.run_id}"]
+    # The session that was there before the runs is still there.
+    assert spark.range(3).count() == 3
+
+
+def test_metadata_is_that_of_the_checkpoint(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    tick(settings, instance)
+    found = [shown(event) for event in events(instance, CHECKPOINT)]
+    rows = StateEngine(settings.root, spark).checkpoints(JOB)
+    assert [m["checkpoint_id"] for m in found] == [1, 2, 3]
+    assert [m["parent_checkpoint_id"] for m in found] == [None, 1, 2]
+    assert [m["rows_in"] for m in found] == [2, 2, 1]
+    assert [m["rows_out"] for m in found] == [1, 1, 0]
+    assert [m["changed_entries"] for m in found] == [row.operators[0].changed_entries for row in rows]
+    assert [m["write_id"] for m in found] == [row.write_id for row in rows]
+    for metadata in found:
+        assert isinstance(metadata["bytes_written"], int)
+        assert metadata["bytes_written"] > 0
+        assert isinstance(metadata["seconds"], float)
+        assert isinstance(metadata["events_per_second"], float)
+        assert metadata["events_per_second"] > 0
+        skew = metadata["key_group_skew"].splitlines()
+        assert skew[0].startswith("| operator | key groups |")
+        assert skew[2].startswith("| count_window_average | 1 |")
+        assert metadata["steps"].count("\n") > 5
+    assert "run_batches" not in found[0]
+    assert (found[2]["run_batches"], found[2]["run_rows_in"], found[2]["caught_up"]) == (3, 5, True)
+
+    [sink] = map(shown, events(instance, AVERAGES))
+    assert sink["rows_out"] == 2
+    assert sink["checkpoints"] == [1, 2, 3]
+    [state] = map(shown, events(instance, WINDOW))
+    assert state["stored_type"] == "struct<`size`: bigint, `total`: bigint>"
+    assert state["operator_rows_in"] == 5
+
+
+def test_a_run_may_be_told_to_stop_and_one_asset_may_be_selected(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    tick(settings, instance, max_batches=1)
+    assert versions(instance, CHECKPOINT) == versions(instance, WINDOW) == ["1"]
+    defs = build(settings)
+    [assets] = [a for a in defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
+    done = dg.materialize(
+        [assets],
+        instance=instance,
+        resources=defs.resources,
+        selection=[WINDOW],
+        run_config={"ops": {NODE: {"config": {"max_batches": 1}}}},
+    )
+    assert done.success
+    # The micro-batch was whole, so all of its assets have the new version.
+    for key in (CHECKPOINT, AVERAGES, WINDOW):
+        assert versions(instance, key) == ["1", "2"], key
+
+
+def test_what_was_committed_before_a_failure_is_in_the_event_log(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    arrive(tmp_path, "b", [(2, 1), (2, None)])  # type: ignore[list-item]
+    failed = tick(settings, instance, raise_on_error=False)
+    assert not failed.success
+    [failure] = failed.get_step_failure_events()
+    error = failure.step_failure_data.error
+    assert error is not None
+    assert UserFunctionError.__name__ in error.to_string()
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3"]
+    assert versions(instance, AVERAGES) == []
+    assert averages(settings) == [(1, 4), (1, 5)]
+
+
+def test_what_a_crash_left_unpublished_is_shown_by_the_run_that_publishes_it(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: CheckpointCoordinator, attempt: object) -> None:
+        raise RuntimeError("killed after the commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointCoordinator, "publish", die)
+        assert not tick(settings, instance, raise_on_error=False).success
+    # The checkpoint is committed, and shown; its outputs are not there yet, and not shown.
+    assert versions(instance, CHECKPOINT) == ["1"]
+    assert versions(instance, AVERAGES) == []
+
+    tick(settings, instance)
+    assert averages(settings) == [(1, 4), (1, 5)]
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3"]
+    [sink] = map(shown, events(instance, AVERAGES))
+    assert sink["rows_out"] == 2
+    assert sink["checkpoints"] == [1, 2, 3]
+    assert shown(events(instance, CHECKPOINT)[-1])["published_for_earlier_runs"] == [1]
