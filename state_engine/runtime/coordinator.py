@@ -33,18 +33,15 @@ from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name,
 from state_engine.backends.files import join, open_location, read_parquet, write_parquet
 from state_engine.core import lineage
 from state_engine.core.checkpoint import (
-    MAIN,
     CheckpointRow,
     DataFile,
-    OperatorCheckpoint,
-    OperatorStateRef,
-    SourceProgress,
     StagedSink,
 )
 from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.invariants import violations
+from state_engine.runtime.checkpoint_builder import Attempt, build_row
 from state_engine.runtime.dead_letters import DEAD_LETTERS, DeadLetterPublisher
-from state_engine.runtime.executor import BatchContext, Execution, GraphExecutor
+from state_engine.runtime.executor import BatchContext, GraphExecutor
 from state_engine.runtime.job import SinkNode, StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.reports import BatchReport
@@ -71,18 +68,6 @@ class RunOptions:
     clock: Callable[[], int]
     parameters: Mapping[str, str] = field(default_factory=dict)
     requested_by: str = ""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A micro-batch on its way from step to step."""
-
-    batch: BatchContext
-    positions: Mapping[str, str]
-    done: Execution = field(default_factory=Execution)
-    versions: Mapping[str, int] = field(default_factory=dict)
-    position_files: list[DataFile] = field(default_factory=list)
-    row: CheckpointRow | None = None
 
 
 class CheckpointCoordinator:
@@ -263,7 +248,9 @@ class CheckpointCoordinator:
     def stage(self, attempt: Attempt) -> Attempt:
         """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
         with self._step("stage"):
-            row = self._row(attempt)
+            row = build_row(
+                self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
+            )
             broken = violations(row, attempt.batch.parent)
             if broken:
                 told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
@@ -341,79 +328,6 @@ class CheckpointCoordinator:
     @staticmethod
     def _position_of(parent: CheckpointRow | None, source: str) -> str | None:
         return next((s.position_to for s in parent.sources if s.name == source), None) if parent else None
-
-    def _row(self, attempt: Attempt) -> CheckpointRow:
-        batch, done = attempt.batch, attempt.done
-        sources = [self._progress(attempt, name) for name in self._job.sources]
-        timed = [s.watermark_ms for s in sources if self._job.sources[s.name].event_time is not None]
-        watermark = (
-            min((w for w in timed if w is not None), default=None) if timed and None not in timed else None
-        )
-        refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
-        refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.slices.items()}
-        return CheckpointRow(
-            checkpoint_id=batch.checkpoint_id,
-            parent_id=batch.parent.checkpoint_id if batch.parent else None,
-            branch=MAIN,
-            kind="checkpoint",
-            write_id=batch.write_id,
-            created_at=datetime.now(UTC),
-            clock_ms=batch.clock_ms,
-            watermark_ms=watermark,
-            rows_in=sum(done.rows_by_source.values()),
-            rows_refused=done.refused,
-            operators=[
-                self._operator(attempt, uid) for uid in self._job.operators if self._known(attempt, uid)
-            ],
-            operator_state=list(refs.values()),
-            operator_state_files=attempt.position_files,
-            sources=sources,
-            sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
-            dead_letters=done.dead_letters,
-            delta_versions=dict(attempt.versions),
-            job=self._job.name,
-            code_version=self._job.code_version,
-            requested_by=self._options.requested_by,
-        )
-
-    def _known(self, attempt: Attempt, uid: str) -> bool:
-        parent = attempt.batch.parent
-        return uid in attempt.done.operators or (parent is not None and parent.operator(uid) is not None)
-
-    def _operator(self, attempt: Attempt, uid: str) -> OperatorCheckpoint:
-        parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
-        report = attempt.done.operators.get(uid)
-        if report is None:  # its source had nothing new: the state is what it was
-            assert parent is not None
-            return replace(parent, changelog=[], changed_entries=0)
-        states = {s.name: s for s in parent.states} if parent else {}
-        states |= {s.name: s for s in attempt.done.states[uid]}
-        return OperatorCheckpoint(
-            uid=uid,
-            parallelism=self._job.parallelism,
-            max_parallelism=self._job.max_parallelism,
-            key_schema=attempt.done.key_schemas[uid],
-            states=list(states.values()),
-            changelog=[f for r in report.subtasks for f in r.changelog],
-            bases=parent.bases if parent else [],
-            changed_entries=report.changed_entries,
-        )
-
-    def _progress(self, attempt: Attempt, name: str) -> SourceProgress:
-        parent, part = attempt.batch.parent, attempt.batch.slices.get(name)
-        before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
-        newest = attempt.done.max_event_ms.get(name)
-        watermark = before
-        if newest is not None:
-            reached = newest - self._job.sources[name].max_out_of_orderness_ms
-            watermark = reached if before is None else max(before, reached)
-        return SourceProgress(
-            name=name,
-            position_from=part.position_from if part else attempt.positions[name],
-            position_to=part.position_to if part else attempt.positions[name],
-            rows=attempt.done.rows_by_source.get(name, 0),
-            watermark_ms=watermark,
-        )
 
     def _drop_exchange(self, write_id: str) -> None:
         """Files between operators are of no use after the attempt; a crash leaves them as orphans."""

@@ -7,19 +7,18 @@ stream, takes one more job that writes and shuffles nothing. Nothing is visible 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import JobLayout, file_name
-from state_engine.backends.files import join, open_location
+from state_engine.backends.files import join
 from state_engine.core import errors
 from state_engine.core.checkpoint import CheckpointRow, DataFile, StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
@@ -29,19 +28,14 @@ from state_engine.core.types import StructType
 from state_engine.runtime.execution import execution
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source
 from state_engine.runtime.job import Node, OperatorNode, SinkNode, SourceNode, StatefulJob, TransformNode
+from state_engine.runtime.output_files import exchange_reader, order_fields, write_sink_file
 from state_engine.runtime.reports import OperatorReport
 from state_engine.runtime.routing import Router, order_name
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.sources.base import Slice
 from state_engine.runtime.sources.failures import reading
-from state_engine.runtime.subtask import (
-    REPORT_SCHEMA,
-    StateFile,
-    SubtaskReport,
-    SubtaskSpec,
-    subtask_runner,
-    write_sink_file,
-)
+from state_engine.runtime.subtask import subtask_runner
+from state_engine.runtime.subtask_spec import REPORT_SCHEMA, StateFile, SubtaskReport, SubtaskSpec
 
 
 @dataclass(frozen=True)
@@ -287,11 +281,11 @@ class GraphExecutor:
         pairs = [tuple(f.path for f in r.exchange) for r in reports if r.exchange]
         hidden = tuple(order_name(i) for i in range(len(order) + 1))
         fields = list(operator.output_type.arrow)
-        types = _order_types(pairs, [*hidden, *([EVENT_TIME] if frame.event_time else [])])
+        types = order_fields(pairs, [*hidden, *([EVENT_TIME] if frame.event_time else [])])
         schema = pa.schema([*fields, *types])
         tasks = max(len(pairs), 1)
         rows = self._spark.range(0, len(pairs), 1, tasks).mapInArrow(
-            _file_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
+            exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
         )
         return StreamFrame(rows, (), hidden, EVENT_TIME if frame.event_time else None, None)
 
@@ -313,7 +307,7 @@ class GraphExecutor:
         into = f"sink '{sink.name}'"
         with execution(self._spark, label), reading(frame.source, job=self._job.name, into=into):
             found = rows.mapInArrow(_sink_writer(target, batch.write_id), REPORT_SCHEMA).collect()
-        files = [DataFile(**_json(r["report"])) for r in found]
+        files = [DataFile(**json.loads(r["report"])) for r in found]
         done.sinks.setdefault(sink.name, []).extend(files)
         if frame.source is not None and frame.source not in done.rows_by_source:
             done.rows_by_source[frame.source] = sum(f.rows for f in files)
@@ -337,43 +331,12 @@ def _watermark(batch: BatchContext) -> int:
     return min(known) if known and len(known) == len(batch.watermarks_ms) else MIN_TIMESTAMP
 
 
-def _order_types(pairs: list[tuple[str, ...]], names: list[str]) -> list[pa.Field]:
-    """Types of the order columns, from the first order file; any type will do where there is none."""
-    if not pairs:
-        return [pa.field(n, pa.int64()) for n in names]
-    at = open_location(pairs[0][1])
-    found = pq.read_schema(at.path, filesystem=at.fs)
-    return [pa.field(n, found.field(n).type) for n in names]
-
-
-def _file_reader(
-    pairs: list[tuple[str, ...]],
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Task i reads output file i and its order file, side by side."""
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                files = [open_location(uri) for uri in pairs[index]]
-                rows, order = (pq.ParquetFile(f.path, filesystem=f.fs).read() for f in files)
-                if rows.num_rows != order.num_rows:
-                    raise StatelakeError(f"{pairs[index]} have different numbers of rows")
-                for name in order.column_names:
-                    rows = rows.append_column(order.schema.field(name), order[name])
-                yield from rows.to_batches(max_chunksize=100_000)
-
-    return read
-
-
 def _sink_writer(
     target: SinkTarget, write_id: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Every task writes its rows as one file of the sink."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import json
-        from dataclasses import asdict
-
         from pyspark import TaskContext
 
         found = [b for b in batches if b.num_rows]
@@ -386,10 +349,3 @@ def _sink_writer(
         yield pa.record_batch({"report": pa.array([json.dumps(asdict(file))])})
 
     return write
-
-
-def _json(text: str) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(text)
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from state_engine.runtime.subtask import SubtaskReport
+from state_engine.runtime.subtask_spec import SubtaskReport
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class RoutedLayout:
     Attributes:
         payload: what functions see, in order.
         order: the total order.
+        positioned: whether the order ends with file and row of a source, and not with a hash of the row.
         keys: canonical key columns.
         key_schema: names and declared types of the key.
         event_time: whether there is an event-time column.
@@ -61,6 +62,7 @@ class RoutedLayout:
 
     payload: tuple[str, ...]
     order: tuple[str, ...]
+    positioned: bool
     keys: tuple[str, ...]
     key_schema: KeySchema
     event_time: bool
@@ -145,6 +147,7 @@ class Router:
         layout = RoutedLayout(
             payload=tuple(payload),
             order=tuple(order_name(i) for i in range(len(order))),
+            positioned=bool(frame.hidden_order),
             keys=tuple(key_columns),
             key_schema=KeySchema(operator.key_columns, key_types),
             event_time=frame.event_time is not None,

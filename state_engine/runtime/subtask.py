@@ -9,10 +9,8 @@ row or function that fails is reported, not raised: Spark would only run it agai
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -20,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.backends.delta.changelog import ListedFile, TouchedState, changelog_table
-from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, JobLayout, file_name, partition_path
-from state_engine.backends.files import join, write_csv, write_parquet
+from state_engine.backends.delta.changelog import TouchedState, changelog_table
+from state_engine.backends.delta.layout import file_name, partition_path
+from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StatelakeError, StateMigrationError
-from state_engine.core.functions import KeyedProcessFunction, TimerService
+from state_engine.core.functions import TimerService
 from state_engine.core.key_groups import key_group_range
 from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperator, Outputs, Refusal
 from state_engine.core.keyed_state import KeyedStateStore
@@ -34,101 +32,11 @@ from state_engine.core.row import rows_from_columns
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
 from state_engine.core.type_parsing import arrow_type, ddl_text
-from state_engine.core.types import StructType
 from state_engine.runtime.frames import EVENT_TIME
-from state_engine.runtime.routing import HASH, KEY_REFUSAL, REFUSED, SUBTASK, RoutedLayout, order_name
-from state_engine.runtime.sinks.base import SinkTarget
-
-REPORT_SCHEMA = "report string"
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """A changelog file of the path and the key groups inside."""
-
-    listed: ListedFile
-    key_group_min: int
-    key_group_max: int
-
-
-@dataclass(frozen=True)
-class SubtaskSpec:
-    """Everything that the subtasks of one operator need; the same object for all of them.
-
-    Attributes:
-        layout: where the job's tables are.
-        write_id: names the attempt.
-        uid, parallelism, max_parallelism: of the operator.
-        function: the user's; every subtask gets its own copy by pickling.
-        routed: columns of the input.
-        output_type: columns of the output.
-        scalar: whether outputs are bare values of the one column.
-        state_files: changelog files of the path, oldest first.
-        recorded_states: states as of the parent, by name.
-        sinks: sinks that take the output as it is.
-        exchange: whether a chained step reads the output.
-        dead_letters: whether refused rows are set aside.
-        clock_ms, watermark_ms: of the batch.
-        labels: names of the source's files by place.
-        source: name of the source that the rows come straight from.
-        parameters: of the job.
-    """
-
-    layout: JobLayout
-    write_id: str
-    uid: str
-    parallelism: int
-    max_parallelism: int
-    function: KeyedProcessFunction
-    routed: RoutedLayout
-    output_type: StructType
-    scalar: bool
-    state_files: list[StateFile]
-    recorded_states: dict[str, StateSchema]
-    sinks: list[SinkTarget]
-    exchange: bool
-    dead_letters: bool
-    clock_ms: int
-    watermark_ms: int
-    labels: tuple[str, ...] = ()
-    source: str | None = None
-    parameters: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class SubtaskReport:
-    """What a subtask did. ``error`` is set where it gave up; its files are orphans then."""
-
-    subtask: int
-    rows_in: int = 0
-    rows_out: int = 0
-    rows_refused: int = 0
-    keys: int = 0
-    changelog: list[DataFile] = field(default_factory=list)
-    sinks: dict[str, list[DataFile]] = field(default_factory=dict)
-    exchange: list[DataFile] = field(default_factory=list)
-    dead_letters: list[DataFile] = field(default_factory=list)
-    states: list[StateSchema] = field(default_factory=list)
-    group_rows: dict[int, int] = field(default_factory=dict)
-    max_event_ms: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    error: dict[str, str | None] | None = None
-
-    def to_json(self) -> str:
-        """As text, for the way back to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SubtaskReport:
-        """Back from text."""
-        raw = json.loads(text)
-        files = lambda found: [DataFile(**f) for f in found]  # noqa: E731
-        for name in ("changelog", "exchange", "dead_letters"):
-            raw[name] = files(raw[name])
-        raw["sinks"] = {name: files(found) for name, found in raw["sinks"].items()}
-        raw["states"] = [StateSchema(**s) for s in raw["states"]]
-        raw["group_rows"] = {int(k): v for k, v in raw["group_rows"].items()}
-        return cls(**raw)
+from state_engine.runtime.output_files import order_of, write_exchange_files, write_sink_file
+from state_engine.runtime.refusals import RefusedRows
+from state_engine.runtime.routing import HASH, KEY_REFUSAL, SUBTASK
+from state_engine.runtime.subtask_spec import SubtaskReport, SubtaskSpec
 
 
 def subtask_runner(spec: SubtaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -157,8 +65,7 @@ class Subtask:
     def __init__(self, spec: SubtaskSpec, index: int, attempt_id: int, attempt: int = 0) -> None:
         self.spec, self.index, self.attempt_id, self.attempt = spec, index, attempt_id, attempt
         self.report = SubtaskReport(subtask=index)
-        self._refusals: list[tuple[Refusal, int | None, str]] = []
-        self._positions_of_refused: dict[int, str] = {}
+        self._refused = RefusedRows(spec, index)
         self._clock = time.perf_counter()
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
@@ -170,7 +77,7 @@ class Subtask:
                 )
             self._run(self._events(table))
         except ElementRefused as refused:
-            self.report.error = self._explain(refused.refusal)
+            self.report.error = self._refused.explain(refused.refusal, self._table)
         except StatelakeError as error:
             self.report.error = {"class": type(error).__name__, "message": str(error)}
         return self.report
@@ -181,7 +88,7 @@ class Subtask:
         if pc.any(pc.not_equal(table[SUBTASK], self.index)).as_py():
             raise StatelakeError(f"rows of another subtask reached subtask {self.index}")
         if routed.refused:
-            self._set_aside_unparsable(table)
+            self.report.rows_in += self._refused.add_unparsable(table)
         events = table.filter(pc.is_valid(table[HASH])) if table[HASH].null_count else table
         self._lap("receive")
         events = _sorted(events, routed.order)
@@ -191,7 +98,7 @@ class Subtask:
 
     def _run(self, events: pa.Table) -> None:
         spec, routed = self.spec, self.spec.routed
-        self._events_table = events
+        self._table = events
         key_columns = [_whole(events[c]) for c in routed.keys]
         hashes = events[HASH].to_numpy()
         keys = routed.key_schema.decode(key_columns)
@@ -227,8 +134,9 @@ class Subtask:
         self._lap("process")
         self._write_changes(store, index_of, key_columns, hashes)
         self._lap("changelog")
-        self._write_outputs(out)
-        self._refusals += [(r, r.index, "") for r in out.refused]
+        self._write_outputs(out, events)
+        for refusal in out.refused:
+            self._refused.add(refusal, events)
         self._write_dead_letters()
         self._lap("write")
 
@@ -267,25 +175,13 @@ class Subtask:
         else:
             return events
         bad = pc.is_valid(why)
-        self._events_table = events
+        self._table = events
         for index in np.flatnonzero(bad.to_numpy(zero_copy_only=False)).tolist():
             refusal = Refusal(index, None, f"InvalidKeyError: {why[index].as_py()}", "")
             if not self.spec.dead_letters:
                 raise ElementRefused(refusal)
-            self._refusals.append((refusal, None, self._row_text(index)))
-            self._positions_of_refused[id(refusal)] = self._position(index)
-        return events.filter(pc.invert(bad))
-
-    def _set_aside_unparsable(self, table: pa.Table) -> None:
-        for packed in table[REFUSED].drop_null().to_pylist():
-            position, text = packed.split("\n", 1)
-            file, row = position.split(",")
-            refusal = Refusal(
-                None, None, "SourceError: the row cannot be parsed with the declared schema", ""
-            )
-            self._positions_of_refused[id(refusal)] = self._place(int(file), int(row))
-            self._refusals.append((refusal, None, text))
-            self.report.rows_in += 1
+            self._refused.add(refusal, events)
+        return events.filter(pc.invert(bad)).combine_chunks()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -355,7 +251,7 @@ class Subtask:
 
     # -- output ----------------------------------------------------------------------------------------------------
 
-    def _write_outputs(self, out: Outputs) -> None:
+    def _write_outputs(self, out: Outputs, events: pa.Table) -> None:
         spec = self.spec
         self.report.rows_out = len(out.values)
         if not out.values or not (spec.sinks or spec.exchange):
@@ -369,89 +265,24 @@ class Subtask:
             ]
         if not spec.exchange:
             return
-        directory = join(spec.layout.exchange, spec.write_id)
         shared = next((s for s in spec.sinks if s.format == "parquet"), None)
-        if shared is None:
-            name = f"{spec.uid}-{self._file_name()}"
-            size = write_parquet(table, join(directory, name))
-            uri = join(directory, name)
-        else:  # a sink's file holds the same rows: nothing is written twice
-            file = self.report.sinks[shared.name][0]
-            uri, size = join(shared.uri, file.path), file.bytes
-        order = f"{spec.uid}-order-{self._file_name()}"
-        order_size = write_parquet(self._order_of(out), join(directory, order))
-        rows = table.num_rows
-        self.report.exchange = [
-            DataFile(path=uri, bytes=size, rows=rows, subtask=self.index),
-            DataFile(path=join(directory, order), bytes=order_size, rows=rows, subtask=self.index),
-        ]
-
-    def _order_of(self, out: Outputs) -> pa.Table:
-        """Order columns of the outputs: those of their elements, then the number of the output."""
-        origins = np.array(out.origins, np.int64)
-        starts = np.flatnonzero(np.r_[True, origins[1:] != origins[:-1]])
-        runs = np.diff(np.r_[starts, len(origins)])
-        number = np.arange(len(origins)) - np.repeat(starts, runs)
-        routed = self.spec.routed
-        columns = [*routed.order, *([EVENT_TIME] if routed.event_time else [])]
-        taken = self._events_table.select(columns).take(pa.array(origins))
-        return taken.append_column(order_name(len(routed.order)), pa.array(number))
+        self.report.exchange = write_exchange_files(
+            table,
+            order_of(events, out.origins, spec.routed),
+            directory=join(spec.layout.exchange, spec.write_id),
+            name=f"{spec.uid}-{self._file_name()}",
+            subtask=self.index,
+            written=join(shared.uri, self.report.sinks[shared.name][0].path) if shared else None,
+        )
 
     def _write_dead_letters(self) -> None:
-        spec, found = self.spec, self._refusals
-        self.report.rows_refused = len(found)
-        if not found:
+        self.report.rows_refused = len(self._refused)
+        if not len(self._refused):
             return
-        rows = []
-        for refusal, index, text in found:
-            position = (
-                self._position(index) if index is not None else self._positions_of_refused.get(id(refusal))
-            )
-            rows.append(
-                {
-                    "operator": spec.uid,
-                    "subtask": self.index,
-                    "key": None if refusal.key is None else repr(refusal.key),
-                    "position": position,
-                    "error": refusal.error,
-                    "traceback": refusal.traceback_text,
-                    "row": self._row_text(index) if index is not None else text,
-                }
-            )
-        path = partition_path(spec.write_id, self._file_name())
-        table = pa.Table.from_pylist(rows, DEAD_LETTERS_SCHEMA)
-        size = write_parquet(table, join(spec.layout.dead_letters, path))
-        self.report.dead_letters = [DataFile(path=path, bytes=size, rows=len(rows), subtask=self.index)]
-
-    # -- messages --------------------------------------------------------------------------------------------------
-
-    def _explain(self, refusal: Refusal) -> dict[str, str | None]:
-        known = refusal.index is not None
-        return {
-            "class": "UserFunctionError",
-            "cause": refusal.error,
-            "key": None if refusal.key is None else repr(refusal.key),
-            "position": self._position(refusal.index) if refusal.index is not None else None,
-            "row": self._row_text(refusal.index) if known and refusal.index is not None else None,
-            "traceback": refusal.traceback_text,
-        }
-
-    def _position(self, index: int) -> str:
-        """Where an element came from: source, file and row, or the place in the total order."""
-        spec = self.spec
-        order = [self._events_table[c][index].as_py() for c in spec.routed.order]
-        if spec.source is not None and spec.labels and len(order) >= 2 and isinstance(order[-2], int):
-            return f"source '{spec.source}', {self._place(order[-2], order[-1])}, order {tuple(order[:-2])}"
-        origin = f"source '{spec.source}'" if spec.source else "an earlier operator"
-        return f"{origin}, order {tuple(str(o) for o in order)}"
-
-    def _place(self, file: int, row: int) -> str:
-        label = self.spec.labels[file] if file < len(self.spec.labels) else f"file {file}"
-        return f"{label}, row {row}"
-
-    def _row_text(self, index: int) -> str:
-        row = {c: self._events_table[c][index].as_py() for c in self.spec.routed.payload}
-        return json.dumps(row, default=str)
+        path = partition_path(self.spec.write_id, self._file_name())
+        table = self._refused.table()
+        size = write_parquet(table, join(self.spec.layout.dead_letters, path))
+        self.report.dead_letters = [DataFile(path=path, bytes=size, rows=table.num_rows, subtask=self.index)]
 
     def _file_name(self, suffix: str = "parquet") -> str:
         return file_name(self.spec.write_id, self.index, self.attempt_id, suffix=suffix)
@@ -465,14 +296,6 @@ class Subtask:
 def state_schema(descriptor: StateDescriptor) -> StateSchema:
     """How a state is recorded in checkpoints."""
     return StateSchema(descriptor.name, descriptor.kind, ddl_text(descriptor.column_type))
-
-
-def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:
-    """Stage one file of a sink; its path is relative to the sink."""
-    uri = join(sink.directory, name)
-    table = table.select(sink.schema.names).cast(sink.schema)
-    size = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
-    return DataFile(path=uri.removeprefix(sink.uri + "/"), bytes=size, rows=table.num_rows, subtask=subtask)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -491,5 +314,5 @@ def _sorted(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
         if bool((later | tie).all()):
             return events.combine_chunks()
         return events.take(pa.array(np.lexsort(arrays[::-1]))).combine_chunks()
-    keys = [(c, "ascending") for c in order]
-    return events.take(pc.sort_indices(events, sort_keys=keys, null_placement="at_start")).combine_chunks()
+    keys = [(c, "ascending", "at_start") for c in order]
+    return events.take(pc.sort_indices(events, sort_keys=keys)).combine_chunks()

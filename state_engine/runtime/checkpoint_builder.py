@@ -1,0 +1,108 @@
+"""Builds the row of ``checkpoints`` that a micro-batch commits, from what was planned and what the subtasks wrote.
+
+Pure: the same attempt gives the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from state_engine.core.checkpoint import (
+    MAIN,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    SourceProgress,
+)
+from state_engine.runtime.executor import BatchContext, Execution
+from state_engine.runtime.job import StatefulJob
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A micro-batch on its way from step to step."""
+
+    batch: BatchContext
+    positions: Mapping[str, str]
+    done: Execution = field(default_factory=Execution)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    position_files: list[DataFile] = field(default_factory=list)
+    row: CheckpointRow | None = None
+
+
+def build_row(
+    job: StatefulJob, attempt: Attempt, *, created_at: datetime, requested_by: str
+) -> CheckpointRow:
+    """The row to commit; durations are added at the commit."""
+    batch, done = attempt.batch, attempt.done
+    sources = [_progress(job, attempt, name) for name in job.sources]
+    refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+    refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.slices.items()}
+    return CheckpointRow(
+        checkpoint_id=batch.checkpoint_id,
+        parent_id=batch.parent.checkpoint_id if batch.parent else None,
+        branch=MAIN,
+        kind="checkpoint",
+        write_id=batch.write_id,
+        created_at=created_at,
+        clock_ms=batch.clock_ms,
+        watermark_ms=_watermark(job, sources),
+        rows_in=sum(done.rows_by_source.values()),
+        rows_refused=done.refused,
+        operators=[o for uid in job.operators if (o := _operator(job, attempt, uid)) is not None],
+        operator_state=list(refs.values()),
+        operator_state_files=attempt.position_files,
+        sources=sources,
+        sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
+        dead_letters=done.dead_letters,
+        delta_versions=dict(attempt.versions),
+        job=job.name,
+        code_version=job.code_version,
+        requested_by=requested_by,
+    )
+
+
+def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
+    parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
+    report = attempt.done.operators.get(uid)
+    if report is None:  # its source had nothing new: the state, if there is any, is what it was
+        return replace(parent, changelog=[], changed_entries=0) if parent else None
+    states = {s.name: s for s in parent.states} if parent else {}
+    states |= {s.name: s for s in attempt.done.states[uid]}
+    return OperatorCheckpoint(
+        uid=uid,
+        parallelism=job.parallelism,
+        max_parallelism=job.max_parallelism,
+        key_schema=attempt.done.key_schemas[uid],
+        states=list(states.values()),
+        changelog=[f for r in report.subtasks for f in r.changelog],
+        bases=parent.bases if parent else [],
+        changed_entries=report.changed_entries,
+    )
+
+
+def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
+    parent, part = attempt.batch.parent, attempt.batch.slices.get(name)
+    before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
+    newest = attempt.done.max_event_ms.get(name)
+    watermark = before
+    if newest is not None:
+        reached = newest - job.sources[name].max_out_of_orderness_ms
+        watermark = reached if before is None else max(before, reached)
+    return SourceProgress(
+        name=name,
+        position_from=part.position_from if part else attempt.positions[name],
+        position_to=part.position_to if part else attempt.positions[name],
+        rows=attempt.done.rows_by_source.get(name, 0),
+        watermark_ms=watermark,
+    )
+
+
+def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
+    """The smallest watermark of the sources with event time; None until all of them have one."""
+    timed = [s.watermark_ms for s in sources if job.sources[s.name].event_time is not None]
+    known = [w for w in timed if w is not None]
+    return min(known) if known and len(known) == len(timed) else None
