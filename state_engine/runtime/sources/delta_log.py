@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +22,7 @@ from pyspark.sql import functions as F
 
 from state_engine.backends.files import join, open_location
 from state_engine.core.errors import SourceError
+from state_engine.runtime.sources.parquet_files import parquet_row_count
 
 _SCAN_COLUMNS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector",
                  "baseRowId", "defaultRowCommitVersion")  # fmt: skip
@@ -53,9 +53,7 @@ class TableFile:
         """Rows, from the file's footer where the log does not tell."""
         if self.rows is not None:
             return self.rows
-        at = open_location(self.uri)
-        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
-            return int(file.metadata.num_rows)
+        return parquet_row_count(self.uri)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from state_engine.backends.files import is_local, normal_uri, open_location
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.core.type_parsing import spark_schema
 from state_engine.runtime.sources.base import (
     FILE_COLUMN,
     ROW_COLUMN,
@@ -33,6 +31,7 @@ from state_engine.runtime.sources.base import (
     SourceFrame,
     summary,
 )
+from state_engine.runtime.sources.parquet_files import parquet_row_count, parquet_schema
 from state_engine.runtime.sources.places import place_columns
 
 REFUSED_TEXT = "_statelake_corrupt"
@@ -61,10 +60,10 @@ class FileRange:
 
 @dataclass(frozen=True)
 class FileSlice:
-    """What ``read`` needs."""
+    """What ``read`` needs: rows, and the schema where none is declared."""
 
     ranges: list[FileRange]
-    schema: StructType
+    schema: StructType | None
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,12 @@ class FileSource(Source):
         if not ranges:
             return None
         appended = [r.element() for r in ranges]
-        if recorded is not None and self.schema is None:
-            schema = StructType.fromJson(recorded)
-        else:
-            schema = self._spark_schema(ranges[0].uri)
-            if self.schema is None:  # later files must not change it, or results would depend on the cuts
-                appended.append({"split": self.path + _SCHEMA, "position": schema.jsonValue()})
+        schema = StructType.fromJson(recorded) if recorded is not None else None
+        if (
+            self.schema is None and schema is None
+        ):  # later files must not change it: results would depend on cuts
+            schema = parquet_schema(ranges[0].uri)
+            appended.append({"split": self.path + _SCHEMA, "position": schema.jsonValue()})
         return Slice(
             elements=appended,
             position_from=_summary(elements),
@@ -138,15 +137,15 @@ class FileSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: FileSlice = part.detail
-        ranges, schema = wanted.ranges, wanted.schema
+        ranges, schema = wanted.ranges, self._declared() or wanted.schema
+        assert schema is not None
         if self.format == "parquet":
             return SourceFrame(self._read_parquet(spark, ranges, schema))
         kept = StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
-        # all columns must be parsed, or a bad value in an unused one would go unseen
         reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode, **_STRICT)
-        frame = reader.option("columnPruning", "false").load([r.uri for r in ranges])
+        frame = reader.option("columnPruning", "false").load([r.uri for r in ranges]).where(_is_whole(schema))
         frame = frame.select("*", *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
         if not keep_refused:
             return SourceFrame(frame)
@@ -230,51 +229,38 @@ class FileSource(Source):
             "old file back and add changes as new files, or set on_change='ignore' to skip such files"
         )
 
-    def _spark_schema(self, first: str) -> StructType:
-        if isinstance(self.schema, StructType):
-            return self.schema
+    def _declared(self) -> StructType | None:
         if isinstance(self.schema, str):
             return cast(StructType, StructType.fromDDL(self.schema))
-        at = open_location(first)
-        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
-            return StructType.fromJson(spark_schema(_readable(file.schema_arrow)))
+        return self.schema
+
+
+def _is_whole(schema: StructType) -> Column:
+    """True for every row, and needs all columns: one that is pruned away is not parsed, so its bad values go unseen."""
+    columns = [
+        F.to_json(F.struct(f"`{f.name}`")) if _has_map(f.dataType) else F.col(f"`{f.name}`") for f in schema
+    ]
+    return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
+
+
+def _has_map(kind: DataType) -> bool:
+    return '"map"' in kind.json()
 
 
 def _cut(pending: list[tuple[str, int, int, int]], max_rows: int) -> list[FileRange]:
     """Ranges of at most ``max_rows`` rows in all; a file's last range has no end, so it is complete."""
     with ThreadPoolExecutor(8) as pool:
-        counts = list(pool.map(_row_count, (p[0] for p in pending)))
+        counts = list(pool.map(parquet_row_count, (p[0] for p in pending)))
     ranges, left = [], max_rows
     for (uri, size, mtime_ms, start), rows in zip(pending, counts, strict=True):
         if left <= 0 and rows > start:
             break
         end = start + left if rows - start > left else None
         ranges.append(FileRange(uri, size, mtime_ms, start, end))
-        left -= (rows if end is None else end) - start
+        if end is not None:
+            break
+        left -= rows - start
     return ranges
-
-
-def _row_count(uri: str) -> int:
-    at = open_location(uri)
-    with pq.ParquetFile(at.path, filesystem=at.fs) as file:
-        return int(file.metadata.num_rows)
-
-
-def _readable(schema: Any) -> Any:
-    """A Parquet schema with the types that Spark gives it: nanoseconds and unsigned become what Spark reads."""
-    import pyarrow as pa
-
-    fields = []
-    for one in schema:
-        kind = one.type
-        if pa.types.is_timestamp(kind):
-            kind = pa.timestamp("us", "UTC" if kind.tz else None)
-        elif pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-            kind = pa.string()
-        elif pa.types.is_unsigned_integer(kind):
-            kind = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
-        fields.append(pa.field(one.name, kind))
-    return pa.schema(fields)
 
 
 def _summary(elements: Sequence[Element]) -> str:

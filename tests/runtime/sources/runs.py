@@ -55,7 +55,7 @@ class SourceRun:
         self.job = StatefulJob("numbered", **options)
         stream = self.job.source("input", source).transform(with_one_key).key_by("one_key")
         out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
-        out.sink("numbered", DeltaSink(self.sink))
+        out.sink("numbered", DeltaSink(str(self.sink)))
 
     def run(self, **options: Any) -> list[BatchReport]:
         """Run until caught up; the reports of the batches."""

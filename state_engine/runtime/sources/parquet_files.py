@@ -1,0 +1,55 @@
+"""What a source learns from the footers of Parquet files: number of rows and schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from state_engine.backends.files import open_location
+from state_engine.core.errors import SourceError
+from state_engine.core.type_parsing import spark_schema
+
+
+def parquet_row_count(uri: str) -> int:
+    """Number of rows; raises SourceError where the file cannot be read."""
+    with _parquet(uri) as file:
+        return int(file.metadata.num_rows)
+
+
+def parquet_schema(uri: str) -> StructType:
+    """The schema that Spark gives the file; raises SourceError where it cannot read it."""
+    with _parquet(uri) as file:
+        return StructType.fromJson(spark_schema(_readable(file.schema_arrow, uri)))
+
+
+@contextmanager
+def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
+    at = open_location(uri)
+    try:
+        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
+            yield file
+    except (pa.ArrowInvalid, FileNotFoundError) as error:
+        raise SourceError(f"{uri} cannot be read as Parquet ({error}): repair or remove the file") from error
+
+
+def _readable(schema: pa.Schema, uri: str) -> pa.Schema:
+    """A Parquet schema with the types that Spark gives it: unsigned integers become wider ones."""
+    fields = []
+    for one in schema:
+        kind = one.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            raise SourceError(
+                f"{uri}: column '{one.name}' holds nanoseconds, which Spark cannot read: write it in microseconds"
+            )
+        if pa.types.is_timestamp(kind):
+            kind = pa.timestamp("us", "UTC" if kind.tz else None)
+        elif pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+            kind = pa.string()
+        elif pa.types.is_unsigned_integer(kind):
+            kind = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
+        fields.append(pa.field(one.name, kind))
+    return pa.schema(fields)
