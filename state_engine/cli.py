@@ -1,4 +1,4 @@
-"""The command ``statelake``: sets the machine up, shows the settings, tells what is missing.
+"""The command ``statelake``: sets the machine up, shows the settings, tells what is missing, lists checkpoints.
 
 An entry point: the one place besides ``orchestration`` that reads the environment. Mirrors Flink's
 ``CliFrontend``.
@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime import doctor as checks
+from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.jars import delta_jars
 from state_engine.runtime.java import find_java_home
+from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import FILE_NAME, FILE_VARIABLE, LoadedSettings, load
 
 app = typer.Typer(
@@ -85,6 +89,35 @@ def show() -> None:
 
 
 @app.command()
+def checkpoints(
+    job: Annotated[str, typer.Argument(help="Name of the job.")],
+    last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
+) -> None:
+    """List what a job has committed, newest last."""
+    settings = _loaded().settings
+    with console.status("Starting Spark …"):
+        engine = StateEngine(settings.root, local_session(settings.spark))
+    with engine:
+        rows = engine.checkpoints(job)
+    if not rows:
+        errors.print(f"job '{job}' has no checkpoint in {settings.root}", soft_wrap=True, markup=False)
+        raise typer.Exit(code=1)
+    console.print(f"{job}: {len(rows)} checkpoints in {settings.root}", soft_wrap=True, markup=False)
+    shown = [_cells(row) for row in rows[-last:]]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for index, name in enumerate(
+        ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC")
+    ):
+        # Only the last column may be cut: a number without its end is worse than none.
+        width = max(len(name), *(len(cells[index]) for cells in shown))
+        table.add_column(name, justify="right" if index < 6 else "left", no_wrap=True, min_width=width)
+    table.add_column("asked for by", no_wrap=True, overflow="ellipsis")
+    for cells in shown:
+        table.add_row(*cells)
+    console.print(table)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     console.print(metadata.version("statelake"), highlight=False)
@@ -101,3 +134,16 @@ def main() -> None:
 
 def _loaded() -> LoadedSettings:
     return load(environ=os.environ, directory=Path.cwd())
+
+
+def _cells(row: CheckpointRow) -> list[str]:
+    numbers = (
+        row.rows_in,
+        row.rows_refused,
+        sum(sink.rows for sink in row.sinks),
+        sum(operator.changed_entries for operator in row.operators),
+    )
+    parent = "" if row.parent_id is None else str(row.parent_id)
+    counts = [f"{number:,}" for number in numbers]
+    created = f"{row.created_at:%m-%d %H:%M:%S}"
+    return [str(row.checkpoint_id), parent, *counts, row.kind, created, escape(row.requested_by)]
