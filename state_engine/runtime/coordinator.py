@@ -109,6 +109,7 @@ class CheckpointCoordinator:
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }
         self._published: int | None = None
+        self._next_id = 1
         self._positions: dict[int, dict[str, list[Element]]] = {}
         self._steps_s: dict[str, float] = {}
         self._commits = 0
@@ -136,6 +137,8 @@ class CheckpointCoordinator:
         """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
         with self._step("settle"):
             rows = self._store.load()
+            # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
+            self._next_id = lineage.next_id(rows)
             head = lineage.head(rows)
             path = lineage.path(rows, head.checkpoint_id if head else None)
             settled: list[int] = []
@@ -181,7 +184,7 @@ class CheckpointCoordinator:
                 clock_ms=max(self._options.clock(), parent.clock_ms if parent else 0),
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
-                checkpoint_id=lineage.next_id(self._store.rows),
+                checkpoint_id=self._next_id,
             )
             return Attempt(batch, positions)
 
