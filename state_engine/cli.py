@@ -103,18 +103,7 @@ def checkpoints(
         errors.print(f"job '{job}' has no checkpoint in {settings.root}", soft_wrap=True, markup=False)
         raise typer.Exit(code=1)
     console.print(f"{job}: {len(rows)} checkpoints in {settings.root}", soft_wrap=True, markup=False)
-    shown = [_cells(row) for row in rows[-last:]]
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for index, name in enumerate(
-        ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC")
-    ):
-        # Only the last column may be cut: a number without its end is worse than none.
-        width = max(len(name), *(len(cells[index]) for cells in shown))
-        table.add_column(name, justify="right" if index < 6 else "left", no_wrap=True, min_width=width)
-    table.add_column("asked for by", no_wrap=True, overflow="ellipsis")
-    for cells in shown:
-        table.add_row(*cells)
-    console.print(table)
+    console.print(_table(rows[-last:]))
 
 
 @app.command()
@@ -147,3 +136,21 @@ def _cells(row: CheckpointRow) -> list[str]:
     counts = [f"{number:,}" for number in numbers]
     created = f"{row.created_at:%m-%d %H:%M:%S}"
     return [str(row.checkpoint_id), parent, *counts, row.kind, created, escape(row.requested_by)]
+
+
+def _table(rows: list[CheckpointRow]) -> Table:
+    """One line a checkpoint; columns in which nothing happened are left out."""
+    names = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "asked for by")
+    usual = {"refused": {"0"}, "kind": {"checkpoint"}}
+    columns = dict(zip(names, zip(*map(_cells, rows), strict=True), strict=True))
+    columns = {name: cells for name, cells in columns.items() if set(cells) != usual.get(name)}
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name, cells in columns.items():
+        # Only the last column may be cut: a number without its end is worse than none.
+        width = None if name == names[-1] else max(map(len, (name, *cells)))
+        table.add_column(
+            name, justify="left" if name in names[6:] else "right", no_wrap=True, min_width=width
+        )
+    for line in zip(*columns.values(), strict=True):
+        table.add_row(*line)
+    return table

@@ -1,0 +1,75 @@
+"""Dagster's own commands on the project as it is, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from orchestration.lib.naming import checkpoint_key, state_key
+
+PROJECT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """In the project's directory, with a state root and a Dagster instance of its own."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "DAGSTER"))}
+    home = tmp_path / "dagster"
+    home.mkdir(exist_ok=True)
+    (home / "dagster.yaml").write_text((PROJECT / "orchestration" / "dagster.yaml").read_text())
+    return subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=PROJECT,
+        env=environ
+        | {
+            "DAGSTER_HOME": str(home),
+            "STATELAKE__ROOT": str(tmp_path / "state"),
+            "STATELAKE__SPARK__MASTER": "local[2]",
+            "STATELAKE__SPARK__DRIVER_MEMORY": "1g",
+            "VIRTUAL_ENV": str(BIN.parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("dg", "check", "defs"), ("dagster", "definitions", "validate", "-w", "workspace.yaml")]
+)
+def test_definitions_are_valid_to_dagster(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = run(tmp_path, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_launch_from_the_shell_leaves_a_history_and_checkpoints_to_list(tmp_path: Path) -> None:
+    done = run(tmp_path, "dg", "launch", "--assets", "group:count_window_average")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with dg.DagsterInstance.from_ref(
+        dg.DagsterInstance.local_temp(str(tmp_path / "dagster")).get_ref()
+    ) as instance:
+        for key, expected in (
+            (checkpoint_key("count_window_average"), "3"),
+            (state_key("count_window_average", "count_window_average", "window"), "3"),
+        ):
+            event = instance.get_latest_materialization_event(key)
+            assert event is not None
+            assert event.asset_materialization is not None
+            assert (event.asset_materialization.tags or {})["dagster/data_version"] == expected
+    listed = run(tmp_path, "statelake", "checkpoints", "count_window_average")
+    assert listed.returncode == 0, listed.stderr
+    lines = [line.split() for line in listed.stdout.splitlines() if "dagster run" in line]
+    # id, parent (none for the first), rows in, rows out
+    assert [line[: 3 if index == 0 else 4] for index, line in enumerate(lines)] == [
+        ["1", "2", "1"], ["2", "1", "2", "1"], ["3", "2", "1", "0"]
+    ]  # fmt: skip
