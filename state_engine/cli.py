@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich import box
@@ -144,13 +144,11 @@ def _table(rows: list[CheckpointRow]) -> Table:
     usual = {"refused": {"0"}, "kind": {"checkpoint"}}
     columns = dict(zip(names, zip(*map(_cells, rows), strict=True), strict=True))
     columns = {name: cells for name, cells in columns.items() if set(cells) != usual.get(name)}
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for name, cells in columns.items():
-        # Only the last column may be cut: a number without its end is worse than none.
-        width = None if name == names[-1] else max(map(len, (name, *cells)))
-        table.add_column(
-            name, justify="left" if name in names[6:] else "right", no_wrap=True, min_width=width
-        )
+    table = Table(box=box.SIMPLE)
+    for name in columns:
+        # Only who asked may be broken: half a number would be worse than none.
+        justify: Literal["left", "right"] = "left" if name in names[6:] else "right"
+        table.add_column(name, justify=justify, no_wrap=name != names[-1], overflow="fold")
     for line in zip(*columns.values(), strict=True):
         table.add_row(*line)
     return table
