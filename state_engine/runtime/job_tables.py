@@ -41,23 +41,23 @@ class JobTables:
 
     def create(self) -> None:
         """Make the table of checkpoints, or check that it is this job's. Raises RootError."""
-        if "checkpoints" not in self._ready:
+        if self.layout.checkpoints not in self._ready:
             self.store.create()
-            self._ready.add("checkpoints")
+            self._ready.add(self.layout.checkpoints)
 
     def ensure_operator_state(self) -> None:
         """Make the table of operator state if there is none."""
-        self._ensure("operator_state", self.layout.operator_state, OPERATOR_STATE_SCHEMA)
+        self._ensure(self.layout.operator_state, OPERATOR_STATE_SCHEMA)
 
     def ensure_dead_letters(self) -> None:
         """Make the table of dead letters if there is none."""
-        self._ensure("dead_letters", self.layout.dead_letters, DEAD_LETTERS_SCHEMA)
+        self._ensure(self.layout.dead_letters, DEAD_LETTERS_SCHEMA)
 
     def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
         """Make an operator's changelog, or add the columns of states that are new."""
         wanted = {s.name: parse_ddl(s.type).arrow for s in states}
         uri = self.layout.changelog(uid)
-        self._ensure(uid, uri, changelog_schema(parse_ddl(key_schema).arrow, wanted))
+        self._ensure(uri, changelog_schema(parse_ddl(key_schema).arrow, wanted))
         if uid not in self._columns:
             facts = self._kernel.facts(uri)
             assert facts is not None
@@ -67,12 +67,12 @@ class JobTables:
             self._add_columns(uri, new)
             self._columns[uid] |= set(new)
 
-    def _ensure(self, name: str, uri: str, schema: pa.Schema) -> None:
-        if name not in self._ready:
+    def _ensure(self, uri: str, schema: pa.Schema) -> None:
+        if uri not in self._ready:
             self._kernel.create_table(
                 uri, schema.append(WRITE_ID), partition_by=["write_id"], properties=TABLE_PROPERTIES
             )
-            self._ready.add(name)
+            self._ready.add(uri)
 
     def _add_columns(self, uri: str, new: dict[str, pa.DataType]) -> None:
         # Kernel adds columns only to tables with column mapping, which other readers of ours do not know

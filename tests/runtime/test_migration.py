@@ -1,0 +1,183 @@
+"""A job that changed between runs: what fits goes on, what does not is refused and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import ConfigurationError, RootError, StateMigrationError
+from tests.runtime.tiny import OUTPUT, ROWS, Site, Sum
+
+
+@pytest.fixture
+def ran(tmp_path: Path, spark: SparkSession) -> Site:
+    """After one batch; more input waits."""
+    site = Site(tmp_path, spark).put(ROWS)
+    site.engine().run(site.job())
+    return site.put({"k": ["a"], "v": [10]}, "1")
+
+
+CHANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "another uid": ({"uid": "renamed"}, r"holds state of operators \['sums'\], which the job does not have"),
+    "another type of key": (
+        {"through": lambda s: s.transform(lambda f: f.withColumn("k", F.ascii("k")))},
+        "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: bigint>",
+    ),
+    "another key column": ({"key_by": ("v",)}, "its state is stored by key"),
+    "one more key column": ({"key_by": ("k", "v")}, "its state is stored by key"),
+    "another type of state": ({"function": Sum(kind=float)}, "state 'total' is stored as value of bigint"),
+    "another max parallelism": (
+        {"max_parallelism": 64},
+        "has 128 key groups, the job declares max_parallelism=64",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("policy", ["fail", "dead_letter"])
+def test_what_does_not_fit_is_refused(ran: Site, what: str, policy: str) -> None:
+    options, message = CHANGED[what]
+    before = ran.outputs()
+    with pytest.raises(StateMigrationError, match=message):
+        ran.engine().run(ran.job(**options, on_error=policy))
+    assert (ran.outputs(), len(ran.engine().checkpoints("tiny"))) == (before, 1)
+
+    ran.engine().run(ran.job())  # the old job still runs
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+
+
+class OtherPrimitive(KeyedProcessFunction):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self.kind == "list":
+            runtime_context.get_list_state(ListStateDescriptor("total", int))
+        else:
+            runtime_context.get_map_state(MapStateDescriptor("total", str, int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        return None
+
+
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_another_primitive_under_the_same_name_is_refused(ran: Site, kind: str, by_value: None) -> None:
+    with pytest.raises(
+        StateMigrationError, match=f"is stored as value of bigint, the function declares {kind} of"
+    ):
+        ran.engine().run(ran.job(OtherPrimitive(kind)))
+
+
+class WithCount(Sum):
+    """The old function with one more state."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        self.seen = runtime_context.get_map_state(MapStateDescriptor("seen", str, int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.seen.put("here", (self.seen.get("here") or 0) + 1)
+        return super().process_element(value, ctx)
+
+
+def test_a_new_state_is_added_to_the_operators_table(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(WithCount()))
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+    (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
+    assert (row["k"], row["map_key"], row["value"]) == ("a", "here", 1)
+    changelog = ran.spark.read.format("delta").load(str(ran.directory / "root/tiny/operators/sums/changelog"))
+    assert {"v_total", "v_seen"} <= set(changelog.columns)
+    assert changelog.count() == sum(
+        o.changed_entries for row in ran.engine().checkpoints("tiny") for o in row.operators
+    )
+
+
+def test_a_state_that_is_declared_no_more_is_kept(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(WithCount()))
+    ran.put({"k": ["b"], "v": [20]}, "2").engine().run(ran.job(Sum(state="other")))
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+    assert ran.engine().read_state("tiny", "sums", "seen").count() == 1
+    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job())  # and is there again when declared again
+    assert ran.state() == {"a": 15, "b": 2, "c": 4}
+
+
+def test_a_state_that_is_asked_for_late_is_added_too(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(Late()))
+    assert ran.state("late") == {"a": 10}
+
+
+class Late(KeyedProcessFunction):
+    """Gets its handle while an element is processed."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.context = runtime_context
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.context.get_state(ValueStateDescriptor("late", int)).update(value.v)
+
+
+def test_operators_may_be_named_like_tables(tmp_path: Path, spark: SparkSession) -> None:
+    """Names of operators and of our own tables are told apart."""
+    site = Site(tmp_path, spark).put(ROWS)
+    for uid in ("checkpoints", "operator_state", "dead_letters"):
+        site.directory = tmp_path / uid
+        site.sink = tmp_path / uid / "sink"
+        site.engine().run(site.job(uid=uid))
+        assert site.state(operator=uid) == {"a": 4, "b": 2, "c": 4}
+
+
+def test_parallelism_may_change_between_runs(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark)
+    keys = [f"k{n}" for n in range(30)]
+    for run, parallelism in enumerate((2, 5, 1, 3)):
+        site.put({"k": keys, "v": [1] * 30}, str(run))
+        site.engine().run(site.job(parallelism=parallelism, max_parallelism=128))
+    assert site.state() == dict.fromkeys(keys, 4)
+    assert len(site.outputs()) == 120
+    assert [o.parallelism for row in site.engine().checkpoints("tiny") for o in row.operators] == [2, 5, 1, 3]
+
+
+def test_another_jobs_directory_is_refused(ran: Site) -> None:
+    shutil.copytree(ran.directory / "root" / "tiny", ran.directory / "root" / "other")
+    with pytest.raises(RootError, match="holds the checkpoints of job 'tiny', not of job 'other'"):
+        ran.engine().checkpoints("other")
+    job = ran.job()
+    job.name = "other"
+    with pytest.raises(RootError, match="use another root or job name"):
+        ran.engine().run(job)
+
+
+def test_a_job_that_never_ran_has_no_state(ran: Site) -> None:
+    assert ran.engine().checkpoints("never") == []
+    with pytest.raises(ConfigurationError, match=r"job 'never' has no checkpoint in .* yet: run it first"):
+        ran.engine().read_state("never", "sums", "total")
+
+
+@pytest.fixture
+def by_value() -> None:
+    """Lets workers run the functions of this file, which they cannot import."""
+    import sys
+
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_the_output_type_may_not_change_what_the_sink_holds(ran: Site) -> None:
+    from state_engine.core.errors import SinkError
+
+    with pytest.raises(SinkError, match="the output has"):
+        ran.engine().run(ran.job(output=OUTPUT.replace("total", "sum_so_far")))
+    assert len(ran.engine().checkpoints("tiny")) == 1
