@@ -1,0 +1,96 @@
+"""The state root: its id, whose it is, and where it may not be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from state_engine.backends.delta.layout import FORMAT_VERSION
+from state_engine.backends.files import normal_uri
+from state_engine.core.errors import RootError
+from state_engine.runtime import root as module
+from state_engine.runtime.root import MARKER, check_storage, open_root
+
+
+def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
+    uri = normal_uri(tmp_path / "root")
+    made = open_root(uri, create=True)
+    assert made is not None
+    assert len(made) == 32
+    assert open_root(uri, create=True) == made == open_root(uri, create=False)
+
+
+def test_two_roots_have_two_ids(tmp_path: Path) -> None:
+    assert open_root(normal_uri(tmp_path / "a"), create=True) != open_root(
+        normal_uri(tmp_path / "b"), create=True
+    )
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    assert open_root(normal_uri(tmp_path / "root"), create=False) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def mark(directory: Path, text: str) -> str:
+    (directory / MARKER).write_text(text)
+    return normal_uri(directory)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    uri = mark(tmp_path, json.dumps({"root_id": "x", "format": str(FORMAT_VERSION + 1)}))
+    for create in (True, False):
+        with pytest.raises(RootError, match="upgrade Statelake"):
+            open_root(uri, create=create)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is damaged"),
+        ("", "is damaged"),
+        ("{}", "not written by this engine"),
+        ("[]", "not written by this engine"),
+    ],
+)
+def test_a_marker_that_is_not_ours_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RootError, match=message):
+        open_root(mark(tmp_path, text), create=True)
+
+
+def test_s3_needs_put_if_absent_or_a_single_writer() -> None:
+    for scheme in ("s3", "s3a"):
+        with pytest.raises(RootError, match="single_writer=True"):
+            check_storage(f"{scheme}://bucket/root", log_store=None, single_writer=False)
+        check_storage(f"{scheme}://bucket/root", log_store=None, single_writer=True)
+        check_storage(f"{scheme}://bucket/root", log_store="SomeStore", single_writer=False)
+    check_storage("gs://bucket/root", log_store=None, single_writer=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("", False)]
+)
+def test_network_file_systems_are_refused(
+    tmp_path: Path, kind: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "file_system_type", lambda uri: kind)
+    uri = normal_uri(tmp_path)
+    if refused:
+        with pytest.raises(RootError, match=f"network file system \\({kind}\\)"):
+            check_storage(uri, log_store=None, single_writer=True)
+    else:
+        check_storage(uri, log_store=None, single_writer=False)
+
+
+def test_the_file_system_is_that_of_the_nearest_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mount:
+        def __init__(self, mountpoint: str, fstype: str) -> None:
+            self.mountpoint, self.fstype = mountpoint, fstype
+
+    mounts = [Mount("/", "ext4"), Mount("/data", "nfs"), Mount("/data/local", "xfs")]
+    monkeypatch.setattr(module.psutil, "disk_partitions", lambda all: mounts)
+    expected = {"/x": "ext4", "/data": "nfs", "/data/x": "nfs", "/database": "ext4", "/data/local/x": "xfs"}
+    assert {path: module.file_system_type(f"file://{path}") for path in expected} == expected
