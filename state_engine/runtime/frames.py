@@ -58,11 +58,6 @@ class StreamFrame:
             )
         kept = all(c in rows.schema.names for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
-        if not kept and not order_by:
-            raise ConfigurationError(
-                f"transform({step.function!r}) dropped the columns that give the rows their order. Name an order: "
-                "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
-            )
         return replace(self, rows=rows, order_by=order_by, hidden_order=self.hidden_order if kept else ())
 
     def require(self, columns: tuple[str, ...], *, what: str) -> None:
@@ -78,6 +73,11 @@ class StreamFrame:
         named = [F.col(quoted(c)) for c in self.order_by]
         if self.hidden_order:
             return named + [F.col(c) for c in self.hidden_order]
+        if not named:  # sinks need no order: only keyed operators come here
+            raise ConfigurationError(
+                "a transform dropped the columns that give the rows their order. Name an order: "
+                "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
+            )
         fields = [f for f in self.rows.schema.fields if not isinstance(f.dataType, MapType)]
         return [*named, F.xxhash64(*[F.col(quoted(f.name)) for f in fields])]
 

@@ -35,6 +35,7 @@ _COLUMN_RULES = (
     "delta.identity.start",
     "delta.invariants",
     "delta.columnMapping.id",
+    "__CHAR_VARCHAR_TYPE_STRING",
 )
 
 
@@ -148,9 +149,8 @@ def _check(path: str, facts: TableFacts, schema_text: str) -> None:
             problems.append(f"the constraint {key.removeprefix('delta.constraints.')}")
         if key == "delta.setTransactionRetentionDuration":
             problems.append(f"{key}={value}, which forgets what was published")
+    problems += [f"NOT NULL column '{name}'" for name in _not_null(facts.schema)]
     for column in facts.schema["fields"]:
-        if not column["nullable"]:
-            problems.append(f"NOT NULL column '{column['name']}'")
         rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {})]
         if rules:
             problems.append(f"column '{column['name']}' with {', '.join(rules)}")
@@ -164,6 +164,21 @@ def _check(path: str, facts: TableFacts, schema_text: str) -> None:
             f"{path} has the columns {_short(facts.schema)}, the output has {_short(json.loads(schema_text))}: names "
             "(also their case) and types must be equal. Change output_type, or write to another table"
         )
+
+
+def _not_null(kind: Any, inside: str = "") -> list[str]:
+    """Names of the fields, nested ones included, that must not be null."""
+    if isinstance(kind, str):
+        return []
+    if kind["type"] != "struct":
+        parts = (kind[p] for p in ("elementType", "keyType", "valueType") if p in kind)
+        return [name for part in parts for name in _not_null(part, inside)]
+    found = []
+    for field in kind["fields"]:
+        name = inside + field["name"]
+        found += [] if field["nullable"] else [name]
+        found += _not_null(field["type"], f"{name}.")
+    return found
 
 
 def _canonical(schema: dict[str, Any]) -> str:

@@ -92,8 +92,9 @@ class DeltaSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         log = TableLog(spark, self.path)
-        before = [e for e in elements if e["split"] == self.path]
-        schemas = [e for e in elements if e["split"] == self.path + _SCHEMA]
+        # the table's id tells whether it is the same one, so it may be moved
+        before = [e for e in elements if not e["split"].endswith(_SCHEMA)]
+        schemas = [e for e in elements if e["split"].endswith(_SCHEMA)]
         recorded = schemas[-1]["position"]["schema"] if schemas else None
         draft = _Draft(self, log, recorded)
         draft.follow(Position(**before[-1]["position"]) if before else self._first(log, draft))

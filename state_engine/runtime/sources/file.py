@@ -115,8 +115,8 @@ class FileSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         found = self._list()
-        consumed = {e["split"]: e["position"] for e in elements}
-        recorded = consumed.pop(self.path + _SCHEMA, None)
+        consumed = {e["split"]: e["position"] for e in elements if not e["split"].endswith(_SCHEMA)}
+        recorded = next((e["position"] for e in reversed(elements) if e["split"].endswith(_SCHEMA)), None)
         ranges = self._next_ranges(found, consumed)
         if not ranges:
             return None

@@ -1,0 +1,150 @@
+"""``DeltaKernel``: tables, commits and their ends; and that two processes cannot damage a log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.files import write_parquet
+from state_engine.core.checkpoint import DataFile
+from state_engine.core.errors import CommitFailedError, LockTimeoutError
+
+SCHEMA = pa.schema([("who", pa.string()), ("n", pa.int64())])
+
+
+@pytest.fixture
+def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
+    made = DeltaKernel(spark)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/a table"
+
+
+def file(uri: str, who: str, n: int) -> DataFile:
+    """A file with one row."""
+    name = f"{who}-{n}.parquet"
+    size = write_parquet(pa.table({"who": [who], "n": [n]}, schema=SCHEMA), f"{uri}/{name}")
+    return DataFile(path=name, bytes=size, rows=1, subtask=0)
+
+
+def append(kernel: DeltaKernel, uri: str, who: str, times: int) -> None:
+    for n in range(times):
+        kernel.append(uri, [file(uri, who, n)])
+
+
+def rows(uri: str) -> list[tuple[str, int]]:
+    """Read with delta-rs."""
+    found = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
+    return sorted((r["who"], r["n"]) for r in found)
+
+
+def test_create_once_and_look(kernel: DeltaKernel, uri: str) -> None:
+    assert (kernel.exists(uri), kernel.version(uri), kernel.facts(uri), kernel.active_files(uri)) == (
+        False, None, None, []
+    )  # fmt: skip
+    assert kernel.create_table(uri, SCHEMA, properties={"delta.logRetentionDuration": "interval 9 days"})
+    assert not kernel.create_table(uri, SCHEMA)
+    facts = kernel.facts(uri)
+    assert facts is not None
+    assert facts.properties["delta.logRetentionDuration"] == "interval 9 days"
+    assert [f["name"] for f in facts.schema["fields"]] == ["who", "n"]
+    append(kernel, uri, "me", 2)
+    assert sorted(kernel.active_files(uri)) == ["me-0.parquet", "me-1.parquet"]
+    assert kernel.version(uri) == 2
+    assert rows(uri) == [("me", 0), ("me", 1)]
+
+
+def test_a_transaction_version_is_taken_once(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+    assert kernel.latest_transaction(uri, "app") is None
+    kernel.append(uri, [file(uri, "first", 1)], transaction=Transaction("app", 3))
+    for version in (3, 2):
+        with pytest.raises(TransactionTakenError):
+            kernel.append(uri, [file(uri, "second", version)], transaction=Transaction("app", version))
+    kernel.append(uri, [file(uri, "other", 1)], transaction=Transaction("other app", 1))
+    assert kernel.latest_transaction(uri, "app") == 3
+    assert rows(uri) == [("first", 1), ("other", 1)]
+
+
+def test_exactly_one_of_many_threads_commits_a_transaction(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+
+    def attempt(n: int) -> bool:
+        try:
+            kernel.append(uri, [file(uri, "racer", n)], transaction=Transaction("app", 1))
+        except CommitFailedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        won = list(pool.map(attempt, range(6)))
+    assert won.count(True) == 1
+    assert rows(uri) == [("racer", won.index(True))]
+
+
+def test_a_held_lock_stops_commits(spark: SparkSession, kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+    impatient = DeltaKernel(spark, lock_timeout_s=0.05)
+    with table_lock(uri), pytest.raises(LockTimeoutError, match="a table"):
+        impatient.append(uri, [file(uri, "me", 1)])
+    assert rows(uri) == []
+    impatient.append(uri, [file(uri, "me", 1)])
+    impatient.close()
+    assert rows(uri) == [("me", 1)]
+
+
+OTHER_PROCESS = """
+import sys
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.runtime.session import local_session
+from state_engine.runtime.settings import SparkSettings
+from tests.backends.test_kernel import append
+kernel = DeltaKernel(local_session(SparkSettings(master="local[1]", driver_memory="1g")))
+print("ready", flush=True)
+sys.stdin.readline()
+append(kernel, sys.argv[1], "other", 25)
+kernel.close()
+print("done", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_append_to_one_table(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS, uri],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert "ready" in other.stdout.readline()
+        other.stdin.write("\n")
+        other.stdin.flush()
+        append(kernel, uri, "me", 25)
+        kernel.join_hooks()
+        out, _ = other.communicate()
+        assert "done" in out
+    finally:
+        other.kill()
+        other.wait()
+    assert rows(uri) == sorted([(who, n) for who in ("me", "other") for n in range(25)])
+    assert kernel.version(uri) == 50
+    assert len(kernel.active_files(uri)) == 50

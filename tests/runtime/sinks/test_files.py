@@ -1,0 +1,111 @@
+"""``FileSink``: one directory a checkpoint, staged out of sight, published by one rename."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from state_engine import FileSink
+from state_engine.backends.delta.layout import file_name
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
+from state_engine.runtime.output_files import write_sink_file
+from state_engine.runtime.sinks.files import FilePublisher
+
+APP = "0123/job/out"
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+NO_KERNEL: Any = None
+
+
+def staged(
+    directory: Path, write_id: str, ids: list[int], form: Literal["parquet", "csv"] = "parquet"
+) -> StagedSink:
+    """What one attempt with two subtasks stages."""
+    target = FileSink(str(directory), form).prepare(NO_KERNEL, "out", APP, SCHEMA, write_id)
+    files = []
+    for subtask, some in enumerate((ids[::2], ids[1::2])):
+        rows = pa.table({"id": some, "text": [f"t{i}" if i else None for i in some]}, schema=SCHEMA)
+        files.append(write_sink_file(rows, target, file_name(write_id, subtask, 0, suffix=form), subtask))
+    return target.staged(files)
+
+
+def test_staged_rows_are_out_of_sight_until_published_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    publisher = FilePublisher()
+    first, second = staged(out, "w1", [1, 2, 3]), staged(out, "w2", [4, 5])
+    assert publisher.seen(first.path, APP) == 0
+    assert ds.dataset(out, format="parquet", partitioning="hive").count_rows() == 0
+    for one, checkpoint_id in ((first, 1), (first, 1), (second, 12), (second, 12), (first, 1)):
+        publisher.publish(one, APP, checkpoint_id)
+    assert publisher.seen(first.path, APP) == 12
+    rows = ds.dataset(out, format="parquet", partitioning="hive").to_table().to_pylist()
+    assert sorted((r["checkpoint_id"], r["id"], r["text"]) for r in rows) == [
+        (1, 1, "t1"), (1, 2, "t2"), (1, 3, "t3"), (12, 4, "t4"), (12, 5, "t5"),
+    ]  # fmt: skip
+    assert {p.name for p in out.iterdir() if p.is_dir()} == {
+        "checkpoint_id=000000000001",
+        "checkpoint_id=000000000012",
+    }
+
+
+def test_csv_tells_null_from_empty_text_and_has_a_header_in_every_file(tmp_path: Path) -> None:
+    FilePublisher().publish(staged(tmp_path / "out", "w1", [0, 1], "csv"), APP, 1)
+    files = sorted((tmp_path / "out").glob("checkpoint_id=*/*.csv"))
+    assert [f.read_text() for f in files] == ['"id","text"\n0,\n', '"id","text"\n1,"t1"\n']
+    assert pl.read_csv(files).rows() == [(0, None), (1, "t1")]
+
+
+def test_crash_between_write_and_rename_leaves_nothing_visible(tmp_path: Path) -> None:
+    crashed, again = staged(tmp_path / "out", "w1", [1]), staged(tmp_path / "out", "w2", [1])
+    FilePublisher().publish(again, APP, 1)
+    assert ds.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()[
+        "id"
+    ].to_pylist() == [1]
+    with pytest.raises(SinkIdentityError, match="holds other files than checkpoint 1 staged"):
+        FilePublisher().publish(crashed, APP, 1)
+
+
+def test_directory_that_was_made_anew_is_refused(tmp_path: Path) -> None:
+    mine = staged(tmp_path / "out", "w1", [1])
+    shutil.move(tmp_path / "out", tmp_path / "aside")
+    with pytest.raises(SinkIdentityError, match="deleted or re-created"):
+        FilePublisher().publish(mine, APP, 1)
+    staged(tmp_path / "out", "w2", [2])
+    with pytest.raises(SinkIdentityError, match="deleted or re-created"):
+        FilePublisher().publish(mine, APP, 1)
+    shutil.rmtree(tmp_path / "out")
+    shutil.move(tmp_path / "aside", tmp_path / "out")
+    FilePublisher().publish(mine, APP, 1)
+    assert FilePublisher().seen(mine.path, APP) == 1
+
+
+def test_staged_files_that_are_gone(tmp_path: Path) -> None:
+    mine = staged(tmp_path / "out", "w1", [1, 2])
+    (tmp_path / "out" / mine.files[1].path).unlink()
+    with pytest.raises(MissingFilesError, match="is gone"):
+        FilePublisher().publish(mine, APP, 1)
+    assert FilePublisher().seen(mine.path, APP) == 0
+
+
+def test_another_job_is_refused(tmp_path: Path) -> None:
+    staged(tmp_path / "out", "w1", [1])
+    for other in ("0123/other/out", "9999/job/out"):
+        with pytest.raises(SinkIdentityError, match=f"is the sink of '{APP}', not of '{other}'"):
+            FileSink(str(tmp_path / "out")).prepare(NO_KERNEL, "out", other, SCHEMA, "w1")
+
+
+def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
+    for uri in ("s3a://bucket/out", "s3://bucket/out", "gs://bucket/out"):
+        with pytest.raises(ConfigurationError, match=r"atomic rename.*use a DeltaSink"):
+            FileSink(uri)
+    with pytest.raises(ConfigurationError, match="cannot write format 'orc'"):
+        FileSink(str(tmp_path), "orc")  # type: ignore[arg-type]
+    nested = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
+    with pytest.raises(SinkError, match=r"cannot hold the nested columns \['tags'\]"):
+        FileSink(str(tmp_path / "out"), "csv").prepare(NO_KERNEL, "out", APP, nested, "w1")
