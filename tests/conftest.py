@@ -30,6 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     options = {
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
+        # Tests run everything a few times only: the optimising compiler would cost a third of the time.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"
