@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from typing import Any
 
@@ -97,3 +98,13 @@ def test_columns_become_rows() -> None:
     rows = rows_from_columns(("a", "b"), [[1, 2], ["x", None]])
     assert [r.as_dict() for r in rows] == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
     assert rows_from_columns(("a",), [[]]) == []
+
+
+def test_making_a_row_class_survives_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def collecting(name: str) -> bool:
+        gc.collect()
+        return False
+
+    monkeypatch.setattr("state_engine.core.row.keyword.iskeyword", collecting)
+    row = Row(collected_while=1, it_was_made=2)
+    assert (row.collected_while, row.it_was_made) == (1, 2)
