@@ -80,7 +80,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
     members: dict[str, Any] = {"__slots__": (), "_fields": names, "__doc__": None}
     # namedtuple's own field descriptors read a position in C; a property over our __getitem__ is 5 times slower
     # (the tuple type is kept in a variable: once collected, its namespace would be empty)
-    shape = namedtuple("shape", [f"f{i}" for i in range(len(names))])
+    shape = namedtuple("shape", [f"f{i}" for i in range(len(names))])  # type: ignore[misc]
     getters = vars(shape)
     for position, name in enumerate(names):
         spelled = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")

@@ -15,7 +15,6 @@ that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,7 @@ from uuid6 import uuid7
 
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.backends.files import join, open_location, read_parquet, write_parquet
+from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import (
     CheckpointRow,
@@ -49,10 +47,7 @@ from state_engine.runtime.routing import Router
 from state_engine.runtime.sinks.base import Publisher, SinkTarget, verify_files
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
-from state_engine.runtime.sources.base import Element, Slice
-
-POSITIONS = "positions"
-"""Name of the operator state that holds a source's position."""
+from state_engine.runtime.sources.base import Slice
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,6 @@ class CheckpointCoordinator:
         }
         self._published: int | None = None
         self._next_id = 1
-        self._positions: dict[int, dict[str, list[Element]]] = {}
         self._steps_s: dict[str, float] = {}
         self._commits = 0
 
@@ -168,8 +162,7 @@ class CheckpointCoordinator:
             slices: dict[str, Slice] = {}
             positions: dict[str, str] = {}
             for name, node in self._job.sources.items():
-                elements = self.source_elements(path, name)
-                part = node.source.plan(self._spark, elements)
+                part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
                 if part is not None:
                     slices[name] = part
                 positions[name] = self._position_of(parent, name) or node.source.empty_position()
@@ -187,10 +180,6 @@ class CheckpointCoordinator:
                 checkpoint_id=self._next_id,
             )
             return Attempt(batch, positions)
-
-    def source_elements(self, path: list[CheckpointRow], source: str) -> list[Element]:
-        """The position of a source: elements appended along the path, oldest first."""
-        return [e for row in path for e in self._elements_of(row).get(source, [])]
 
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
@@ -232,17 +221,10 @@ class CheckpointCoordinator:
 
     def commit_operator_state(self, attempt: Attempt) -> tuple[DataFile, int]:
         """Step 6: source positions."""
-        rows = [
-            {"operator": name, "state": POSITIONS, "scheme": "even_split", "subtask": 0, "position": i,
-             "value": json.dumps(element), "bytes": None}
-            for name, part in attempt.batch.slices.items()
-            for i, element in enumerate(part.elements)
-        ]  # fmt: skip
         write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
         self._tables.ensure_operator_state()
-        path = partition_path(write_id, file_name(write_id, 0, 0))
-        size = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(uri, path))
-        file = DataFile(path=path, bytes=size, rows=len(rows), subtask=0)
+        appended = {name: part.elements for name, part in attempt.batch.slices.items()}
+        file = self._tables.positions.write(write_id, appended)
         self._commits += 1
         return file, self._kernel.append(uri, [file], partition={"write_id": write_id})
 
@@ -286,7 +268,7 @@ class CheckpointCoordinator:
             assert row is not None
             for staged in self._staged(row):
                 if staged.files:
-                    self._commits += 1
+                    self._commits += staged.kind != "files"  # the others are Delta tables
                     self._publish_one(staged, row.checkpoint_id)
             self._published = row.checkpoint_id
 
@@ -316,17 +298,6 @@ class CheckpointCoordinator:
                 f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
                 f"{gone}, which the job does not have. Give the operators their old uid, or use another job name"
             )
-
-    def _elements_of(self, row: CheckpointRow) -> dict[str, list[Element]]:
-        if row.checkpoint_id not in self._positions:
-            found: dict[str, list[Element]] = {}
-            for file in row.operator_state_files:
-                table = read_parquet(join(self._tables.layout.operator_state, file.path))
-                for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
-                    if one["state"] == POSITIONS:
-                        found.setdefault(one["operator"], []).append(json.loads(one["value"]))
-            self._positions[row.checkpoint_id] = found
-        return self._positions[row.checkpoint_id]
 
     @staticmethod
     def _position_of(parent: CheckpointRow | None, source: str) -> str | None:

@@ -98,17 +98,14 @@ class StateEngine:
         _, settled = coordinator.settle()
         batches: list[BatchReport] = []
         caught_up = False
-        try:
-            while max_batches is None or len(batches) < max_batches:
-                report = coordinator.run_batch()
-                if report is None:
-                    caught_up = True
-                    break
-                batches.append(report)
-                if on_batch is not None:
-                    on_batch(report)
-        finally:
-            self.kernel.join_hooks()
+        while max_batches is None or len(batches) < max_batches:
+            report = coordinator.run_batch()
+            if report is None:
+                caught_up = True
+                break
+            batches.append(report)
+            if on_batch is not None:
+                on_batch(report)
         return RunReport(job.name, batches, caught_up, settled)
 
     def settle(self, job: StatefulJob) -> list[int]:

@@ -21,6 +21,7 @@ from state_engine.backends.delta.layout import (
 from state_engine.backends.delta.locks import table_lock
 from state_engine.core.checkpoint import StateSchema
 from state_engine.core.type_parsing import ddl_text, parse_ddl
+from state_engine.runtime.source_positions import SourcePositions
 
 
 class JobTables:
@@ -36,6 +37,7 @@ class JobTables:
     def __init__(self, spark: SparkSession, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
         self._spark, self._kernel, self.layout = spark, kernel, layout
         self.store = CheckpointStore(kernel, layout, root_id)
+        self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
         self._columns: dict[str, set[str]] = {}
 

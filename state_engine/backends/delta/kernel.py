@@ -345,6 +345,7 @@ def _log_stores(java_context: Any) -> list[tuple[str, str]]:
     """Spark's log store settings under the keys that Kernel reads."""
     prefix = "spark.delta.logStore."
     pairs = [(str(p._1()), str(p._2())) for p in java_context.getConf().getAll()]
-    return [
-        (f"io.delta.kernel.logStore.{k.removeprefix(prefix)}", v) for k, v in pairs if k.startswith(prefix)
-    ]
+    found = {k.removeprefix(prefix): v for k, v in pairs if k.startswith(prefix)}
+    # Kernel's default for local files starts a process for every look at a file; we hold a lock, so this is as safe
+    found.setdefault("file.impl", "io.delta.storage.LocalLogStore")
+    return [(f"io.delta.kernel.logStore.{key}", value) for key, value in found.items()]

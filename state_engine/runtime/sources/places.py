@@ -57,22 +57,20 @@ def _file_place(uris: Sequence[str]) -> Column:
         hashes = [hash_string(s[i]) for i in range(len(spellings[0])) for s in spellings]
         place = F.array_position(F.lit(hashes), path_hash)
         return F.when(place == 0, unknown).otherwise((place - 1) % len(uris))
-    # every leaf of the search takes round trips to the JVM: one spelling a file, made on the scan's side
-    if len(spellings[0]) > 1:
-        path_hash = F.xxhash64(
-            F.when(path.startswith("file:///"), F.concat(F.lit("file:"), F.substr(path, F.lit(8)))).otherwise(
-                path
-            )
-        )
-    found = _search(path_hash, sorted((hash_string(s[-1]), i) for i, s in enumerate(spellings)))
-    return F.coalesce(found, unknown)
+    # as text, parsed in one go: an expression of thousands of columns would take as many round trips to the JVM
+    value = "_metadata.file_path"
+    if len(spellings[0]) > 1:  # one spelling a file keeps the search small; it is made on the scan's side
+        short = f"concat('file:', substr({value}, 8))"
+        value = f"CASE WHEN startswith({value}, 'file:///') THEN {short} ELSE {value} END"
+    ordered = sorted((hash_string(s[-1]), i) for i, s in enumerate(spellings))
+    return F.coalesce(F.expr(_search(f"xxhash64({value})", ordered)), unknown)
 
 
-def _search(value: Column, ordered: list[tuple[int, int]]) -> Column:
-    """A binary search as an expression: a map literal would be scanned from its start for every row."""
+def _search(value: str, ordered: list[tuple[int, int]]) -> str:
+    """A binary search as SQL: a map literal would be scanned from its start for every row."""
     if len(ordered) == 1:
-        return F.when(value == ordered[0][0], F.lit(ordered[0][1]))
+        found, place = ordered[0]
+        return f"CASE WHEN {value} = {found}L THEN {place} END"
     middle = len(ordered) // 2
-    return F.when(value < ordered[middle][0], _search(value, ordered[:middle])).otherwise(
-        _search(value, ordered[middle:])
-    )
+    left, right = _search(value, ordered[:middle]), _search(value, ordered[middle:])
+    return f"CASE WHEN {value} < {ordered[middle][0]}L THEN {left} ELSE {right} END"

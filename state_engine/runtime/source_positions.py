@@ -1,0 +1,64 @@
+"""``SourcePositions``: positions of sources as operator state, appended by each batch and folded along the path.
+
+What a checkpoint appended never changes, so it is read once and kept; a later batch reads what is new only. Plays the
+part of the state of Flink's ``SourceCoordinator``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
+from state_engine.backends.files import join, read_parquet, write_parquet
+from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.runtime.sources.base import Element
+
+POSITIONS = "positions"
+"""Name of the operator state that holds a source's position."""
+_READERS = 8
+
+
+class SourcePositions:
+    """Positions of the sources of one job.
+
+    Args:
+        uri: of the table of operator state.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._read: dict[str, dict[str, list[Element]]] = {}
+
+    def elements(self, path: Sequence[CheckpointRow], source: str) -> list[Element]:
+        """The position of a source: elements appended along the path, oldest first."""
+        paths = [file.path for row in path for file in row.operator_state_files]
+        unread = [p for p in paths if p not in self._read]
+        if unread:
+            with ThreadPoolExecutor(_READERS) as pool:
+                self._read.update(zip(unread, pool.map(self._load, unread), strict=True))
+        return [element for p in paths for element in self._read[p].get(source, [])]
+
+    def write(self, write_id: str, appended: Mapping[str, Sequence[Element]]) -> DataFile:
+        """Write what a batch appends, by source, as one file that no reader of the table sees yet."""
+        rows = [
+            {"operator": source, "state": POSITIONS, "scheme": "even_split", "subtask": 0, "position": i,
+             "value": json.dumps(element), "bytes": None}
+            for source, elements in appended.items()
+            for i, element in enumerate(elements)
+        ]  # fmt: skip
+        path = partition_path(write_id, file_name(write_id, 0, 0))
+        size = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(self._uri, path))
+        self._read[path] = {source: list(elements) for source, elements in appended.items()}
+        return DataFile(path=path, bytes=size, rows=len(rows), subtask=0)
+
+    def _load(self, path: str) -> dict[str, list[Element]]:
+        found: dict[str, list[Element]] = {}
+        table = read_parquet(join(self._uri, path))
+        for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
+            if one["state"] == POSITIONS:
+                found.setdefault(one["operator"], []).append(json.loads(one["value"]))
+        return found

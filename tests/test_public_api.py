@@ -1,0 +1,72 @@
+"""The exported names: a name that goes, or comes, is a decision and not an accident."""
+
+from __future__ import annotations
+
+import inspect
+
+import state_engine
+
+NAMES = {
+    "BatchReport", "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "FileSink", "FileSource",
+    "KeyedProcessFunction", "KeyedStream", "ListState", "ListStateDescriptor",
+    "MapState", "MapStateDescriptor", "OperatorReport", "Row",
+    "RunReport", "RuntimeContext", "StateEngine", "StatefulJob", "StatelakeError", "TimerService", "ValueState",
+    "ValueStateDescriptor",
+}  # fmt: skip
+
+
+def test_the_exported_names_are_these() -> None:
+    assert set(state_engine.__all__) == NAMES
+    assert len(state_engine.__all__) == len(NAMES)
+
+
+def test_every_exported_name_is_there_and_documented() -> None:
+    for name in state_engine.__all__:
+        found = getattr(state_engine, name)
+        assert inspect.getdoc(found), name
+
+
+def test_every_public_method_of_an_exported_class_is_documented() -> None:
+    for name in state_engine.__all__:
+        for member, function in inspect.getmembers(getattr(state_engine, name), inspect.isfunction):
+            if not member.startswith("_") and function.__module__.startswith("state_engine"):
+                assert inspect.getdoc(function), f"{name}.{member}"
+
+
+SIGNATURES = {
+    "run": ["job", "max_batches", "clock", "parameters", "requested_by", "on_batch"],
+    "checkpoints": ["job"],
+    "read_state": ["job", "operator", "state", "checkpoint_id"],
+    "dead_letters": ["job"],
+    "settle": ["job"],
+    "close": [],
+}
+
+
+def test_the_engine_is_called_as_promised() -> None:
+    for method, parameters in SIGNATURES.items():
+        found = list(inspect.signature(getattr(state_engine.StateEngine, method)).parameters)
+        assert found == ["self", *parameters], method
+
+
+def test_functions_port_by_their_imports() -> None:
+    """Names that a PyFlink function uses."""
+    for cls, members in {
+        state_engine.KeyedProcessFunction: ["open", "close", "process_element", "Context"],
+        state_engine.KeyedProcessFunction.Context: ["get_current_key", "timestamp", "timer_service"],
+        state_engine.TimerService: ["current_processing_time", "current_watermark"],
+        state_engine.RuntimeContext: [
+            "get_state", "get_list_state", "get_map_state", "get_task_name", "get_index_of_this_subtask",
+            "get_number_of_parallel_subtasks", "get_max_number_of_parallel_subtasks", "get_attempt_number",
+            "get_job_parameter",
+        ],
+        state_engine.ValueState: ["value", "update", "clear"],
+        state_engine.ListState: ["get", "add", "add_all", "update", "clear", "__iter__"],
+        state_engine.MapState: [
+            "get", "put", "put_all", "remove", "contains", "items", "keys", "values", "is_empty", "clear",
+            "__contains__", "__getitem__", "__setitem__", "__delitem__", "__iter__",
+        ],
+        state_engine.ValueStateDescriptor: ["get_name"],
+    }.items():  # fmt: skip
+        missing = [m for m in members if not hasattr(cls, m)]
+        assert not missing, f"{cls}: {missing}"

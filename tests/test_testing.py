@@ -1,0 +1,164 @@
+"""The harness: batches, subtasks, clocks, snapshots and refusals, as on the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from state_engine import KeyedProcessFunction, MapStateDescriptor, RuntimeContext, ValueStateDescriptor
+from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
+from state_engine.core.key_groups import assign_to_key_group, subtask_for_key_group
+from state_engine.testing import KeyedHarness
+
+Context = KeyedProcessFunction.Context
+
+
+class Count(KeyedProcessFunction):
+    """How often a key was seen; told with all that the context knows."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.opened += 1
+        assert self.opened == 1, "a subtask and batch work on their own copy"
+        self.runtime = runtime_context
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
+        if value == "bad":
+            raise RuntimeError("told to")
+        self.seen.update(self.seen.value() + 1)
+        yield value, self.seen.value()
+
+
+def count(**options: Any) -> KeyedHarness:
+    return KeyedHarness(Count(), key_by=lambda v: v, **options)
+
+
+def test_batches_share_state() -> None:
+    harness = count()
+    assert harness.process(["a", "b", "a"]) == [("a", 1), ("b", 1), ("a", 2)]
+    assert harness.process(["a"]) == [("a", 3)]
+    assert harness.process([]) == []
+    assert harness.state("seen") == {"a": 3, "b": 1}
+
+
+def test_outputs_keep_the_order_of_elements_at_any_parallelism() -> None:
+    elements = [f"k{n % 7}" for n in range(50)]
+    assert count(parallelism=5).process(elements) == count().process(elements)
+
+
+def test_keys_are_on_the_subtask_that_owns_their_group() -> None:
+    harness = count(parallelism=3, max_parallelism=64)
+    for n in range(50):
+        group = assign_to_key_group(n, 64)
+        assert harness.subtask_of(n) == subtask_for_key_group(64, 3, group)
+
+
+def test_functions_learn_their_subtask_clock_and_parameters() -> None:
+    class Tells(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self.runtime = runtime_context
+
+        def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
+            timers = ctx.timer_service()
+            yield (
+                self.runtime.get_index_of_this_subtask(),
+                self.runtime.get_number_of_parallel_subtasks(),
+                self.runtime.get_job_parameter("mode"),
+                ctx.timestamp(),
+                timers.current_processing_time(),
+                timers.current_watermark(),
+            )
+
+    harness = KeyedHarness(
+        Tells(),
+        key_by=lambda v: v,
+        parallelism=2,
+        clock_ms=5,
+        timestamp_of=lambda v: v * 10,
+        parameters={"mode": "x"},
+    )
+    assert harness.process([1]) == [(harness.subtask_of(1), 2, "x", 10, 5, -(2**63))]
+    harness.set_clock(7)
+    harness.set_watermark(3)
+    assert harness.process([1])[0][4:] == (7, 3)
+
+
+def test_a_snapshot_is_not_changed_by_later_batches() -> None:
+    harness = count()
+    harness.process(["a"])
+    snapshot = harness.snapshot()
+    harness.process(["a"])
+    restored = KeyedHarness.restored(Count(), snapshot, key_by=lambda v: v, parallelism=4)
+    assert restored.process(["a"]) == [("a", 2)]
+    assert harness.process(["a"]) == [("a", 3)]
+    assert KeyedHarness.restored(Count(), snapshot, key_by=lambda v: v).state("seen") == {"a": 1}
+
+
+def test_a_snapshot_carries_the_clocks() -> None:
+    harness = count(clock_ms=9)
+    harness.set_watermark(4)
+    snapshot = harness.snapshot()
+    assert (snapshot.clock_ms, snapshot.watermark_ms) == (9, 4)
+    assert KeyedHarness.restored(Count(), snapshot, key_by=lambda v: v).clock_ms == 9
+
+
+def test_what_state_returns_is_the_callers() -> None:
+    class Keeps(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self.map = runtime_context.get_map_state(MapStateDescriptor("m", str, list[int]))
+
+        def process_element(self, value: Any, ctx: Context) -> None:
+            self.map.put("a", [1])
+
+    harness = KeyedHarness(Keeps(), key_by=lambda v: v)
+    harness.process([1])
+    harness.state("m")[1]["a"].append(2)
+    assert harness.state("m") == {1: {"a": [1]}}
+
+
+def test_an_unknown_state_is_told_with_those_that_are_there() -> None:
+    harness = count()
+    with pytest.raises(ConfigurationError, match=r"no state 'nope' yet; states: \[\]"):
+        harness.state("nope")
+    harness.process(["a"])
+    with pytest.raises(ConfigurationError, match=r"states: \['seen'\]"):
+        harness.state("nope")
+
+
+def test_under_fail_the_functions_own_error_comes_out_and_nothing_is_kept() -> None:
+    harness = count()
+    harness.process(["a"])
+    with pytest.raises(RuntimeError, match="told to"):
+        harness.process(["a", "bad"])
+    assert harness.state("seen") == {"a": 1}
+
+
+def test_under_dead_letter_refused_elements_are_collected() -> None:
+    harness = count(on_error="dead_letter")
+    assert harness.process(["a", "bad", "b"]) == [("a", 1), ("b", 1)]
+    (refusal,) = harness.refused
+    assert (refusal.key, refusal.error) == ("bad", "RuntimeError: told to")
+    assert harness.state("seen") == {"a": 1, "b": 1}
+
+
+def test_outputs_are_normalised_where_a_type_is_given() -> None:
+    harness = count(output_type="value string, seen double")
+    assert [type(seen) for _, seen in harness.process(["a"])] == [float]
+    with pytest.raises(ValueTypeError, match="field 'value'"):
+        count(output_type="value bigint, seen bigint").process(["a"])
+
+
+def test_a_key_that_cannot_be_one_is_refused() -> None:
+    for key in (None, float("nan"), [1]):
+        with pytest.raises((InvalidKeyError, TypeError)):
+            KeyedHarness(Count(), key_by=lambda v: v).process([key])
+
+
+def test_parallelism_is_checked() -> None:
+    with pytest.raises(ValueError, match="parallelism 200 is greater than max parallelism 128"):
+        count(parallelism=200, max_parallelism=128)
