@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# dg warns when another environment, or none, is active
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
 # The Python that the environment is made with: PYTHON=..., or the first of these that is 3.11 or later.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
@@ -54,7 +57,7 @@ bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, w
 	@touch $@
 
 clean: ## remove the environment and the caches of tools; state and data stay
-	rm -rf $(VENV) dist spark-warehouse metastore_db derby.log \
+	rm -rf $(VENV) .venv-flink dist spark-warehouse metastore_db derby.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -70,17 +70,21 @@ class Plan:
         keys: distinct keys.
         rounds: counted batches of each contender.
         warm_up: batches of each contender that are not counted.
+        small_rounds, small_warm_up: the same of small batches, whose cost is planning: the JVM takes more of them to
+            warm up, and they are short.
     """
 
     events: int
     keys: int
     rounds: int = 3
     warm_up: int = 2
+    small_rounds: int = 9
+    small_warm_up: int = 15
 
     @property
     def batches(self) -> int:
         """Batches that one contender runs."""
-        return 2 * (self.warm_up + self.rounds)
+        return self.warm_up + self.rounds + self.small_warm_up + self.small_rounds
 
 
 @contextmanager
@@ -162,8 +166,8 @@ def compare(
         feed = Feed(Workload(plan.keys), Path(name) / "feed")
         contenders = _start(spark, Path(name), only, stack, keep_outputs=False)
         return (
-            _alternate(contenders, feed, plan.events, plan, done),
-            _alternate(contenders, feed, SMALL_BATCH, plan, done),
+            _alternate(contenders, feed, plan.events, plan.warm_up, plan.rounds, done),
+            _alternate(contenders, feed, SMALL_BATCH, plan.small_warm_up, plan.small_rounds, done),
         )
 
 
@@ -184,15 +188,15 @@ def _start(
 
 
 def _alternate(
-    contenders: list[Contender], feed: Feed, events: int, plan: Plan, done: Progress
+    contenders: list[Contender], feed: Feed, events: int, warm_up: int, rounds: int, done: Progress
 ) -> list[Series]:
     series = [Series(contender.name, events, []) for contender in contenders]
-    for number in range(plan.warm_up + plan.rounds):
+    for number in range(warm_up + rounds):
         batch = feed.write(events)
         for contender, mine in zip(contenders, series, strict=True):
             taken = contender.run(batch)
-            if number >= plan.warm_up:
+            if number >= warm_up:
                 mine.taken.append(taken)
-            counted = f"round {number - plan.warm_up + 1}" if number >= plan.warm_up else "warm-up"
+            counted = f"round {number - warm_up + 1}" if number >= warm_up else "warm-up"
             done(f"{contender.name}, {events:,} events, {counted}: {taken.seconds:.2f} s")
     return series

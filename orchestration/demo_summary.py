@@ -26,7 +26,7 @@ def show_summary(console: Console, engine: StateEngine, job: StatefulJob, batche
     show_batches(console, [b.metadata for b in batches], [b.seconds_of_run for b in batches])
     totals = Table("", "rows", title=f"Job {job.name}", title_justify="left")
     totals.columns[1].justify = "right"
-    totals.add_row("rows in", _number(sum(b.metadata["rows_in"] for b in batches)))
+    totals.add_row("rows in, cleaned", _number(sum(b.metadata["rows_in"] for b in batches)))
     samples: list[tuple[str, pa.Table]] = []
     for name, node in job.sinks.items():
         frame = engine.spark.read.format("delta").load(node.sink.path)  # type: ignore[attr-defined]

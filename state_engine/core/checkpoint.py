@@ -150,7 +150,8 @@ class CheckpointRow:
         created_at: when the attempt started.
         clock_ms: processing time of the batch, in milliseconds; never below the parent's.
         watermark_ms: event-time watermark after the batch, in milliseconds; None without event time.
-        rows_in, rows_refused: rows read, and of these set aside as dead letters.
+        rows_in: rows that reached operators and sinks from the sources, after DataFrame code in between.
+        rows_refused: of these, rows set aside as dead letters.
         durations_ms: by step, as far as known at the commit.
         metrics: sums of user metrics over subtasks.
         delta_versions: version of each table that this attempt committed to, by table name.

@@ -54,7 +54,7 @@ class BatchReport:
 
     Attributes:
         checkpoint_id: what it committed.
-        rows_in: rows read from the sources.
+        rows_in: rows from the sources, after DataFrame code in between.
         rows_refused: rows set aside as dead letters.
         rows_out: rows published, by sink.
         bytes_written: over state, operator state, sinks and dead letters.

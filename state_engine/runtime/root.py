@@ -10,28 +10,15 @@ from __future__ import annotations
 import json
 from uuid import uuid4
 
-import psutil
 import pyarrow.fs as pafs
 
 from state_engine.backends.delta.layout import FORMAT_VERSION
 from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import is_local, join, local_path, open_location
+from state_engine.backends.files import is_local, join, open_location
 from state_engine.core.errors import RootError
+from state_engine.runtime.file_systems import refuse_network_root
 
 MARKER = "_statelake.json"
-_NETWORK = (
-    "nfs",
-    "cifs",
-    "smb",
-    "afs",
-    "fuse.sshfs",
-    "fuse.s3fs",
-    "fuse.gcsfuse",
-    "glusterfs",
-    "lustre",
-    "ceph",
-    "9p",
-)
 _NO_PUT_IF_ABSENT = ("s3", "s3a", "s3n")
 
 
@@ -69,26 +56,7 @@ def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> No
             f"(spark.delta.logStore.{scheme}.impl, for example S3DynamoDBLogStore), or pass single_writer=True if "
             "only one process will ever run this root"
         )
-    if is_local(uri):
-        kind = file_system_type(uri)
-        if kind.startswith(_NETWORK):
-            raise RootError(
-                f"{uri} is on a network file system ({kind}), whose locks cannot be trusted with a Delta log: use a "
-                "local disk or an object store"
-            )
-
-
-def file_system_type(uri: str) -> str:
-    """Type of the file system that holds a local path, for example ``ext4``."""
-    path = str(local_path(uri))
-    mounts = [
-        p for p in psutil.disk_partitions(all=True) if path == p.mountpoint or _below(path, p.mountpoint)
-    ]
-    return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else ""
-
-
-def _below(path: str, mount: str) -> bool:
-    return path.startswith(mount.rstrip("/") + "/")
+    refuse_network_root(uri)
 
 
 def _read(uri: str) -> dict[str, str] | None:

@@ -114,6 +114,8 @@ def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) ->
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # PySpark would look up the caller's line at every DataFrame call, three round trips each.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     if settings.master.startswith("local"):
         options |= {

@@ -10,7 +10,8 @@ import pytest
 from state_engine.backends.delta.layout import FORMAT_VERSION
 from state_engine.backends.files import normal_uri
 from state_engine.core.errors import RootError
-from state_engine.runtime import root as module
+from state_engine.runtime import file_systems
+from state_engine.runtime.file_systems import Mount
 from state_engine.runtime.root import MARKER, check_storage, open_root
 
 
@@ -74,23 +75,11 @@ def test_s3_needs_put_if_absent_or_a_single_writer() -> None:
 def test_network_file_systems_are_refused(
     tmp_path: Path, kind: str, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "file_system_type", lambda uri: kind)
-    uri = normal_uri(tmp_path)
+    mounts = [Mount(path=Path("/"), type="ext4"), Mount(path=tmp_path, type=kind)]
+    monkeypatch.setattr(file_systems, "mounts", lambda: mounts)
+    uri = normal_uri(tmp_path / "root")
     if refused:
         with pytest.raises(RootError, match=f"network file system \\({kind}\\)"):
             check_storage(uri, log_store=None, single_writer=True)
     else:
         check_storage(uri, log_store=None, single_writer=False)
-
-
-def test_the_file_system_is_that_of_the_nearest_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Mount:
-        def __init__(self, mountpoint: str, fstype: str) -> None:
-            self.mountpoint, self.fstype = mountpoint, fstype
-
-    mounts = [Mount("/", "ext4"), Mount("/data", "nfs"), Mount("/data/local", "xfs")]
-    monkeypatch.setattr(module.psutil, "disk_partitions", lambda all: mounts)
-    expected = {"/x": "ext4", "/data": "nfs", "/data/x": "nfs", "/database": "ext4", "/data/local/x": "xfs"}
-    assert {path: module.file_system_type(f"file://{path}") for path in expected} == expected
