@@ -3,14 +3,28 @@
 This module is the public API; everything else may change.
 """
 
+from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.aggregating_state import AggregatingState
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from state_engine.core.errors import StatelakeError
+from state_engine.core.folding_state import FoldingState
 from state_engine.core.functions import KeyedProcessFunction, TimerService
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
+from state_engine.core.reducing_state import ReducingState
 from state_engine.core.row import Row
 from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.state import AppendingState, MergingState, State
+from state_engine.core.time import Duration, Instant, Time, TimeDomain
+from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.value_state import ValueState
 from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import DataStream, KeyedStream, StatefulJob
@@ -26,9 +40,14 @@ __all__ = [
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions
-    "KeyedProcessFunction", "RuntimeContext", "TimerService", "Row",
+    "KeyedProcessFunction", "ReduceFunction", "AggregateFunction", "FoldFunction", "RuntimeContext", "TimerService",
+    "Row",
     # state
-    "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor",
-    "ValueState", "ListState", "MapState",
+    "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "ReducingStateDescriptor",
+    "AggregatingStateDescriptor", "FoldingStateDescriptor",
+    "State", "AppendingState", "MergingState", "ValueState", "ListState", "MapState", "ReducingState",
+    "AggregatingState", "FoldingState",
+    # time
+    "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain",
     "StatelakeError",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperato
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import APPEND, CLEAR, PUT, Change, KeyContext
+from state_engine.core.ttl_rule import without_expired
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
 
@@ -103,8 +104,16 @@ class KeyedHarness:
         self._watermark_ms = ms
 
     def snapshot(self) -> Snapshot:
-        """The stored state; later batches do not change it."""
+        """The stored state; later batches do not change it.
+
+        It is a full snapshot: where a state asks for it, what has expired is left out, here and not in the harness.
+        """
         entries = copy.deepcopy(self._entries)
+        for name, descriptor in self._descriptors.items():
+            if descriptor.ttl is not None and descriptor.ttl.get_cleanup_strategies().in_full_snapshot():
+                entries[name] = without_expired(
+                    descriptor, entries[name], clock_ms=self.clock_ms, watermark_ms=self._known_watermark()
+                )
         return Snapshot(entries, dict(self._descriptors), self.clock_ms, self._watermark_ms)
 
     @classmethod
@@ -128,12 +137,20 @@ class KeyedHarness:
         """Stored entries of one state by key: a value, a list, or a dict."""
         if name not in self._entries:
             raise ConfigurationError(f"there is no state '{name}' yet; states: {sorted(self._entries)}")
-        return copy.deepcopy(self._entries[name])
+        descriptor, entries = self._descriptors[name], copy.deepcopy(self._entries[name])
+        if descriptor.ttl is None:
+            return entries
+        unstamped = {"value": lambda i: i.value, "list": lambda items: [i.value for i in items],
+                     "map": lambda items: {k: i.value for k, i in items.items()}}[descriptor.shape]  # fmt: skip
+        return {key: unstamped(stored) for key, stored in entries.items()}
 
     def subtask_of(self, key: Any) -> int:
         """The subtask that owns a key."""
         group = assign_to_key_group(key, self.max_parallelism)
         return subtask_for_key_group(self.max_parallelism, self.parallelism, group)
+
+    def _known_watermark(self) -> int | None:
+        return None if self._watermark_ms == MIN_TIMESTAMP else self._watermark_ms
 
     def _run(self, subtask: int, elements: list[Any]) -> Outputs:
         keys = [self.key_by(e) for e in elements]
@@ -144,7 +161,12 @@ class KeyedHarness:
             stored = self._entries.setdefault(descriptor.name, {})
             return copy.deepcopy({k: v for k, v in stored.items() if k in touched})
 
-        context, out = KeyContext(), Outputs()
+        context = KeyContext(
+            clock_ms=self.clock_ms,
+            watermark_ms=self._known_watermark(),
+            has_event_time=self.timestamp_of is not None,
+        )
+        out = Outputs()
         store = KeyedStateStore("harness", context, load)
         operator = KeyedProcessOperator(
             copy.deepcopy(self.function),
@@ -170,7 +192,7 @@ class KeyedHarness:
             raise refused.__cause__ or refused from None
         for descriptor, changes in store.changes():
             for change in changes:
-                _APPLY[descriptor.kind](self._entries[descriptor.name], change)
+                _APPLY[descriptor.shape](self._entries[descriptor.name], change)
         return out
 
 

@@ -7,11 +7,13 @@ import inspect
 import state_engine
 
 NAMES = {
-    "BatchReport", "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "FileSink", "FileSource",
-    "KeyedProcessFunction", "KeyedStream", "ListState", "ListStateDescriptor",
-    "MapState", "MapStateDescriptor", "OperatorReport", "Row",
-    "RunReport", "RuntimeContext", "StateEngine", "StatefulJob", "StatelakeError", "TimerService", "ValueState",
-    "ValueStateDescriptor",
+    "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AppendingState", "BatchReport",
+    "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "Duration", "FileSink", "FileSource",
+    "FoldFunction", "FoldingState", "FoldingStateDescriptor", "Instant", "KeyedProcessFunction", "KeyedStream",
+    "ListState", "ListStateDescriptor", "MapState", "MapStateDescriptor", "MergingState", "OperatorReport",
+    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RunReport", "RuntimeContext", "State",
+    "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
+    "ValueState", "ValueStateDescriptor",
 }  # fmt: skip
 
 

@@ -43,11 +43,19 @@ class DataFile:
 
 @dataclass(frozen=True)
 class StateSchema:
-    """Declaration of one state as of a checkpoint: its primitive and the stored type of its column."""
+    """Declaration of one state as of a checkpoint.
+
+    Attributes:
+        name: of the state.
+        kind: its primitive.
+        type: stored type of its column, as text.
+        ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
+    """
 
     name: str
     kind: str
     type: str
+    ttl: str = ""
 
 
 @dataclass(frozen=True)

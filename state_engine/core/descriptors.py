@@ -2,17 +2,24 @@
 
 Mirror ``org.apache.flink.api.common.state.StateDescriptor`` and its subclasses, with PyFlink's keywords. Types may be
 written as Python types, NamedTuple or dataclass classes, pyarrow types or DDL text (see ``type_parsing.to_type``).
+
+Primitives differ in their handles; in storage there are three shapes only: a value, a list of elements, or a map of
+entries per key.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from state_engine.core.errors import InvalidKeyError
+from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys import storage_type
 from state_engine.core.names import check_name
+from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
 
@@ -22,18 +29,31 @@ class StateDescriptor:
 
     Attributes:
         kind: the state primitive, as stored in checkpoints.
+        shape: how it is stored: one value, a list of elements, or a map of entries per key.
         value_type: type of a value, list element or map value.
+        ttl: how items expire; None where they do not.
     """
 
     kind: ClassVar[str]
+    shape: ClassVar[Literal["value", "list", "map"]] = "value"
 
     def __init__(self, name: str, value_type: Any, *, parameter: str) -> None:
         self.name = check_name(name, what="state")
         self.value_type: TypeInformation = to_type(value_type, parameter=f"{parameter} of state '{name}'")
+        self.ttl: StateTtlConfig | None = None
 
     def get_name(self) -> str:
         """The name of the state."""
         return self.name
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Let items of this state expire; a configuration that is disabled changes nothing."""
+        if not isinstance(ttl_config, StateTtlConfig):
+            raise ConfigurationError(
+                f"state '{self.name}': enable_time_to_live takes a StateTtlConfig, not {ttl_config!r}; "
+                "make one with StateTtlConfig.new_builder(Time.hours(1)).build()"
+            )
+        self.ttl = ttl_config if ttl_config.is_enabled() else None
 
     @property
     def column_type(self) -> pa.DataType:
@@ -77,6 +97,7 @@ class ListStateDescriptor(StateDescriptor):
     """
 
     kind = "list"
+    shape = "list"
 
     def __init__(self, name: str, elem_type_info: Any) -> None:
         super().__init__(name, elem_type_info, parameter="elem_type_info")
@@ -99,6 +120,7 @@ class MapStateDescriptor(StateDescriptor):
     """
 
     kind = "map"
+    shape = "map"
 
     def __init__(self, name: str, key_type_info: Any, value_type_info: Any) -> None:
         super().__init__(name, value_type_info, parameter="value_type_info")
@@ -113,3 +135,86 @@ class MapStateDescriptor(StateDescriptor):
     @property
     def column_type(self) -> pa.DataType:
         return pa.struct([pa.field("key", self.key_type.storage), pa.field("value", self.value_type.storage)])
+
+
+class ReducingStateDescriptor(StateDescriptor):
+    """Describes a ReducingState.
+
+    Args:
+        name: name of the state, unique in its operator.
+        reduce_function: a ReduceFunction, or a callable of two values.
+        type_info: type of the values.
+
+    Example:
+        >>> ReducingStateDescriptor("sum", lambda a, b: a + b, int)
+        ReducingStateDescriptor('sum', int64)
+    """
+
+    kind = "reducing"
+
+    def __init__(
+        self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: Any
+    ) -> None:
+        super().__init__(name, type_info, parameter="type_info")
+        self.reduce_function = ReduceFunction.of(reduce_function, what=f"reduce_function of state '{name}'")
+
+    def get_reduce_function(self) -> ReduceFunction:
+        """The function that combines two values."""
+        return self.reduce_function
+
+
+class AggregatingStateDescriptor(StateDescriptor):
+    """Describes an AggregatingState; its accumulator is what is stored.
+
+    Args:
+        name: name of the state, unique in its operator.
+        agg_function: an AggregateFunction.
+        state_type_info: type of the accumulator.
+    """
+
+    kind = "aggregating"
+
+    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: Any) -> None:
+        super().__init__(name, state_type_info, parameter="state_type_info")
+        if not isinstance(agg_function, AggregateFunction):
+            raise ConfigurationError(
+                f"agg_function of state '{name}' must be an AggregateFunction, not {agg_function!r}"
+            )
+        self.agg_function = agg_function
+
+    def get_agg_function(self) -> AggregateFunction:
+        """The function that adds to an accumulator."""
+        return self.agg_function
+
+
+class FoldingStateDescriptor(StateDescriptor):
+    """Describes a FoldingState. Deprecated, as in Flink: use an AggregatingState.
+
+    Args:
+        name: name of the state, unique in its operator.
+        initial_value: what the first element is folded into.
+        fold_function: a FoldFunction, or a callable of accumulator and element.
+        type_info: type of the accumulator.
+    """
+
+    kind = "folding"
+
+    def __init__(
+        self,
+        name: str,
+        initial_value: Any,
+        fold_function: FoldFunction | Callable[[Any, Any], Any],
+        type_info: Any,
+    ) -> None:
+        warnings.warn(
+            f"state '{name}': folding state is deprecated; use an AggregatingStateDescriptor",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        super().__init__(name, type_info, parameter="type_info")
+        self.initial_value = self.value_type.normalise(initial_value)
+        self.fold_function = FoldFunction.of(fold_function, what=f"fold_function of state '{name}'")
+
+
+SHAPES: dict[str, str] = {d.kind: d.shape for d in StateDescriptor.__subclasses__()}
+"""Shape by primitive, for readers that know a state only from a checkpoint."""

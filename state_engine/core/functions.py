@@ -8,21 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.function import Function
 from state_engine.core.state_table import NO_KEY, KeyContext, no_key
 
 MIN_TIMESTAMP = -(2**63)
 """The watermark, in milliseconds, of a stream that has none yet."""
-
-
-class Function:
-    """Base of all functions, with their life cycle."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        """Called before the first element of a subtask's micro-batch: get state handles here."""
-
-    def close(self) -> None:
-        """Called after the last element, also when the subtask fails."""
 
 
 class TimerService:

@@ -108,7 +108,7 @@ class KeyedProcessOperator:
         context, element, process = self._context, self._element, self.function.process_element
         normalise, emit, emit_origin = self._normalise, out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None
-        index, key = 0, None
+        after, index, key = context.on_element, 0, None
         try:
             for index, key, value, timestamp in zip(count(), keys, values, timestamps):
                 context.key, context.timestamp = key, timestamp
@@ -124,6 +124,8 @@ class KeyedProcessOperator:
                     self._refuse(index, key, error, out)
                 if undo:
                     undo.clear()
+                for hook in after:
+                    hook()
         finally:
             context.key, context.timestamp, context.undo = NO_KEY, None, None
 

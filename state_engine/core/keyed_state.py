@@ -10,20 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
+from state_engine.core.aggregating_state import AggregatingState
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StateAccessError
-from state_engine.core.list_state import ListState
-from state_engine.core.map_state import MapState
+from state_engine.core.folding_state import FoldingState
+from state_engine.core.list_state import ListState, TtlListState
+from state_engine.core.map_state import MapState, TtlMapState
+from state_engine.core.reducing_state import ReducingState
 from state_engine.core.state_table import Change, KeyContext, StateTable
-from state_engine.core.value_state import ValueState
+from state_engine.core.value_state import value_handle
 
 Loader = Callable[[StateDescriptor], MutableMapping[Any, Any]]
 """Gives the entries of a state, as of the parent checkpoint, for the keys of this batch."""
 
 _HANDLES: dict[str, Callable[[StateTable, KeyContext], Any]] = {
-    "value": ValueState,
-    "list": ListState,
-    "map": MapState,
+    "value": value_handle,
+    "list": lambda table, context: (TtlListState if table.descriptor.ttl else ListState)(table, context),
+    "map": lambda table, context: (TtlMapState if table.descriptor.ttl else MapState)(table, context),
+    "reducing": ReducingState,
+    "aggregating": AggregatingState,
+    "folding": FoldingState,
 }
 
 

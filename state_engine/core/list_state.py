@@ -1,4 +1,7 @@
-"""``ListState``: a list of elements per key. Mirrors ``org.apache.flink.api.common.state.ListState``."""
+"""``ListState``: a list of elements per key.
+
+Mirrors ``org.apache.flink.api.common.state.ListState`` and ``TtlListState``; elements expire one by one.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,22 @@ from functools import partial
 from typing import Any
 
 from state_engine.core.errors import ValueTypeError
+from state_engine.core.state import MergingState
 from state_engine.core.state_table import KeyContext, StateTable, no_key
+from state_engine.core.ttl_rule import TtlRule
 from state_engine.core.value_state import restore
 
 
-class ListState:
+class ListState(MergingState):
     """Handle of a list state, for the key of the current element; adding writes only what was added."""
 
     __slots__ = ("_context", "_copy", "_entries", "_name", "_normalise")
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
-        descriptor = table.descriptor
-        self._entries, self._context, self._name = table.entries, context, descriptor.name
-        self._normalise = descriptor.value_type.compiled()
-        self._copy = descriptor.value_type.copy if descriptor.value_type.mutable else None
+        item = table.item_type
+        self._entries, self._context, self._name = table.entries, context, table.descriptor.name
+        self._normalise = item.compiled()
+        self._copy = item.copy if item.mutable else None
 
     def get(self) -> list[Any]:
         """The elements in the order they were added, as a fresh list; empty where there are none."""
@@ -79,3 +84,48 @@ class ListState:
                 raise ValueTypeError(f"None cannot be an element of list state '{self._name}'")
             checked.append(normalise(value))
         return checked
+
+
+class TtlListState(ListState):
+    """A list state whose elements expire one by one."""
+
+    __slots__ = ("_ttl",)
+
+    def __init__(self, table: StateTable, context: KeyContext) -> None:
+        super().__init__(table, context)
+        self._ttl = TtlRule(table, context)
+
+    def get(self) -> list[Any]:
+        """The elements that may still be seen, in the order they were added."""
+        ttl = self._ttl
+        ttl.accessed()
+        items = super().get()
+        alive = [item for item in items if not ttl.expired(item)]
+        if items and not alive:
+            super().clear()
+        elif ttl.renews_on_read or (len(alive) < len(items) and not ttl.shows_expired):
+            self._replace([ttl.stamp(i.value) for i in alive] if ttl.renews_on_read else alive)
+        return [item.value for item in (items if ttl.shows_expired else alive)]
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements that live from now on."""
+        self._ttl.accessed()
+        super().add_all([self._stamped(v) for v in values])
+
+    def update(self, values: Iterable[Any] | None) -> None:
+        """Replace the whole list; an empty one clears."""
+        self._ttl.accessed()
+        self._replace([self._stamped(v) for v in values or ()])
+
+    def clear(self) -> None:
+        """Forget the list of the current key."""
+        self._ttl.accessed()
+        super().clear()
+
+    def _stamped(self, value: Any) -> Any:
+        return None if value is None else self._ttl.stamp(value)
+
+    def _replace(self, items: list[Any]) -> None:
+        checked = self._checked(items)
+        super().clear()
+        super().add_all(checked)

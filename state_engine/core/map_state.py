@@ -1,4 +1,7 @@
-"""``MapState``: a map of entries per key. Mirrors ``org.apache.flink.api.common.state.MapState``."""
+"""``MapState``: a map of entries per key.
+
+Mirrors ``org.apache.flink.api.common.state.MapState`` and ``TtlMapState``; entries expire one by one.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,26 @@ from typing import Any, cast
 
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import StateAccessError, ValueTypeError
+from state_engine.core.state import State
 from state_engine.core.state_table import KeyContext, StateTable, no_key
+from state_engine.core.ttl_rule import TtlRule
 
 
-class MapState:
+class MapState(State):
     """Handle of a map state, for the key of the current element.
 
     Values may be None, keys not. Iteration sees the writes of this element; writing while iterating raises
     StateAccessError. Float keys: -0.0 is 0.0, NaN is refused.
     """
 
-    __slots__ = ("_context", "_copy", "_entries", "_key", "_name", "_normalise", "_writes")
+    __slots__ = ("_context", "_copy", "_copy_value", "_entries", "_key", "_name", "_normalise", "_writes")
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
-        descriptor = cast(MapStateDescriptor, table.descriptor)
+        descriptor, item = cast(MapStateDescriptor, table.descriptor), table.item_type
         self._entries, self._context, self._name = table.entries, context, descriptor.name
-        self._normalise = descriptor.value_type.compiled()
-        self._copy = descriptor.value_type.copy if descriptor.value_type.mutable else None
+        self._normalise = item.compiled()
+        self._copy = item.copy if item.mutable else None
+        self._copy_value = descriptor.value_type.copy if item.mutable else None
         self._key = _map_key(descriptor)
         self._writes = 0
 
@@ -78,7 +84,7 @@ class MapState:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """The (key, value) entries."""
-        copy = self._copy
+        copy = self._copy_value
         for key, value in self._iterate():
             yield key, value if copy is None else copy(value)
 
@@ -104,11 +110,20 @@ class MapState:
             context.undo.append(partial(self._entries.__setitem__, context.key, found))
         del self._entries[context.key]
 
-    __contains__ = contains
-    __getitem__ = get
-    __setitem__ = put
-    __delitem__ = remove
-    __iter__ = keys
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.remove(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys()
 
     def _found(self) -> dict[Any, Any] | None:
         try:
@@ -120,10 +135,87 @@ class MapState:
         writes = self._writes
         for item in (self._found() or {}).items():
             yield item
-            if self._writes != writes:
-                raise StateAccessError(
-                    f"map state '{self._name}' was changed while it was iterated: collect the items into a list first"
-                )
+            self._check_unchanged(writes)
+
+    def _check_unchanged(self, writes: int) -> None:
+        if self._writes != writes:
+            raise StateAccessError(
+                f"map state '{self._name}' was changed while it was iterated: collect the items into a list first"
+            )
+
+
+class TtlMapState(MapState):
+    """A map state whose entries expire one by one; an entry that may not be seen any more is not there."""
+
+    __slots__ = ("_ttl",)
+
+    def __init__(self, table: StateTable, context: KeyContext) -> None:
+        super().__init__(table, context)
+        self._ttl = TtlRule(table, context)
+
+    def get(self, key: Any) -> Any:
+        """The value of a map key; None where it is missing."""
+        item = self._seen(key)
+        return None if item is None else item.value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Store one entry that lives from now on."""
+        self._ttl.accessed()
+        super().put(key, self._ttl.stamp(value))
+
+    def remove(self, key: Any) -> None:
+        """Forget one entry."""
+        self._ttl.accessed()
+        super().remove(key)
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is an entry that may be seen."""
+        return self._seen(key) is not None
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry that may be seen."""
+        self._ttl.accessed()
+        found = self._found() or {}
+        return not found or (
+            not self._ttl.shows_expired and all(self._ttl.expired(i) for i in found.values())
+        )
+
+    def clear(self) -> None:
+        """Forget all entries of the current key."""
+        self._ttl.accessed()
+        super().clear()
+
+    def _seen(self, key: Any) -> Any:
+        ttl = self._ttl
+        ttl.accessed()
+        item = super().get(key)
+        if item is None:
+            return None
+        if ttl.expired(item):
+            super().remove(key)
+            return item if ttl.shows_expired else None
+        if ttl.renews_on_read:
+            super().put(key, ttl.stamp(item.value))
+        return item
+
+    def _iterate(self) -> Iterator[tuple[Any, Any]]:
+        ttl = self._ttl
+        ttl.accessed()
+        # decided before the first entry is given out, so that the clean-up is no change during the iteration
+        items = list((self._found() or {}).items())
+        gone = [key for key, item in items if ttl.expired(item)]
+        for key in gone:
+            super().remove(key)
+        hidden = set() if ttl.shows_expired else set(gone)
+        shown = [(key, item) for key, item in items if key not in hidden]
+        if ttl.renews_on_read:
+            for key, item in shown:
+                if key not in gone:
+                    super().put(key, ttl.stamp(item.value))
+        writes = self._writes
+        for key, item in shown:
+            yield key, item.value
+            self._check_unchanged(writes)
 
 
 def _map_key(descriptor: MapStateDescriptor) -> Any:

@@ -9,11 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.aggregating_state import AggregatingState
+from state_engine.core.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from state_engine.core.errors import StateAccessError
+from state_engine.core.folding_state import FoldingState
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
+from state_engine.core.reducing_state import ReducingState
 from state_engine.core.value_state import ValueState
 
 
@@ -48,6 +58,21 @@ class RuntimeContext:
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """The map state of this descriptor, scoped to the current key."""
         state: MapState = self._keyed(descriptor).handle(descriptor, "map")
+        return state
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """The reducing state of this descriptor, scoped to the current key."""
+        state: ReducingState = self._keyed(descriptor).handle(descriptor, "reducing")
+        return state
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """The aggregating state of this descriptor, scoped to the current key."""
+        state: AggregatingState = self._keyed(descriptor).handle(descriptor, "aggregating")
+        return state
+
+    def get_folding_state(self, descriptor: FoldingStateDescriptor) -> FoldingState:
+        """The folding state of this descriptor, scoped to the current key. Deprecated, as in Flink."""
+        state: FoldingState = self._keyed(descriptor).handle(descriptor, "folding")
         return state
 
     def get_task_name(self) -> str:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StateAccessError
+from state_engine.core.ttl import StampedType
+from state_engine.core.types import TypeInformation
 
 PUT, DELETE, CLEAR, APPEND = "put", "delete", "clear", "append"
 
@@ -33,15 +35,28 @@ class KeyContext:
     Attributes:
         key: the current key as declared, or NO_KEY.
         timestamp: event time of the current element in milliseconds, or None.
+        clock_ms: processing time of the batch.
+        watermark_ms: watermark at the start of the batch; None where there is none yet.
+        has_event_time: whether the elements have an event time at all.
+        on_element: called after every element.
         undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
     """
 
-    __slots__ = ("key", "timestamp", "undo")
+    __slots__ = ("clock_ms", "has_event_time", "key", "on_element", "timestamp", "undo", "watermark_ms")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, clock_ms: int = 0, watermark_ms: int | None = None, has_event_time: bool = False
+    ) -> None:
         self.key: Any = NO_KEY
         self.timestamp: int | None = None
+        self.clock_ms, self.watermark_ms, self.has_event_time = clock_ms, watermark_ms, has_event_time
+        self.on_element: list[Callable[[], Any]] = []
         self.undo: list[Callable[[], Any]] | None = None
+
+    def event_time(self) -> int | None:
+        """Event-time *now*: the element's time, but never less than the watermark; None where neither is known."""
+        known = [t for t in (self.timestamp, self.watermark_ms) if t is not None]
+        return max(known, default=None)
 
     def roll_back(self) -> None:
         """Take back the writes of the current element, newest first."""
@@ -52,23 +67,28 @@ class KeyContext:
 class StateTable:
     """Entries of one state: ``entries[key]`` is a value, a list of elements, or a dict of map entries.
 
+    Where the state has a time to live, values, elements and map values are ``Stamped``.
+
     Attributes:
         descriptor: what is stored.
+        item_type: type of a value, list element or map value in ``entries``.
         entries: the working copy; a backend may give any mutable mapping.
         loaded: what the checkpoint held for the keys of this batch.
     """
 
-    __slots__ = ("descriptor", "entries", "loaded")
+    __slots__ = ("descriptor", "entries", "item_type", "loaded")
 
     def __init__(self, descriptor: StateDescriptor, entries: MutableMapping[Any, Any]) -> None:
         self.descriptor = descriptor
         self.entries = entries
-        remember = _REMEMBER[descriptor.kind]
+        inner = descriptor.value_type
+        self.item_type: TypeInformation = inner if descriptor.ttl is None else StampedType(inner)
+        remember = _REMEMBER[descriptor.shape]
         self.loaded = {key: remember(stored) for key, stored in entries.items()}
 
     def changes(self) -> Iterator[Change]:
         """Net changes since loading: per key at most one clear, first, then one append or one row a map key."""
-        diff = _DIFF[self.descriptor.kind]
+        diff = _DIFF[self.descriptor.shape]
         entries, loaded = self.entries, self.loaded
         for key, was in loaded.items():
             yield from diff(key, was, entries.get(key))

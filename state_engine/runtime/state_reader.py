@@ -8,6 +8,8 @@ Processor API reads.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as pq
@@ -18,12 +20,15 @@ from pyspark.sql.types import StructType
 from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
 from state_engine.backends.files import open_location
 from state_engine.core.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.descriptors import SHAPES
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.state_table import APPEND, CLEAR, PUT
+from state_engine.core.ttl import TtlTime, TtlVisibility
 from state_engine.core.type_parsing import parse_ddl, spark_schema
 from state_engine.runtime.executor import state_files
 
 _ORDER = "_statelake_order"
+Alive = Callable[[Column], Column]
 
 
 def read_state(
@@ -56,7 +61,9 @@ def read_state(
         lookup = F.create_map(*[F.lit(x) for pair in order_of.items() for x in pair])
         changes = changes.withColumn(_ORDER, lookup[write_id])
     changes = changes.where(F.col("state") == state)
-    folded = _FOLDS[schema.kind](changes, F.col(state_column(state)))
+    folded = _FOLDS[SHAPES[schema.kind]](
+        changes, F.col(state_column(state)), _alive(schema.ttl, path[-1] if path else None)
+    )
     keys = [F.col(f"key.`{f.name}`").alias(f.name) for f in key_type]
     return folded.select(*keys, *[c for c in folded.columns if c in ("map_key", "value")])
 
@@ -88,31 +95,46 @@ def _check(uri: str, rows: int) -> None:
         )
 
 
-def _fold_value(changes: DataFrame, column: Column) -> DataFrame:
-    packed = changes.select("key", F.struct(_ORDER, "op", column.alias("value")).alias("last"))
+def _alive(ttl: str, row: CheckpointRow | None) -> Alive:
+    """Which items had not expired by the clock that the checkpoint recorded, given the column of their times."""
+    config = json.loads(ttl) if ttl else {}
+    event_time = config.get("time") == TtlTime.EventTime.name
+    now = None if row is None else row.watermark_ms if event_time else row.clock_ms
+    if now is None or not ttl or config["visibility"] != TtlVisibility.NeverReturnExpired.name:
+        return lambda at: F.lit(True)
+    oldest = max(now - config["ttl_ms"], -(2**63))
+    return lambda at: at.isNull() | (F.unix_millis(at) > oldest)
+
+
+def _fold_value(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
+    packed = changes.select("key", F.struct(_ORDER, "op", "updated_at", column.alias("value")).alias("last"))
     last = packed.groupBy("key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
-    return last.where(F.col("last.op") == PUT).select("key", F.col("last.value").alias("value"))
+    kept = last.where((F.col("last.op") == PUT) & alive(F.col("last.updated_at")))
+    return kept.select("key", F.col("last.value").alias("value"))
 
 
-def _fold_map(changes: DataFrame, column: Column) -> DataFrame:
+def _fold_map(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
     live = _after_clear(changes).where(F.col("op") != CLEAR)
     entry = live.select(
         "key",
         column["key"].alias("map_key"),
-        F.struct(_ORDER, "op", column["value"].alias("value")).alias("last"),
+        F.struct(_ORDER, "op", "updated_at", column["value"].alias("value")).alias("last"),
     )
     last = entry.groupBy("key", "map_key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
-    return last.where(F.col("last.op") == PUT).select("key", "map_key", F.col("last.value").alias("value"))
+    kept = last.where((F.col("last.op") == PUT) & alive(F.col("last.updated_at")))
+    return kept.select("key", "map_key", F.col("last.value").alias("value"))
 
 
-def _fold_list(changes: DataFrame, column: Column) -> DataFrame:
+def _fold_list(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
     live = _after_clear(changes).where(F.col("op") == APPEND)
     parts = live.select("key", F.struct(F.col(_ORDER), column.alias("elements")).alias("part"))
     lists = parts.groupBy("key").agg(
         F.sort_array(F.collect_list(F.struct(F.col(f"part.{_ORDER}"), F.col("part.elements")))).alias("parts")
     )
     elements = F.flatten(F.transform("parts", lambda p: p["elements"]))
-    return lists.select("key", F.transform(elements, lambda e: e["value"]).alias("value"))
+    kept = F.filter(elements, lambda e: alive(e["updated_at"]))
+    values = lists.select("key", F.transform(kept, lambda e: e["value"]).alias("value"))
+    return values.where(F.size("value") > 0)
 
 
 def _after_clear(changes: DataFrame) -> DataFrame:

@@ -24,7 +24,7 @@ from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StatelakeError, StateMigrationError
-from state_engine.core.functions import TimerService
+from state_engine.core.functions import MIN_TIMESTAMP, TimerService
 from state_engine.core.key_groups import key_group_range
 from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperator, Outputs, Refusal
 from state_engine.core.keyed_state import KeyedStateStore
@@ -110,7 +110,11 @@ class Subtask:
         timestamps = self._timestamps(events)
         self._lap("decode")
 
-        context = KeyContext()
+        context = KeyContext(
+            clock_ms=spec.clock_ms,
+            watermark_ms=None if spec.watermark_ms == MIN_TIMESTAMP else spec.watermark_ms,
+            has_event_time=routed.event_time,
+        )
         store = KeyedStateStore(spec.uid, context, self._loader(touched, index_of))
         info = TaskInfo(
             spec.uid, self.index, spec.parallelism, spec.max_parallelism, self.attempt, spec.parameters
@@ -198,7 +202,7 @@ class Subtask:
         def load(descriptor: StateDescriptor) -> dict[Any, Any]:
             recorded = spec.recorded_states.get(descriptor.name)
             now = state_schema(descriptor)
-            if recorded is not None and recorded != now:
+            if recorded is not None and (recorded.kind, recorded.type) != (now.kind, now.type):
                 raise StateMigrationError(
                     f"operator '{spec.uid}': state '{descriptor.name}' is stored as {recorded.kind} of "
                     f"{recorded.type}, the function declares {now.kind} of {now.type}. Restore the old declaration, "
@@ -295,7 +299,8 @@ class Subtask:
 
 def state_schema(descriptor: StateDescriptor) -> StateSchema:
     """How a state is recorded in checkpoints."""
-    return StateSchema(descriptor.name, descriptor.kind, ddl_text(descriptor.column_type))
+    ttl = descriptor.ttl.to_json() if descriptor.ttl else ""
+    return StateSchema(descriptor.name, descriptor.kind, ddl_text(descriptor.column_type), ttl)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -22,6 +22,9 @@ from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change
+from state_engine.core.ttl import Stamped
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,10 @@ class TouchedState:
         entries: dict[Any, Any] = {}
         if found:
             table = pa.concat_tables(found).combine_chunks()
-            if descriptor.kind == "value":
+            if descriptor.shape == "value":
                 table = _latest(table)
             keys = self._key_schema.decode_struct(_one(table["key"]))
-            column = table[state_column(descriptor.name)]
-            _FOLDS[descriptor.kind](entries, descriptor, keys, table["op"].to_pylist(), column)
+            _FOLDS[descriptor.shape](entries, descriptor, keys, table)
         is_touched = self._is_touched
         return {k: v for k, v in entries.items() if is_touched(k)}
 
@@ -105,6 +107,9 @@ class _Part:
             return None
         values = self._file.read(columns=[column], use_threads=False).filter(self._mask)
         table = self._shared.append_column(column, values[column])
+        if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
+            stamps = self._file.read(columns=["updated_at"], use_threads=False).filter(self._mask)
+            table = table.append_column("updated_at", stamps["updated_at"])
         found = table.filter(pc.equal(table["state"], descriptor.name)).combine_chunks()
         return found if found.num_rows else None
 
@@ -126,58 +131,67 @@ def _latest(table: pa.Table) -> pa.Table:
 
 
 def _fold_value(
-    entries: dict[Any, Any],
-    descriptor: StateDescriptor,
-    keys: list[Any],
-    ops: list[str],
-    column: pa.ChunkedArray,
+    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    for key, op, value in zip(keys, ops, descriptor.value_type.from_arrow(_one(column)), strict=True):
+    values = descriptor.value_type.from_arrow(_one(table[state_column(descriptor.name)]))
+    items = _stamped(descriptor, values, table)
+    for key, op, item in zip(keys, table["op"].to_pylist(), items, strict=True):
         if op == PUT:
-            entries[key] = value
+            entries[key] = item
         else:
             entries.pop(key, None)
 
 
 def _fold_list(
-    entries: dict[Any, Any],
-    descriptor: StateDescriptor,
-    keys: list[Any],
-    ops: list[str],
-    column: pa.ChunkedArray,
+    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    array = _one(column)
-    elements = descriptor.value_type.from_arrow(array.flatten().field("value"))
+    array = _one(table[state_column(descriptor.name)])
+    elements = array.flatten()
+    items = descriptor.value_type.from_arrow(elements.field("value"))
+    if descriptor.ttl is not None:
+        items = list(map(Stamped, items, _milliseconds(elements.field("updated_at"))))
     start = 0
-    for key, op, length in zip(keys, ops, array.value_lengths().to_pylist(), strict=True):
+    for key, op, length in zip(keys, table["op"].to_pylist(), array.value_lengths().to_pylist(), strict=True):
         if op == CLEAR:
             entries.pop(key, None)
         else:
-            entries.setdefault(key, []).extend(elements[start : start + length])
+            entries.setdefault(key, []).extend(items[start : start + length])
         start += length or 0
 
 
-def _fold_map(
-    entries: dict[Any, Any],
-    descriptor: StateDescriptor,
-    keys: list[Any],
-    ops: list[str],
-    column: pa.ChunkedArray,
-) -> None:
-    key_type, array = cast(MapStateDescriptor, descriptor).key_type, _one(column)
-    map_keys, values = array.flatten()
-    rows = zip(
-        keys, ops, key_type.from_arrow(map_keys), descriptor.value_type.from_arrow(values), strict=True
+def _fold_map(entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table) -> None:
+    key_type, array = (
+        cast(MapStateDescriptor, descriptor).key_type,
+        _one(table[state_column(descriptor.name)]),
     )
-    for key, op, map_key, value in rows:
+    map_keys, values = array.flatten()
+    items = _stamped(descriptor, descriptor.value_type.from_arrow(values), table)
+    rows = zip(keys, table["op"].to_pylist(), key_type.from_arrow(map_keys), items, strict=True)
+    for key, op, map_key, item in rows:
         if op == PUT:
-            entries.setdefault(key, {})[map_key] = value
+            entries.setdefault(key, {})[map_key] = item
         elif op == CLEAR:
             entries.pop(key, None)
         elif (found := entries.get(key)) is not None:
             found.pop(map_key, None)
             if not found:
                 del entries[key]
+
+
+def _stamped(descriptor: StateDescriptor, values: list[Any], table: pa.Table) -> list[Any]:
+    """Values with their time where the state has a time to live; stored times are ignored where it has none."""
+    if descriptor.ttl is None:
+        return values
+    return list(map(Stamped, values, _milliseconds(_one(table["updated_at"]))))
+
+
+def _milliseconds(stamps: pa.Array) -> list[int | None]:
+    found: list[int | None] = pc.divide(stamps.cast(pa.int64()), 1000).to_pylist()
+    return found
+
+
+def _timestamps(at_ms: list[int | None]) -> pa.Array:
+    return pc.multiply(pa.array(at_ms, pa.int64()), 1000).cast(_TIMESTAMP)
 
 
 _FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}
@@ -217,12 +231,12 @@ def changelog_table(
         "key": keys.take(pa.array(at)),
         "state": _repeat([(d.name, len(found)) for d, found in changes]),
         "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
-        "updated_at": pa.nulls(total, pa.timestamp("us", "UTC")),
+        "updated_at": pa.chunked_array([_updated_at(d, found) for d, found in changes], _TIMESTAMP),
     }
     start = 0
     for descriptor, found in changes:
         if found:
-            column = _COLUMNS[descriptor.kind](descriptor, found)
+            column = _COLUMNS[descriptor.shape](descriptor, found)
             before, after = start, total - start - len(found)
             kind = descriptor.column_type
             padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
@@ -234,14 +248,29 @@ def changelog_table(
     return table.take(pa.array(order))
 
 
+def _updated_at(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    """When each row's item was last accessed; null without a time to live, and for lists, whose elements know."""
+    if descriptor.ttl is None or descriptor.shape == "list":
+        return pa.nulls(len(changes), _TIMESTAMP)
+    if descriptor.shape == "value":
+        return _timestamps([c.value.at if c.op == PUT else None for c in changes])
+    return _timestamps([c.value[1].at if c.op == PUT else None for c in changes])
+
+
 def _value_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
-    return descriptor.value_type.to_arrow([c.value for c in changes], storage=True)
+    values = [c.value for c in changes]
+    if descriptor.ttl is not None:
+        values = [None if v is None else v.value for v in values]
+    return descriptor.value_type.to_arrow(values, storage=True)
 
 
 def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
     lists = [c.value if c.op == APPEND else [] for c in changes]
-    elements = descriptor.value_type.to_arrow([e for found in lists for e in found], storage=True)
-    stamps = pa.nulls(len(elements), pa.timestamp("us", "UTC"))
+    items = [e for found in lists for e in found]
+    stamps = pa.nulls(len(items), _TIMESTAMP)
+    if descriptor.ttl is not None:
+        stamps, items = _timestamps([i.at for i in items]), [i.value for i in items]
+    elements = descriptor.value_type.to_arrow(items, storage=True)
     stamped = pa.StructArray.from_arrays([elements, stamps], fields=list(descriptor.column_type.value_type))
     offsets = np.concatenate([[0], np.cumsum([len(found) for found in lists])]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), stamped, type=descriptor.column_type)
@@ -250,7 +279,10 @@ def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array
 def _map_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
     entries = [c.value if c.op in (PUT, DELETE) else (None, None) for c in changes]
     keys = cast(MapStateDescriptor, descriptor).key_type.to_arrow([k for k, _ in entries], storage=True)
-    values = descriptor.value_type.to_arrow([v for _, v in entries], storage=True)
+    items = [v for _, v in entries]
+    if descriptor.ttl is not None:
+        items = [None if i is None else i.value for i in items]
+    values = descriptor.value_type.to_arrow(items, storage=True)
     return pa.StructArray.from_arrays([keys, values], fields=list(descriptor.column_type))
 
 

@@ -1,0 +1,144 @@
+"""``Time``, ``Duration`` and ``Instant``: spans and points of time in milliseconds, in PyFlink's spelling.
+
+Mirror ``org.apache.flink.api.common.time.Time``, ``java.time.Duration`` and ``java.time.Instant``. ``TimeDomain`` tells
+which of the two clocks a timer belongs to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+class TimeDomain(Enum):
+    """Which clock a timer waits for. Mirrors ``org.apache.flink.streaming.api.TimeDomain``."""
+
+    EVENT_TIME = 0
+    PROCESSING_TIME = 1
+
+
+@dataclass(frozen=True, order=True)
+class Time:
+    """A span of time.
+
+    Example:
+        >>> Time.minutes(2).to_milliseconds()
+        120000
+    """
+
+    _milliseconds: int
+
+    def to_milliseconds(self) -> int:
+        """The span in milliseconds."""
+        return self._milliseconds
+
+    @staticmethod
+    def milliseconds(milliseconds: int) -> Time:
+        """A span of so many milliseconds."""
+        return Time(milliseconds)
+
+    @staticmethod
+    def seconds(seconds: int) -> Time:
+        """A span of so many seconds."""
+        return Time(seconds * _SECOND)
+
+    @staticmethod
+    def minutes(minutes: int) -> Time:
+        """A span of so many minutes."""
+        return Time(minutes * _MINUTE)
+
+    @staticmethod
+    def hours(hours: int) -> Time:
+        """A span of so many hours."""
+        return Time(hours * _HOUR)
+
+    @staticmethod
+    def days(days: int) -> Time:
+        """A span of so many days."""
+        return Time(days * _DAY)
+
+    def __str__(self) -> str:
+        return f"{self._milliseconds} ms"
+
+
+@dataclass(frozen=True, order=True)
+class Duration:
+    """A span of time as ``java.time.Duration`` names it.
+
+    Example:
+        >>> Duration.of_seconds(3).to_millis()
+        3000
+    """
+
+    _milliseconds: int
+
+    def to_millis(self) -> int:
+        """The span in milliseconds."""
+        return self._milliseconds
+
+    @staticmethod
+    def of_days(days: int) -> Duration:
+        """A span of so many days."""
+        return Duration(days * _DAY)
+
+    @staticmethod
+    def of_hours(hours: int) -> Duration:
+        """A span of so many hours."""
+        return Duration(hours * _HOUR)
+
+    @staticmethod
+    def of_minutes(minutes: int) -> Duration:
+        """A span of so many minutes."""
+        return Duration(minutes * _MINUTE)
+
+    @staticmethod
+    def of_seconds(seconds: int) -> Duration:
+        """A span of so many seconds."""
+        return Duration(seconds * _SECOND)
+
+    @staticmethod
+    def of_millis(millis: int) -> Duration:
+        """A span of so many milliseconds."""
+        return Duration(millis)
+
+    @staticmethod
+    def of_nanos(nanos: int) -> Duration:
+        """A span of so many nanoseconds, cut to whole milliseconds: the engine's clocks know no less."""
+        return Duration(nanos // 1_000_000)
+
+
+@dataclass(frozen=True, order=True)
+class Instant:
+    """A point in time: seconds since 1970 in UTC, and nanoseconds.
+
+    Example:
+        >>> Instant.of_epoch_milli(1_500).to_epoch_milli(), Instant.of_epoch_milli(1_500)
+        (1500, Instant(seconds=1, nanos=500000000))
+    """
+
+    seconds: int
+    nanos: int = 0
+
+    def to_epoch_milli(self) -> int:
+        """Milliseconds since 1970 in UTC."""
+        return self.seconds * _SECOND + self.nanos // 1_000_000
+
+    @staticmethod
+    def of_epoch_milli(epoch_milli: int) -> Instant:
+        """The instant so many milliseconds after 1970 in UTC."""
+        seconds, millis = divmod(epoch_milli, _SECOND)
+        return Instant(seconds, millis * 1_000_000)
+
+
+def to_milliseconds(span: Time | Duration | timedelta | int) -> int:
+    """Milliseconds of a span in any spelling; a number is milliseconds already."""
+    if isinstance(span, Time):
+        return span.to_milliseconds()
+    if isinstance(span, Duration):
+        return span.to_millis()
+    if isinstance(span, timedelta):
+        return span // timedelta(milliseconds=1)
+    return int(span)
