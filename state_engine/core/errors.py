@@ -8,6 +8,7 @@ StatelakeError
 ├── SetupError                something outside of the job is missing: Java, Delta's jars, a fitting Spark session
 ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
+├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
@@ -55,6 +56,10 @@ class StateAccessError(StatelakeError):
 
 class StateMigrationError(StatelakeError):
     """The stored state and the job's declarations do not fit together."""
+
+
+class RescaleError(StatelakeError):
+    """An operator holds state that cannot be spread over another number of subtasks."""
 
 
 class UserFunctionError(StatelakeError):
