@@ -12,6 +12,7 @@ from state_engine.core.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import StatelakeError
@@ -22,6 +23,7 @@ from state_engine.core.map_state import MapState
 from state_engine.core.reducing_state import ReducingState
 from state_engine.core.row import Row
 from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.sorted_map_state import SortedMapState
 from state_engine.core.state import AppendingState, MergingState, State
 from state_engine.core.time import Duration, Instant, Time, TimeDomain
 from state_engine.core.ttl import StateTtlConfig
@@ -43,9 +45,9 @@ __all__ = [
     "KeyedProcessFunction", "ReduceFunction", "AggregateFunction", "FoldFunction", "RuntimeContext", "TimerService",
     "Row",
     # state
-    "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "ReducingStateDescriptor",
-    "AggregatingStateDescriptor", "FoldingStateDescriptor",
-    "State", "AppendingState", "MergingState", "ValueState", "ListState", "MapState", "ReducingState",
+    "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "SortedMapStateDescriptor",
+    "ReducingStateDescriptor", "AggregatingStateDescriptor", "FoldingStateDescriptor",
+    "State", "AppendingState", "MergingState", "ValueState", "ListState", "MapState", "SortedMapState", "ReducingState",
     "AggregatingState", "FoldingState",
     # time
     "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain",

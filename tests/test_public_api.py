@@ -11,7 +11,8 @@ NAMES = {
     "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "Duration", "FileSink", "FileSource",
     "FoldFunction", "FoldingState", "FoldingStateDescriptor", "Instant", "KeyedProcessFunction", "KeyedStream",
     "ListState", "ListStateDescriptor", "MapState", "MapStateDescriptor", "MergingState", "OperatorReport",
-    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RunReport", "RuntimeContext", "State",
+    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RunReport", "RuntimeContext",
+    "SortedMapState", "SortedMapStateDescriptor", "State",
     "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
     "ValueState", "ValueStateDescriptor",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from state_engine.core.aggregates import AggregateFunction, FoldFunction, Reduce
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys import storage_type
 from state_engine.core.names import check_name
+from state_engine.core.ordering import key_order
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
@@ -137,6 +138,24 @@ class MapStateDescriptor(StateDescriptor):
         return pa.struct([pa.field("key", self.key_type.storage), pa.field("value", self.value_type.storage)])
 
 
+class SortedMapStateDescriptor(MapStateDescriptor):
+    """Describes a SortedMapState: a MapState in the order of its keys.
+
+    Example:
+        >>> SortedMapStateDescriptor("counts", int, int)
+        SortedMapStateDescriptor('counts', struct<key: int64, value: int64>)
+    """
+
+    kind = "sorted_map"
+
+    def __init__(self, name: str, key_type_info: Any, value_type_info: Any) -> None:
+        super().__init__(name, key_type_info, value_type_info)
+        try:
+            key_order(self.key_type)
+        except InvalidKeyError as error:
+            raise InvalidKeyError(f"key_type_info of state '{name}': {error}") from None
+
+
 class ReducingStateDescriptor(StateDescriptor):
     """Describes a ReducingState.
 
@@ -216,5 +235,7 @@ class FoldingStateDescriptor(StateDescriptor):
         self.fold_function = FoldFunction.of(fold_function, what=f"fold_function of state '{name}'")
 
 
-SHAPES: dict[str, str] = {d.kind: d.shape for d in StateDescriptor.__subclasses__()}
+SHAPES: dict[str, str] = {
+    d.kind: d.shape for d in (*StateDescriptor.__subclasses__(), *MapStateDescriptor.__subclasses__())
+}
 """Shape by primitive, for readers that know a state only from a checkpoint."""

@@ -17,6 +17,7 @@ from state_engine.core.folding_state import FoldingState
 from state_engine.core.list_state import ListState, TtlListState
 from state_engine.core.map_state import MapState, TtlMapState
 from state_engine.core.reducing_state import ReducingState
+from state_engine.core.sorted_map_state import SortedMapState, TtlSortedMapState
 from state_engine.core.state_table import Change, KeyContext, StateTable
 from state_engine.core.value_state import value_handle
 
@@ -27,6 +28,9 @@ _HANDLES: dict[str, Callable[[StateTable, KeyContext], Any]] = {
     "value": value_handle,
     "list": lambda table, context: (TtlListState if table.descriptor.ttl else ListState)(table, context),
     "map": lambda table, context: (TtlMapState if table.descriptor.ttl else MapState)(table, context),
+    "sorted_map": lambda table, context: (TtlSortedMapState if table.descriptor.ttl else SortedMapState)(
+        table, context
+    ),
     "reducing": ReducingState,
     "aggregating": AggregatingState,
     "folding": FoldingState,
@@ -55,8 +59,8 @@ class KeyedStateStore:
         """
         if getattr(descriptor, "kind", None) != kind:
             raise StateAccessError(
-                f"operator '{self._operator}': {descriptor!r} does not describe a {kind} state; "
-                f"use a {kind.capitalize()}StateDescriptor"
+                f"operator '{self._operator}': {descriptor!r} does not describe a {kind.replace('_', ' ')} state; "
+                f"use a {kind.title().replace('_', '')}StateDescriptor"
             )
         known = self._tables.get(descriptor.name)
         if known is None:

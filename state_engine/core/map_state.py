@@ -5,7 +5,7 @@ Mirrors ``org.apache.flink.api.common.state.MapState`` and ``TtlMapState``; entr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +15,10 @@ from state_engine.core.state import State
 from state_engine.core.state_table import KeyContext, StateTable, no_key
 from state_engine.core.ttl_rule import TtlRule
 
+Bounds = tuple[Any, Any]
+"""Which entries of a sorted map: from a key on, and up to another one; None is no bound."""
+_ALL: Bounds = (None, None)
+
 
 class MapState(State):
     """Handle of a map state, for the key of the current element.
@@ -23,7 +27,18 @@ class MapState(State):
     StateAccessError. Float keys: -0.0 is 0.0, NaN is refused.
     """
 
-    __slots__ = ("_context", "_copy", "_copy_value", "_entries", "_key", "_name", "_normalise", "_writes")
+    # _ttl is TtlMapState's: a sorted map with a time to live has two bases, which could not both add slots
+    __slots__ = (
+        "_context",
+        "_copy",
+        "_copy_value",
+        "_entries",
+        "_key",
+        "_name",
+        "_normalise",
+        "_ttl",
+        "_writes",
+    )
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
         descriptor, item = cast(MapStateDescriptor, table.descriptor), table.item_type
@@ -73,8 +88,7 @@ class MapState(State):
             del self._entries[context.key]
             return
         if context.undo is not None:
-            # the order of entries is part of the state: put the whole map back as it was
-            context.undo.append(partial(_refill, found, dict(found)))
+            context.undo.append(self._put_back(found, key))
         del found[key]
 
     def contains(self, key: Any) -> bool:
@@ -84,13 +98,11 @@ class MapState(State):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """The (key, value) entries."""
-        copy = self._copy_value
-        for key, value in self._iterate():
-            yield key, value if copy is None else copy(value)
+        return self._copied(self._iterate(_ALL))
 
     def keys(self) -> Iterator[Any]:
         """The map keys."""
-        return (key for key, _ in self._iterate())
+        return (key for key, _ in self._iterate(_ALL))
 
     def values(self) -> Iterator[Any]:
         """The values."""
@@ -131,11 +143,23 @@ class MapState(State):
         except TypeError:
             raise no_key(self._name) from None
 
-    def _iterate(self) -> Iterator[tuple[Any, Any]]:
+    def _stored(self, within: Bounds) -> Iterable[tuple[Any, Any]]:
+        return (self._found() or {}).items()
+
+    def _iterate(self, within: Bounds) -> Iterator[tuple[Any, Any]]:
         writes = self._writes
-        for item in (self._found() or {}).items():
+        for item in self._stored(within):
             yield item
             self._check_unchanged(writes)
+
+    def _copied(self, items: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        copy = self._copy_value
+        for key, value in items:
+            yield key, value if copy is None else copy(value)
+
+    def _put_back(self, found: dict[Any, Any], key: Any) -> Callable[[], Any]:
+        """What undoes the removal of an entry: their order is part of the state, so the whole map as it was."""
+        return partial(_refill, found, dict(found))
 
     def _check_unchanged(self, writes: int) -> None:
         if self._writes != writes:
@@ -147,7 +171,7 @@ class MapState(State):
 class TtlMapState(MapState):
     """A map state whose entries expire one by one; an entry that may not be seen any more is not there."""
 
-    __slots__ = ("_ttl",)
+    __slots__ = ()
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
         super().__init__(table, context)
@@ -186,36 +210,40 @@ class TtlMapState(MapState):
         super().clear()
 
     def _seen(self, key: Any) -> Any:
-        ttl = self._ttl
+        ttl, writes = self._ttl, self._writes
         ttl.accessed()
         item = super().get(key)
         if item is None:
             return None
         if ttl.expired(item):
             super().remove(key)
-            return item if ttl.shows_expired else None
-        if ttl.renews_on_read:
+            item = item if ttl.shows_expired else None
+        elif ttl.renews_on_read:
             super().put(key, ttl.stamp(item.value))
+        self._writes = writes  # reading, whatever it cleans up, is no change for who iterates
         return item
 
-    def _iterate(self) -> Iterator[tuple[Any, Any]]:
-        ttl = self._ttl
-        ttl.accessed()
-        # decided before the first entry is given out, so that the clean-up is no change during the iteration
-        items = list((self._found() or {}).items())
-        gone = [key for key, item in items if ttl.expired(item)]
-        for key in gone:
-            super().remove(key)
-        hidden = set() if ttl.shows_expired else set(gone)
-        shown = [(key, item) for key, item in items if key not in hidden]
-        if ttl.renews_on_read:
-            for key, item in shown:
-                if key not in gone:
-                    super().put(key, ttl.stamp(item.value))
-        writes = self._writes
+    def _iterate(self, within: Bounds) -> Iterator[tuple[Any, Any]]:
+        shown, writes = self._shown(within), self._writes
         for key, item in shown:
             yield key, item.value
             self._check_unchanged(writes)
+
+    def _shown(self, within: Bounds) -> list[tuple[Any, Any]]:
+        """The entries that may be seen; decided, cleaned up and renewed before the first one is given out."""
+        ttl, writes = self._ttl, self._writes
+        ttl.accessed()
+        shown = []
+        for key, item in list(self._stored(within)):
+            gone = ttl.expired(item)
+            if gone:
+                super().remove(key)
+            elif ttl.renews_on_read:
+                super().put(key, ttl.stamp(item.value))
+            if not gone or ttl.shows_expired:
+                shown.append((key, item))
+        self._writes = writes
+        return shown
 
 
 def _map_key(descriptor: MapStateDescriptor) -> Any:

@@ -16,6 +16,7 @@ from state_engine.core.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import StateAccessError
@@ -24,6 +25,7 @@ from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
 from state_engine.core.reducing_state import ReducingState
+from state_engine.core.sorted_map_state import SortedMapState
 from state_engine.core.value_state import ValueState
 
 
@@ -58,6 +60,11 @@ class RuntimeContext:
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """The map state of this descriptor, scoped to the current key."""
         state: MapState = self._keyed(descriptor).handle(descriptor, "map")
+        return state
+
+    def get_sorted_map_state(self, descriptor: SortedMapStateDescriptor) -> SortedMapState:
+        """The sorted map state of this descriptor, scoped to the current key."""
+        state: SortedMapState = self._keyed(descriptor).handle(descriptor, "sorted_map")
         return state
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:

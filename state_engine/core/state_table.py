@@ -8,6 +8,7 @@ as ``Change`` records: nothing is tracked per write. Plays the part of Flink's `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from state_engine.core.descriptors import StateDescriptor
@@ -88,7 +89,7 @@ class StateTable:
 
     def changes(self) -> Iterator[Change]:
         """Net changes since loading: per key at most one clear, first, then one append or one row a map key."""
-        diff = _DIFF[self.descriptor.shape]
+        diff = _DIFF.get(self.descriptor.kind) or _DIFF[self.descriptor.shape]
         entries, loaded = self.entries, self.loaded
         for key, was in loaded.items():
             yield from diff(key, was, entries.get(key))
@@ -123,13 +124,16 @@ def _diff_list(key: Any, was: tuple[list[Any], int] | None, now: list[Any] | Non
         yield Change(key, APPEND, now)
 
 
-def _diff_map(key: Any, was: dict[Any, Any] | None, now: dict[Any, Any] | None) -> Iterator[Change]:
+def _diff_map(
+    key: Any, was: dict[Any, Any] | None, now: dict[Any, Any] | None, *, by_first_put: bool = True
+) -> Iterator[Change]:
     was, now = was or {}, now or {}
     gone = [k for k in was if k not in now]
     kept = [k for k in was if k in now] if gone else list(was)
     # entries iterate in the order of their first put, wherever batches are cut: a put keeps an entry's place, so what
-    # was removed and put again is written anew
-    if was and (not kept or any(k != other for k, other in zip(kept, now, strict=False))):
+    # was removed and put again is written anew; a sorted map has its own order
+    moved = by_first_put and any(k != other for k, other in zip(kept, now, strict=False))
+    if was and (moved or not kept):
         yield Change(key, CLEAR, None)
         was = {}
     else:
@@ -149,4 +153,6 @@ _DIFF: dict[str, Callable[[Any, Any, Any], Iterator[Change]]] = {
     "value": _diff_value,
     "list": _diff_list,
     "map": _diff_map,
+    "sorted_map": partial(_diff_map, by_first_put=False),
 }
+"""By shape, or by primitive where one has its own."""
