@@ -93,12 +93,58 @@ class OperatorCheckpoint:
 
 
 @dataclass(frozen=True)
+class OperatorStatePart:
+    """Where the list of one state of one subtask lies, and how long it is.
+
+    Attributes:
+        subtask: whose list it is; 0 for broadcast state, of which one copy is stored.
+        write_id: the attempt whose files hold it: this one, or an earlier one where it did not change since.
+        elements: rows in the table: elements, entries of a map, or key groups; 0 for an empty list.
+    """
+
+    subtask: int
+    write_id: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class OperatorStateSchema:
+    """One state of an operator that belongs to subtasks and not to keys.
+
+    Attributes:
+        name: of the state.
+        scheme: even_split, union, broadcast, raw_operator or raw_keyed.
+        type: stored type of an element, as text.
+        parts: one a subtask that has the state, also where its list is empty.
+    """
+
+    name: str
+    scheme: str
+    type: str
+    parts: list[OperatorStatePart]
+
+
+@dataclass(frozen=True)
 class OperatorStateRef:
-    """Where the operator state of one operator or source lies: written by this attempt, or by an earlier one."""
+    """Where the operator state of one operator or source lies: written by this attempt, or by an earlier one.
+
+    Attributes:
+        operator: uid of the operator, or name of the source.
+        write_id: the last attempt that changed any of it.
+        elements: rows over all states and subtasks; of a source, those that this attempt appended.
+        parallelism: number of subtasks that the lists belong to.
+        states: by name; none for a source, whose position is folded along the path of checkpoints.
+    """
 
     operator: str
     write_id: str
     elements: int
+    parallelism: int = 1
+    states: list[OperatorStateSchema] = field(default_factory=list)
+
+    def write_ids(self) -> set[str]:
+        """The attempts whose files hold elements."""
+        return {part.write_id for state in self.states for part in state.parts if part.elements}
 
 
 @dataclass(frozen=True)

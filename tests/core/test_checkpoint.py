@@ -6,7 +6,9 @@ from state_engine.core.checkpoint import (
     ROW_TYPE,
     BaseRange,
     CheckpointRow,
+    OperatorStatePart,
     OperatorStateRef,
+    OperatorStateSchema,
     StagedSink,
     StateSchema,
 )
@@ -21,8 +23,11 @@ def full() -> CheckpointRow:
     one = operator(changes(0, (0, 63)))
     one.states.append(StateSchema("s", "value", "bigint"))
     one.bases.append(BaseRange(0, 127, "b1", 1))
+    parts = [OperatorStatePart(0, "w1", 2), OperatorStatePart(1, "w2", 0)]
+    buffered = OperatorStateSchema("buffered", "even_split", "bigint", parts)
     return checkpoint(
-        2, 1, watermark_ms=5, operators=[one], operator_state=[OperatorStateRef("events", "w2", 1)],
+        2, 1, watermark_ms=5, operators=[one],
+        operator_state=[OperatorStateRef("events", "w2", 1), OperatorStateRef("sink", "w2", 2, 2, [buffered])],
         operator_state_files=[changes(0, (None, None))], sources=[progress("a", "b")], sinks=[staged],
         dead_letters=[changes(0, (None, None))], durations_ms={"plan": 3}, metrics={"seen": 1.5},
         delta_versions={"operator_state": 7}, job="j", code_version="c", requested_by="me",
@@ -41,6 +46,11 @@ def test_parts_are_found_by_name() -> None:
     assert row.sink("out") is row.sinks[0]
     assert row.sink("other") is None
     assert row.sinks[0].rows == 4
+
+
+def test_operator_state_knows_the_attempts_that_hold_elements() -> None:
+    assert full().operator_state[0].write_ids() == set()
+    assert full().operator_state[1].write_ids() == {"w1"}
 
 
 def test_the_columns_of_the_table_are_pinned() -> None:
@@ -65,7 +75,11 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint>>"
         ),
-        "operator_state": "array<struct<`operator`: string, `write_id`: string, `elements`: bigint>>",
+        "operator_state": (
+            "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
+            "`states`: array<struct<`name`: string, `scheme`: string, `type`: string, "
+            "`parts`: array<struct<`subtask`: bigint, `write_id`: string, `elements`: bigint>>>>>>"
+        ),
         "operator_state_files": file,
         "sources": (
             "array<struct<`name`: string, `position_from`: string, `position_to`: string, `rows`: bigint, "

@@ -10,19 +10,25 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from state_engine.core.time import Instant
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import (
+    BigIntegerType,
     BooleanType,
     BytesType,
+    CharType,
     DateType,
     DecimalType,
     DictType,
     FloatType,
+    InstantType,
     IntegerType,
     ListType,
+    PickledType,
     StringType,
     StructType,
     TimestampType,
+    TimeType,
     TypeInformation,
 )
 
@@ -80,6 +86,16 @@ LEAVES: dict[str, Sample] = {
     "decimal(5,2)": decimals(5, 2),
     "decimal(38,0)": decimals(38, 0),
     "decimal(38,38)": decimals(38, 38),
+    "big integer": (BigIntegerType(), st.integers(-(10**38) + 1, 10**38 - 1)),
+    "char": (CharType(), st.characters(codec="utf-8")),
+    "instant": (
+        InstantType(),
+        st.builds(
+            Instant, st.integers(-(10**10), 10**11), st.integers(0, 999_999).map(lambda us: us * 1_000)
+        ),
+    ),
+    "time of day": (TimeType(), st.times()),
+    "pickled": (PickledType(allow_pickle=True), st.frozensets(st.integers())),
     "NamedTuple": (
         to_type(Point, parameter="p"),
         st.builds(Point, st.integers(-9, 9), st.none() | _TEXT),

@@ -1,0 +1,210 @@
+"""``OperatorStateStore``: the states of one operator that belong to a subtask and not to a key.
+
+Every state is a list per subtask of elements that can be redistributed one by one; broadcast state is a map of which
+every subtask has a copy. The handles are those of keyed state with one key for the whole subtask, so values are
+normalised when they are written, reads are fresh copies, and a refused element takes its writes back here, too. State
+that was restored and that nobody asked for stays as it is. Mirrors Flink's ``OperatorStateStore`` and
+``DefaultOperatorStateBackend``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
+from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
+from state_engine.core.json_values import from_json, to_json, type_text
+from state_engine.core.list_state import ListState
+from state_engine.core.map_state import MapState
+from state_engine.core.operator_snapshot import (
+    BROADCAST,
+    EVEN_SPLIT,
+    RAW_KEYED,
+    RAW_OPERATOR,
+    UNION,
+    StateElements,
+    SubtaskSnapshot,
+)
+from state_engine.core.state_table import KeyContext, StateTable
+from state_engine.core.types import StructType, TypeInformation
+
+LIST_CHECKPOINTED = "list_checkpointed"
+"""Name of the state that holds the list of a ``ListCheckpointed`` function."""
+_RESERVED = (LIST_CHECKPOINTED, RAW_OPERATOR, RAW_KEYED)
+
+
+class OperatorStateStore:
+    """The operator state of one subtask.
+
+    Args:
+        operator: uid of the operator, for messages.
+        restored: what the subtask starts with; None where it starts with nothing.
+        context: the current element, whose refusal also takes back what it wrote here.
+
+    Example:
+        >>> store = OperatorStateStore("sink")
+        >>> buffered = store.get_list_state(ListStateDescriptor("buffered", int))
+        >>> buffered.add_all([1, 2])
+        >>> store.snapshot()
+        (StateElements(name='buffered', scheme='even_split', type='bigint', elements=('1', '2')),)
+    """
+
+    def __init__(
+        self, operator: str, restored: SubtaskSnapshot | None = None, context: KeyContext | None = None
+    ) -> None:
+        self._operator = operator
+        # a handle asks its context for a key and for the list of undo actions, and for nothing else
+        self._scope = cast(KeyContext, _SubtaskScope(context or KeyContext()))
+        self._restored = {state.name: state for state in (restored.states if restored else ())}
+        self._registered: dict[str, _Registered] = {}
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """A list that is dealt out evenly, in order, over the subtasks when the parallelism changes.
+
+        Raises:
+            StateAccessError: the name is taken by another state, or the descriptor is not of a list state.
+            StateMigrationError: the checkpoint holds another type or scheme under this name.
+            ConfigurationError: the descriptor has a time to live, or the name is reserved.
+        """
+        return cast(ListState, self._get(descriptor, EVEN_SPLIT).handle)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """A list of which every subtask gets all elements when the parallelism changes, or after a restore.
+
+        A micro-batch boundary is neither: there every subtask gets its own list back. Raises as get_list_state does.
+        """
+        return cast(ListState, self._get(descriptor, UNION).handle)
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """A map of which every subtask has a copy. Raises as get_list_state does."""
+        state = self._get(descriptor, BROADCAST)
+        return BroadcastState(state.handle, where=self._where(descriptor.name))
+
+    def get_read_only_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """The same map for the side that only reads. Raises as get_list_state does."""
+        state = self._get(descriptor, BROADCAST)
+        return ReadOnlyBroadcastState(state.handle, where=self._where(descriptor.name))
+
+    def get_registered_state_names(self) -> set[str]:
+        """Names of the list states, also of restored ones that nobody asked for yet."""
+        return {s.name for s in self.snapshot() if s.scheme != BROADCAST}
+
+    def get_registered_broadcast_state_names(self) -> set[str]:
+        """Names of the broadcast states, also of restored ones that nobody asked for yet."""
+        return {s.name for s in self.snapshot() if s.scheme == BROADCAST}
+
+    def list_checkpointed(self, element_type: TypeInformation) -> ListState:
+        """The list of a ``ListCheckpointed`` function."""
+        descriptor = ListStateDescriptor(LIST_CHECKPOINTED, element_type)
+        return cast(ListState, self._get(descriptor, EVEN_SPLIT, own=True).handle)
+
+    def snapshot(self) -> tuple[StateElements, ...]:
+        """The states by name, as they are now; later writes do not change what is returned."""
+        states = self._restored | {name: state.elements() for name, state in self._registered.items()}
+        return tuple(states[name] for name in sorted(states))
+
+    def _get(self, descriptor: Any, scheme: str, *, own: bool = False) -> _Registered:
+        self._check(descriptor, scheme, own)
+        kind = _element_type(descriptor)
+        declared = StateElements(descriptor.name, scheme, type_text(kind))
+        known = self._registered.get(descriptor.name)
+        if known is None:
+            table = StateTable(descriptor, {_KEY: found} if (found := self._load(declared, kind)) else {})
+            known = _Registered(declared, kind, table, _HANDLES[descriptor.shape](table, self._scope))
+            self._registered[descriptor.name] = known
+        elif known.declared != declared:
+            raise StateAccessError(
+                f"{self._where(descriptor.name)} is declared twice, as {_shown(known.declared)} and as "
+                f"{_shown(declared)}; give them different names"
+            )
+        return known
+
+    def _check(self, descriptor: Any, scheme: str, own: bool) -> None:
+        wanted = "map" if scheme == BROADCAST else "list"
+        if getattr(descriptor, "kind", None) != wanted:
+            raise StateAccessError(
+                f"operator '{self._operator}': {descriptor!r} does not describe operator state of scheme {scheme}; "
+                f"use a {wanted.capitalize()}StateDescriptor"
+            )
+        if descriptor.ttl is not None:
+            raise ConfigurationError(
+                f"{self._where(descriptor.name)}: operator state does not expire; leave out enable_time_to_live, "
+                "or keep the values in keyed state"
+            )
+        if descriptor.name in _RESERVED and not own:
+            raise ConfigurationError(
+                f"{self._where(descriptor.name)}: the engine itself uses this name; choose another one"
+            )
+
+    def _load(self, declared: StateElements, kind: TypeInformation) -> Any:
+        """What was restored of a state, as its handle keeps it."""
+        stored = self._restored.get(declared.name)
+        if stored is None:
+            return None
+        if (stored.scheme, stored.type) != (declared.scheme, declared.type):
+            raise StateMigrationError(
+                f"{self._where(declared.name)} is stored as {_shown(stored)}, the function declares "
+                f"{_shown(declared)}. Restore the old declaration, or give the new state another name"
+            )
+        try:
+            elements = from_json(kind, stored.elements)
+        except ValueTypeError as error:
+            raise StateMigrationError(
+                f"{self._where(declared.name)} holds a value that its declared type does not: {error}. "
+                "Restore the old declaration, or give the new state another name"
+            ) from error
+        return dict(elements) if declared.scheme == BROADCAST else elements
+
+    def _where(self, name: str) -> str:
+        return f"operator '{self._operator}': state '{name}'"
+
+
+_KEY = ()
+"""The one key of all operator state."""
+
+_HANDLES: dict[str, Callable[[StateTable, KeyContext], Any]] = {"list": ListState, "map": MapState}
+
+
+class _SubtaskScope:
+    """Stands in for the context of an element where the scope is the whole subtask."""
+
+    key = _KEY
+
+    def __init__(self, element: KeyContext) -> None:
+        self._element = element
+
+    @property
+    def undo(self) -> list[Callable[[], Any]] | None:
+        return self._element.undo
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A state that the function has asked for."""
+
+    declared: StateElements
+    element_type: TypeInformation
+    table: StateTable
+    handle: Any
+
+    def elements(self) -> StateElements:
+        now = self.table.entries.get(_KEY, ())
+        values = list(now.items()) if isinstance(now, dict) else list(now)
+        declared = self.declared
+        return StateElements(
+            declared.name, declared.scheme, declared.type, to_json(self.element_type, values)
+        )
+
+
+def _element_type(descriptor: StateDescriptor) -> TypeInformation:
+    """The type of what is redistributed: an element, or an entry of a map."""
+    if isinstance(descriptor, MapStateDescriptor):
+        return StructType(("key", "value"), (descriptor.key_type, descriptor.value_type))
+    return descriptor.value_type
+
+
+def _shown(state: StateElements) -> str:
+    return f"{state.scheme} of {state.type}"
