@@ -275,4 +275,10 @@ def test_every_kind_of_type_is_sampled() -> None:
     # stamped and plain values are wrapped by the engine, not declared
     mine = {k for k in kinds(TypeInformation) if k.__module__.startswith("state_engine.core.")}
     leaves = {type(kind) for kind, _ in LEAVES.values()}
-    assert {k.__name__ for k in mine - leaves} <= {"TypeInformation", "ListType", "DictType", "StampedType", "PlainType"}
+    assert {k.__name__ for k in mine - leaves} <= {
+        "TypeInformation",
+        "ListType",
+        "DictType",
+        "StampedType",
+        "PlainType",
+    }
