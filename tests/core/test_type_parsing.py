@@ -160,7 +160,7 @@ UNTYPED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("declared", UNTYPED, ids=repr)
+@pytest.mark.parametrize("declared", UNTYPED, ids=lambda kind: repr(kind).split(" at 0x")[0])
 def test_what_is_no_type_is_refused_and_the_parameter_named(declared: Any) -> None:
     with pytest.raises(ConfigurationError, match="value_type_info"):
         to_type(declared, parameter="value_type_info")
