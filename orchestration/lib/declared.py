@@ -15,11 +15,11 @@ from typing import Any
 
 import dagster as dg
 
+from state_engine.core.ddl import ddl_text
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import KeyContext
-from state_engine.core.type_parsing import ddl_text
 from state_engine.core.types import StructType
 from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
 

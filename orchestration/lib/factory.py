@@ -17,7 +17,7 @@ from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
 from orchestration.lib.naming import checkpoint_key, sink_key, source_key, state_key
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
-from state_engine.core.type_parsing import ddl_text
+from state_engine.core.ddl import ddl_text
 from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
 from state_engine.runtime.settings import Settings
 

@@ -13,7 +13,7 @@ import dagster as dg
 
 from orchestration.lib.declared import table_schema
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.type_parsing import ddl_text, parse_ddl
+from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.types import StructType
 from state_engine.runtime.reports import BatchReport, OperatorReport
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.ddl import ddl_text
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.plain_type import PlainType
-from state_engine.core.type_parsing import ddl_text
 from state_engine.core.types import TypeInformation
 
 _Convert = Callable[[Any], Any]

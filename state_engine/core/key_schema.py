@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.ddl import ddl_text
 from state_engine.core.keys import decode_keys, storage_type
-from state_engine.core.type_parsing import arrow_type, ddl_text
+from state_engine.core.type_parsing import arrow_type
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """From what a user writes to ``TypeInformation``: Python types, Arrow types and schemas, Spark types, DDL text.
 
-``to_type`` is the one entry; ``spark_type`` goes the other way, to the JSON that both Spark and Delta use for
-schemas. Neither needs Spark. Mirrors the extraction half of Flink's ``TypeExtractor``.
+``to_type`` is the one entry; none of it needs Spark. Mirrors the extraction half of Flink's ``TypeExtractor``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from datetime import date, datetime
@@ -16,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types import (
     BooleanType,
@@ -41,22 +40,6 @@ _PYTHON: dict[Any, Any] = {
     date: DateType,
     datetime: lambda: TimestampType("UTC"),
     Decimal: lambda: DecimalType(38, 18),
-}
-_NAMED: dict[str, Any] = {
-    **dict.fromkeys(("tinyint", "byte"), lambda: IntegerType(pa.int8())),
-    **dict.fromkeys(("smallint", "short"), lambda: IntegerType(pa.int16())),
-    **dict.fromkeys(("int", "integer"), lambda: IntegerType(pa.int32())),
-    **dict.fromkeys(("bigint", "long"), lambda: IntegerType(pa.int64())),
-    **dict.fromkeys(("float", "real"), lambda: FloatType(pa.float32())),
-    "double": lambda: FloatType(pa.float64()),
-    "boolean": BooleanType,
-    "string": StringType,
-    "binary": BytesType,
-    "date": DateType,
-    "timestamp": lambda: TimestampType("UTC"),
-    "timestamp_ltz": lambda: TimestampType("UTC"),
-    "timestamp_ntz": lambda: TimestampType(None),
-    "decimal": lambda: DecimalType(10, 0),
 }
 
 
@@ -184,152 +167,3 @@ def _from_spark_json(kind: Any) -> TypeInformation:
         fields = kind["fields"]
         return StructType([f["name"] for f in fields], [_from_spark_json(f["type"]) for f in fields], "row")
     raise ConfigurationError(f"the Spark type {kind['type']} is not supported")
-
-
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[\w.$-]+|[<>(),:])")
-
-
-def parse_ddl(text: str) -> TypeInformation:
-    """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``)."""
-    tokens, at = [], 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if not found:
-            raise ConfigurationError(f"cannot read the DDL '{text}' at '{text[at:].strip()[:20]}'")
-        tokens.append(found.group(1))
-        at = found.end()
-    if not tokens:
-        raise ConfigurationError("the DDL is empty")
-    reader = _DdlReader(text, tokens)
-    if tokens[0].lower() in (*_NAMED, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
-        len(tokens) == 1 or tokens[1] in "<("
-    ):
-        kind = reader.type()
-    else:
-        kind = reader.columns(end=None)
-    if reader.tokens:
-        raise ConfigurationError(f"cannot read the DDL '{text}' from '{reader.tokens[0]}' on")
-    return kind
-
-
-class _DdlReader:
-    def __init__(self, text: str, tokens: list[str]) -> None:
-        self.text, self.tokens = text, list(tokens)
-
-    def take(self, expected: str | None = None) -> str:
-        if not self.tokens or (expected and self.tokens[0] != expected):
-            got = self.tokens[0] if self.tokens else "the end"
-            raise ConfigurationError(
-                f"cannot read the DDL '{self.text}': '{expected or 'a name'}' expected, not {got}"
-            )
-        return self.tokens.pop(0)
-
-    def accept(self, word: str) -> bool:
-        if self.tokens and self.tokens[0].lower() == word:
-            self.tokens.pop(0)
-            return True
-        return False
-
-    def columns(self, end: str | None) -> StructType:
-        names, kinds = [], []
-        while True:
-            name = self.take()
-            names.append(name[1:-1].replace("``", "`") if name.startswith("`") else name)
-            self.accept(":")
-            kinds.append(self.type())
-            if self.accept("not"):
-                self.take()
-            if self.accept("comment"):
-                self.take()
-            if not self.accept(","):
-                break
-        if end:
-            self.take(end)
-        return StructType(names, kinds, "row")
-
-    def type(self) -> TypeInformation:
-        name = self.take().lower()
-        if name == "array":
-            self.take("<")
-            inner = ListType(self.type())
-            self.take(">")
-            return inner
-        if name == "map":
-            self.take("<")
-            key = self.type()
-            self.take(",")
-            made = DictType(key, self.type())
-            self.take(">")
-            return made
-        if name == "struct":
-            self.take("<")
-            return self.columns(end=">")
-        if name in ("varchar", "char"):
-            self.numbers()
-            return StringType()
-        if name in ("decimal", "numeric", "dec"):
-            digits = self.numbers() or [10, 0]
-            return DecimalType(digits[0], digits[1] if len(digits) > 1 else 0)
-        if name in _NAMED:
-            return typing.cast(TypeInformation, _NAMED[name]())
-        raise ConfigurationError(f"cannot read the DDL '{self.text}': '{name}' is not a type")
-
-    def numbers(self) -> list[int]:
-        found: list[int] = []
-        if self.accept("("):
-            found.append(int(self.take()))
-            while self.accept(","):
-                found.append(int(self.take()))
-            self.take(")")
-        return found
-
-
-_SPARK_NAMES = {
-    pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long", pa.float32(): "float",
-    pa.float64(): "double", pa.bool_(): "boolean", pa.string(): "string", pa.binary(): "binary",
-    pa.date32(): "date", pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", "UTC"): "timestamp",
-}  # fmt: skip
-
-
-def spark_type(kind: pa.DataType) -> Any:
-    """The JSON form (nested dicts and strings) that Spark and Delta use for an Arrow type."""
-    if kind in _SPARK_NAMES:
-        return _SPARK_NAMES[kind]
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind):
-        return {"type": "array", "elementType": spark_type(kind.value_type), "containsNull": True}
-    if pa.types.is_map(kind):
-        return {"type": "map", "keyType": spark_type(kind.key_type), "valueType": spark_type(kind.item_type),
-                "valueContainsNull": True}  # fmt: skip
-    if pa.types.is_struct(kind):
-        return {"type": "struct", "fields": [spark_field(f) for f in kind]}
-    raise ConfigurationError(f"the Arrow type {kind} has no Delta type")
-
-
-def spark_field(field: pa.Field) -> dict[str, Any]:
-    """One field in Spark's JSON form; always nullable."""
-    return {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}}
-
-
-def spark_schema(schema: pa.Schema) -> dict[str, Any]:
-    """A whole Arrow schema in Spark's JSON form."""
-    return {"type": "struct", "fields": [spark_field(f) for f in schema]}
-
-
-def ddl_text(kind: pa.DataType) -> str:
-    """An Arrow type as DDL; ``parse_ddl`` reads it back.
-
-    Example:
-        >>> ddl_text(pa.struct([("key", pa.string()), ("value", pa.list_(pa.int64()))]))
-        'struct<`key`: string, `value`: array<bigint>>'
-    """
-    if pa.types.is_list(kind):
-        return f"array<{ddl_text(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<{ddl_text(kind.key_type)}, {ddl_text(kind.item_type)}>"
-    if pa.types.is_struct(kind):
-        fields = (f"`{f.name.replace('`', '``')}`: {ddl_text(f.type)}" for f in kind)
-        return f"struct<{', '.join(fields)}>"
-    name = str(spark_type(kind))
-    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(name, name)

@@ -23,7 +23,7 @@ from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
-from state_engine.core.type_parsing import spark_schema
+from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables

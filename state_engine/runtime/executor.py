@@ -23,7 +23,8 @@ from state_engine.core import errors
 from state_engine.core.checkpoint import CheckpointRow, DataFile, StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.functions import MIN_TIMESTAMP
-from state_engine.core.type_parsing import spark_schema, to_type
+from state_engine.core.spark_types import spark_schema
+from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.execution import execution
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source

@@ -20,7 +20,7 @@ from state_engine.backends.delta.layout import (
 )
 from state_engine.backends.delta.locks import table_lock
 from state_engine.core.checkpoint import StateSchema
-from state_engine.core.type_parsing import ddl_text, parse_ddl
+from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.runtime.source_positions import SourcePositions
 
 

@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
 from state_engine.backends.files import open_location
 from state_engine.core.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.ddl import parse_ddl
 from state_engine.core.descriptors import SHAPES
 from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.spark_types import spark_schema
 from state_engine.core.state_table import APPEND, CLEAR, PUT
 from state_engine.core.ttl import TtlTime, TtlVisibility
-from state_engine.core.type_parsing import parse_ddl, spark_schema
 from state_engine.runtime.executor import state_files
 
 _ORDER = "_statelake_order"

@@ -22,6 +22,7 @@ from state_engine.backends.delta.changelog import TouchedState, changelog_table
 from state_engine.backends.delta.layout import file_name, partition_path
 from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile, StateSchema
+from state_engine.core.ddl import ddl_text
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.functions import MIN_TIMESTAMP, TimerService
@@ -31,7 +32,7 @@ from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.row import rows_from_columns
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
-from state_engine.core.type_parsing import arrow_type, ddl_text
+from state_engine.core.type_parsing import arrow_type
 from state_engine.runtime.frames import EVENT_TIME
 from state_engine.runtime.output_files import order_of, write_exchange_files, write_sink_file
 from state_engine.runtime.refusals import RefusedRows

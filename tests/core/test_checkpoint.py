@@ -12,7 +12,7 @@ from state_engine.core.checkpoint import (
     StagedSink,
     StateSchema,
 )
-from state_engine.core.type_parsing import ddl_text
+from state_engine.core.ddl import ddl_text
 from tests.core.rows import changes, checkpoint, operator, progress
 
 

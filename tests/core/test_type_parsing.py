@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
 
+from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.type_parsing import ddl_text, parse_ddl, spark_field, spark_schema, spark_type, to_type
+from state_engine.core.spark_types import spark_field, spark_schema, spark_type
+from state_engine.core.type_parsing import to_type
 
 _LEAVES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(),

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.row import Row
-from state_engine.core.type_parsing import parse_ddl, to_type
+from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType, TypeInformation
 from tests.core.type_samples import ANYTHING, LEAVES, Leg, Point, Sample, Visit, samples
 

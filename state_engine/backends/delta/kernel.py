@@ -28,7 +28,7 @@ from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
-from state_engine.core.type_parsing import spark_schema
+from state_engine.core.spark_types import spark_schema
 
 ENGINE_INFO = "Statelake"
 

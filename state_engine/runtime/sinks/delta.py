@@ -23,7 +23,7 @@ from state_engine.backends.delta.kernel import DeltaKernel, TableFacts, Transact
 from state_engine.backends.files import join, normal_uri, open_location
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
-from state_engine.core.type_parsing import spark_schema
+from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
 
 _FEATURES = {

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from state_engine.backends.files import open_location
 from state_engine.core.errors import SourceError
-from state_engine.core.type_parsing import spark_schema
+from state_engine.core.spark_types import spark_schema
 
 
 def parquet_row_count(uri: str) -> int:
