@@ -78,23 +78,21 @@ class OperatorStateStore:
         """
         return cast(ListState, self._get(descriptor, UNION).handle)
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """A map of which every subtask has a copy. Raises as get_list_state does."""
-        state = self._get(descriptor, BROADCAST)
-        return BroadcastState(state.handle, where=self._where(descriptor.name))
+    def get_broadcast_state(self, descriptor: MapStateDescriptor, *, read_only: bool = False) -> Any:
+        """A map of which every subtask has a copy, as ``BroadcastState``, or ``ReadOnlyBroadcastState`` if asked for.
 
-    def get_read_only_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """The same map for the side that only reads. Raises as get_list_state does."""
-        state = self._get(descriptor, BROADCAST)
-        return ReadOnlyBroadcastState(state.handle, where=self._where(descriptor.name))
+        Raises as get_list_state does.
+        """
+        entries, where = self._get(descriptor, BROADCAST).handle, self._where(descriptor.name)
+        return (ReadOnlyBroadcastState if read_only else BroadcastState)(entries, where=where)
 
     def get_registered_state_names(self) -> set[str]:
         """Names of the list states, also of restored ones that nobody asked for yet."""
-        return {s.name for s in self.snapshot() if s.scheme != BROADCAST}
+        return {name for name, scheme in self._schemes().items() if scheme != BROADCAST}
 
     def get_registered_broadcast_state_names(self) -> set[str]:
         """Names of the broadcast states, also of restored ones that nobody asked for yet."""
-        return {s.name for s in self.snapshot() if s.scheme == BROADCAST}
+        return {name for name, scheme in self._schemes().items() if scheme == BROADCAST}
 
     def list_checkpointed(self, element_type: TypeInformation) -> ListState:
         """The list of a ``ListCheckpointed`` function."""
@@ -103,8 +101,13 @@ class OperatorStateStore:
 
     def snapshot(self) -> tuple[StateElements, ...]:
         """The states by name, as they are now; later writes do not change what is returned."""
-        states = self._restored | {name: state.elements() for name, state in self._registered.items()}
+        now = {name: state.elements(self._restored.get(name)) for name, state in self._registered.items()}
+        states = self._restored | now
         return tuple(states[name] for name in sorted(states))
+
+    def _schemes(self) -> dict[str, str]:
+        registered = {name: state.declared.scheme for name, state in self._registered.items()}
+        return {name: state.scheme for name, state in self._restored.items()} | registered
 
     def _get(self, descriptor: Any, scheme: str, *, own: bool = False) -> _Registered:
         self._check(descriptor, scheme, own)
@@ -190,7 +193,10 @@ class _Registered:
     table: StateTable
     handle: Any
 
-    def elements(self) -> StateElements:
+    def elements(self, restored: StateElements | None) -> StateElements:
+        """The list as it is now; ``restored`` itself where nothing changed."""
+        if restored is not None and next(self.table.changes(), None) is None:
+            return restored
         now = self.table.entries.get(_KEY, ())
         values = list(now.items()) if isinstance(now, dict) else list(now)
         declared = self.declared

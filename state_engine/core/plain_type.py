@@ -76,7 +76,7 @@ class PlainType(TypeInformation):
             value.encode()
         except UnicodeEncodeError as error:
             raise self._refuse(value, f": {error}") from None
-        return str(value)
+        return str.__str__(value)  # a member of an enum is its value, whatever it prints as
 
 
 def _scalar(value: Any) -> Any:
