@@ -1,0 +1,61 @@
+"""The interfaces of functions with checkpoint hooks: what must be defined, and what need not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+
+
+class Nothing(CheckpointedFunction):
+    pass
+
+
+class NoList(ListCheckpointed):
+    pass
+
+
+class Deaf(CheckpointListener):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Nothing().snapshot_state(None), r"Nothing must define snapshot_state\(self, context\)"),  # type: ignore[arg-type]
+        (lambda: Nothing().initialize_state(None), r"Nothing must define initialize_state\(self, context\)"),  # type: ignore[arg-type]
+        (
+            lambda: NoList().snapshot_state(1, 2),
+            r"NoList must define snapshot_state\(self, checkpoint_id, timestamp\)",
+        ),
+        (lambda: NoList().restore_state([]), r"NoList must define restore_state\(self, state\)"),
+        (
+            lambda: Deaf().notify_checkpoint_complete(1),
+            r"Deaf must define notify_checkpoint_complete\(self, checkpoint_id\)",
+        ),
+    ],
+)
+def test_a_missing_hook_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        call()
+
+
+def test_a_listener_need_not_hear_of_aborted_checkpoints() -> None:
+    Deaf().notify_checkpoint_aborted(1)
+
+
+def test_the_interfaces_mix() -> None:
+    class Sink(CheckpointedFunction, CheckpointListener):
+        def __init__(self) -> None:
+            self.told: list[int] = []
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            self.told.append(checkpoint_id)
+
+    sink = Sink()
+    sink.notify_checkpoint_complete(3)
+    assert isinstance(sink, CheckpointedFunction)
+    assert sink.told == [3]
