@@ -21,12 +21,13 @@ from state_engine.core.functions import KeyedProcessFunction, TimerService
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
 from state_engine.core.reducing_state import ReducingState
-from state_engine.core.row import Row
+from state_engine.core.row import Row, RowKind
 from state_engine.core.runtime_context import RuntimeContext
 from state_engine.core.sorted_map_state import SortedMapState
 from state_engine.core.state import AppendingState, MergingState, State
 from state_engine.core.time import Duration, Instant, Time, TimeDomain
 from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
 from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import DataStream, KeyedStream, StatefulJob
@@ -43,12 +44,13 @@ __all__ = [
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions
     "KeyedProcessFunction", "ReduceFunction", "AggregateFunction", "FoldFunction", "RuntimeContext", "TimerService",
-    "Row",
     # state
     "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "SortedMapStateDescriptor",
     "ReducingStateDescriptor", "AggregatingStateDescriptor", "FoldingStateDescriptor",
     "State", "AppendingState", "MergingState", "ValueState", "ListState", "MapState", "SortedMapState", "ReducingState",
     "AggregatingState", "FoldingState",
+    # types
+    "Types", "Row", "RowKind",
     # time
     "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain",
     "StatelakeError",

@@ -11,9 +11,10 @@ NAMES = {
     "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "Duration", "FileSink", "FileSource",
     "FoldFunction", "FoldingState", "FoldingStateDescriptor", "Instant", "KeyedProcessFunction", "KeyedStream",
     "ListState", "ListStateDescriptor", "MapState", "MapStateDescriptor", "MergingState", "OperatorReport",
-    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RunReport", "RuntimeContext",
+    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RowKind", "RunReport", "RuntimeContext",
     "SortedMapState", "SortedMapStateDescriptor", "State",
     "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
+    "Types",
     "ValueState", "ValueStateDescriptor",
 }  # fmt: skip
 

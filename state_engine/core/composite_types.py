@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.row import row_class
+from state_engine.core.row import Row, RowKind, row_class
 from state_engine.core.type_information import TypeInformation
 
 
@@ -181,6 +181,10 @@ class StructType(TypeInformation):
     def _parts(self, value: Any) -> Iterable[Any]:
         """The fields of anything that has them: by name where the names are the same, else by position."""
         if isinstance(value, tuple | list):
+            if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
+                raise self._refuse(
+                    value, f": its row kind is {value.get_row_kind()}, and only inserts are kept"
+                )
             fields = getattr(value, "_fields", self.names)
             if fields != self.names and set(fields) == set(self.names):
                 plain = tuple(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.time import Instant
 from state_engine.core.types import (
     BooleanType,
     BytesType,
@@ -23,11 +24,13 @@ from state_engine.core.types import (
     DecimalType,
     DictType,
     FloatType,
+    InstantType,
     IntegerType,
     ListType,
     StringType,
     StructType,
     TimestampType,
+    TimeType,
     TypeInformation,
 )
 
@@ -39,6 +42,8 @@ _PYTHON: dict[Any, Any] = {
     bytes: BytesType,
     date: DateType,
     datetime: lambda: TimestampType("UTC"),
+    time: TimeType,
+    Instant: InstantType,
     Decimal: lambda: DecimalType(38, 18),
 }
 
@@ -47,8 +52,10 @@ def to_type(declared: Any, *, parameter: str) -> TypeInformation:
     """The type that a user declared, in any accepted form.
 
     Args:
-        declared: a TypeInformation, Python type, NamedTuple or dataclass class, pyarrow type or schema, Spark type
-            (any object with ``jsonValue()``), or DDL text (``"a bigint, b string"`` or ``"bigint"``).
+        declared: a type of ``Types``, Python type, NamedTuple or dataclass class, pyarrow type or schema, Spark type
+            (any object with ``jsonValue()``), or DDL text (``"a bigint, b string"`` or ``"bigint"``). ``int | None``
+            is ``int``: None is a value of every part. ``tuple[int, ...]`` is refused, for its values would come back
+            as lists: say ``list[int]``.
         parameter: the name of the argument it came in; the error names it.
 
     Example:
@@ -122,7 +129,11 @@ def _python_type(kind: Any) -> TypeInformation:
         return ListType(_to_type(args[0]))
     if origin is dict and len(args) == 2:
         return DictType(_to_type(args[0]), _to_type(args[1]))
-    if origin is tuple and args and Ellipsis not in args:
+    if origin is tuple and Ellipsis in args:
+        raise ConfigurationError(
+            f"{kind!r} has no fixed number of fields; use list[...], whose values are lists"
+        )
+    if origin is tuple and args:
         return StructType([f"f{i}" for i in range(len(args))], [_to_type(a) for a in args])
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and kind._fields:
         hints = _hints(kind)
@@ -137,8 +148,8 @@ def _python_type(kind: Any) -> TypeInformation:
         names = [f.name for f in dataclasses.fields(kind)]
         return StructType(names, [_to_type(hints[n]) for n in names], kind)
     raise ConfigurationError(f"{kind!r} is not a supported type; use int, float, str, bool, bytes, date, datetime, "
-                             "Decimal, list[...], dict[...], tuple[...], a NamedTuple, a dataclass, a pyarrow type "
-                             "or DDL text")  # fmt: skip
+                             "time, Instant, Decimal, list[...], dict[...], tuple[...], a NamedTuple, a dataclass, "
+                             "Types, a pyarrow type or DDL text")  # fmt: skip
 
 
 def _hints(kind: type) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import typing
 from decimal import Decimal
 from typing import Any, NamedTuple, Optional
 
@@ -16,7 +17,9 @@ from pyspark.sql import types as spark_types
 from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.spark_types import spark_field, spark_schema, spark_type
+from state_engine.core.time import Instant
 from state_engine.core.type_parsing import to_type
+from state_engine.core.types_namespace import Types
 
 _LEAVES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(),
@@ -133,6 +136,14 @@ DECLARED: list[tuple[Any, str]] = [
     (dict[str, list[bool]], "map<string, array<boolean>>"),
     (tuple[int, str], "f0 bigint, f1 string"),
     (int | None, "bigint"),
+    (typing.List[int], "array<bigint>"),  # noqa: UP006 - the old spelling is the point
+    (typing.Dict[str, Optional[int]], "map<string, bigint>"),  # noqa: UP006, UP045
+    (typing.Tuple[int, str], "f0 bigint, f1 string"),  # noqa: UP006
+    (typing.Union[None, float], "double"),  # noqa: UP007
+    (list[int | None], "array<bigint>"),
+    (datetime.time, "bigint"),
+    (Instant, "timestamp"),
+    (Types.ROW_NAMED(["a"], [Types.LIST(Types.SHORT())]), "a array<smallint>"),
     (Optional[str], "string"),  # noqa: UP045 - the old spelling is the point
     (Named, "a bigint, b string"),
     (Data, "a bigint, b array<double>"),
@@ -178,3 +189,14 @@ def test_a_namedtuple_without_types_is_refused() -> None:
 def test_an_arrow_type_without_a_delta_type_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no Delta type"):
         spark_type(pa.uint64())
+
+
+def test_a_tuple_of_any_length_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigurationError, match=r"use list\[\.\.\.\]"):
+        to_type(tuple[int, ...], parameter="p")
+
+
+def test_times_and_instants_come_back_as_declared() -> None:
+    for value in (datetime.time(5, 17), Instant(1, 500_000)):
+        kind = to_type(type(value), parameter="p")
+        assert kind.from_arrow(kind.to_arrow([value], storage=True)) == [value]
