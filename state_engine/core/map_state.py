@@ -12,7 +12,7 @@ from typing import Any, cast
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state import State
-from state_engine.core.state_table import KeyContext, StateTable, no_key
+from state_engine.core.state_table import KeyContext, StateTable, TrackedMap, no_key
 from state_engine.core.ttl_rule import TtlRule
 
 Bounds = tuple[Any, Any]
@@ -51,8 +51,8 @@ class MapState(State):
 
     def get(self, key: Any) -> Any:
         """The value of a map key; None where it is missing."""
-        found = self._found()
-        value = found.get(self._key(key)) if found else None
+        key, found = self._key(key), self._found()
+        value = found.get(key) if found else None
         return value if self._copy is None else self._copy(value)
 
     def put(self, key: Any, value: Any) -> None:
@@ -61,7 +61,8 @@ class MapState(State):
         found, context = self._found(), self._context
         self._writes += 1
         if found is None:
-            found = self._entries[context.key] = {}
+            self._entries[context.key] = {}
+            found = self._entries[context.key]  # which may be a backend's own kind of map
             if context.undo is not None:
                 context.undo.append(partial(self._entries.pop, context.key, None))
         if context.undo is not None:
@@ -93,8 +94,8 @@ class MapState(State):
 
     def contains(self, key: Any) -> bool:
         """Whether there is an entry for the map key."""
-        found = self._found()
-        return bool(found) and self._key(key) in cast(dict[Any, Any], found)
+        key, found = self._key(key), self._found()
+        return bool(found) and key in cast(dict[Any, Any], found)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """The (key, value) entries."""
@@ -159,6 +160,8 @@ class MapState(State):
 
     def _put_back(self, found: dict[Any, Any], key: Any) -> Callable[[], Any]:
         """What undoes the removal of an entry: their order is part of the state, so the whole map as it was."""
+        if isinstance(found, TrackedMap):
+            return found.put_back(key)
         return partial(_refill, found, dict(found))
 
     def _check_unchanged(self, writes: int) -> None:

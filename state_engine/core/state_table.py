@@ -7,7 +7,8 @@ as ``Change`` records: nothing is tracked per write. Plays the part of Flink's `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,6 +66,30 @@ class KeyContext:
             self.undo.pop()()
 
 
+class TrackedEntries(MutableMapping[Any, Any]):
+    """Entries of a backend that knows itself what changed in them, so that nothing need be remembered in memory.
+
+    ``entries[key]`` of a list gives an object that is sized, iterable, has ``extend``, and forgets its end by
+    ``del found[n:]``; of a map a ``TrackedMap``. Either may be assigned back, which undoes what replaced it.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def freeze(self) -> Callable[[], Iterator[Change]]:
+        """What has changed since loading, as of this call; computed when called, whatever happens in between."""
+
+
+class TrackedMap(MutableMapping[Any, Any]):
+    """The map of one key in ``TrackedEntries``; that of a sorted map has the methods of ``SortedEntries``, too."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def put_back(self, key: Any) -> Callable[[], Any]:
+        """The action that undoes the removal of an entry, its place in the order included."""
+
+
 class StateTable:
     """Entries of one state: ``entries[key]`` is a value, a list of elements, or a dict of map entries.
 
@@ -74,7 +99,7 @@ class StateTable:
         descriptor: what is stored.
         item_type: type of a value, list element or map value in ``entries``.
         entries: the working copy; a backend may give any mutable mapping.
-        loaded: what the checkpoint held for the keys of this batch.
+        loaded: what the checkpoint held for the keys of this batch; empty where the entries know it.
     """
 
     __slots__ = ("descriptor", "entries", "item_type", "loaded")
@@ -85,17 +110,29 @@ class StateTable:
         inner = descriptor.value_type
         self.item_type: TypeInformation = inner if descriptor.ttl is None else StampedType(inner)
         remember = _REMEMBER[descriptor.shape]
-        self.loaded = {key: remember(stored) for key, stored in entries.items()}
+        known = {} if isinstance(entries, TrackedEntries) else entries
+        self.loaded = {key: remember(stored) for key, stored in known.items()}
 
     def changes(self) -> Iterator[Change]:
         """Net changes since loading: per key at most one clear, first, then one append or one row a map key."""
-        diff = _DIFF.get(self.descriptor.kind) or _DIFF[self.descriptor.shape]
         entries, loaded = self.entries, self.loaded
+        if isinstance(entries, TrackedEntries):
+            yield from entries.freeze()()
+            return
+        diff = _DIFF.get(self.descriptor.kind) or _DIFF[self.descriptor.shape]
         for key, was in loaded.items():
             yield from diff(key, was, entries.get(key))
         for key, now in entries.items():
             if key not in loaded:
                 yield from diff(key, None, now)
+
+    def freeze(self) -> Callable[[], Iterable[Change]]:
+        """The net changes as of this call, which no later write changes; to be called when they are written out."""
+        if isinstance(self.entries, TrackedEntries):
+            return self.entries.freeze()
+        # only lists grow in place; values and map entries are replaced
+        frozen = [c._replace(value=list(c.value)) if c.op == APPEND else c for c in self.changes()]
+        return lambda: frozen
 
 
 def no_key(state: str) -> StateAccessError:

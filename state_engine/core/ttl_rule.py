@@ -40,7 +40,7 @@ class TtlRule:
         self._every_record = bool(cleanup and cleanup.run_cleanup_for_every_record())
         self._round: Iterator[Any] = iter(())
         if self._every_record:
-            context.on_element.append(self.accessed)
+            context.on_element.append(self._after_element)
 
     def now(self) -> int | None:
         """The clock that counts, in milliseconds; None where event time is not known yet."""
@@ -71,13 +71,20 @@ class TtlRule:
             if key != self._context.key and key in self._table.entries:
                 self._clean(key)
 
+    def _after_element(self) -> None:
+        # the element is done: the next one, should it be refused, must not take this clean-up back
+        undo, self._context.undo = self._context.undo, None
+        self.accessed()
+        self._context.undo = undo
+
     def _clean(self, key: Any) -> None:
         entries = self._table.entries
-        kept = _KEEP[self._table.descriptor.shape](entries[key], self.expired)
-        if kept is entries[key]:
+        stored = entries[key]  # once: a backend may make it anew for every look
+        kept = _KEEP[self._table.descriptor.shape](stored, self.expired)
+        if kept is stored:
             return
         if self._context.undo is not None:
-            self._context.undo.append(_put_back(entries, key, entries[key]))
+            self._context.undo.append(_put_back(entries, key, stored))
         if kept:
             entries[key] = kept
         else:
