@@ -131,8 +131,9 @@ def test_a_refused_element_takes_its_clean_up_back() -> None:
 
 def test_a_refused_element_does_not_take_the_clean_up_of_the_one_before_back() -> None:
     subject = harness(incremental(1, every_record=True))
-    subject.process([("a", "write")])
+    subject.process([("a", "write"), ("b", "write")])
     subject.set_clock(100)
+    # a goes after the first element, b after the second; the third would not clean up its own key
     subject.process([("b", "nothing"), ("c", "raise"), ("a", "nothing")])
     assert subject.state("s") == {}
 
