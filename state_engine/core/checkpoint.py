@@ -100,11 +100,13 @@ class OperatorStatePart:
         subtask: whose list it is; 0 for broadcast state, of which one copy is stored.
         write_id: the attempt whose files hold it: this one, or an earlier one where it did not change since.
         elements: rows in the table: elements, entries of a map, or key groups; 0 for an empty list.
+        digest: of the elements in order, as hexadecimal text: tells whether the list changed.
     """
 
     subtask: int
     write_id: str
     elements: int
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ class OperatorStateRef:
         elements: rows over all states and subtasks; of a source, those that this attempt appended.
         parallelism: number of subtasks that the lists belong to.
         states: by name; none for a source, whose position is folded along the path of checkpoints.
+        last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
+            the lists out anew, and a checkpoint since it is still to be told to listeners; empty for a source.
     """
 
     operator: str
@@ -141,6 +145,7 @@ class OperatorStateRef:
     elements: int
     parallelism: int = 1
     states: list[OperatorStateSchema] = field(default_factory=list)
+    last_run: str = ""
 
     def write_ids(self) -> set[str]:
         """The attempts whose files hold elements."""

@@ -151,12 +151,17 @@ def _raw_operator(operator: str, snapshots: Sequence[SubtaskSnapshot], paralleli
     if len(raw) == parallelism:
         return raw
     if any(raw):
-        raise RescaleError(
-            f"operator '{operator}' has raw operator state in {sum(map(bool, raw))} of {len(raw)} subtasks, which only "
-            f"its function can take apart: its parallelism cannot become {parallelism}. Keep parallelism {len(raw)}, "
-            "or first run a version that moves the state into a list state of get_operator_state_store()"
-        )
+        raise RescaleError(raw_operator_refusal(operator, sum(map(bool, raw)), len(raw), parallelism))
     return [b""] * parallelism
+
+
+def raw_operator_refusal(operator: str, holders: int, old: int, new: int) -> str:
+    """Why raw operator state, which some of ``old`` subtasks hold, cannot go to ``new`` ones."""
+    return (
+        f"operator '{operator}' has raw operator state in {holders} of {old} subtasks, which only "
+        f"its function can take apart: its parallelism cannot become {new}. Keep parallelism {old}, "
+        "or first run a version that moves the state into a list state of get_operator_state_store()"
+    )
 
 
 def _raw_keyed(

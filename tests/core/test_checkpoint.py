@@ -23,7 +23,7 @@ def full() -> CheckpointRow:
     one = operator(changes(0, (0, 63)))
     one.states.append(StateSchema("s", "value", "bigint"))
     one.bases.append(BaseRange(0, 127, "b1", 1))
-    parts = [OperatorStatePart(0, "w1", 2), OperatorStatePart(1, "w2", 0)]
+    parts = [OperatorStatePart(0, "w1", 2, "d1"), OperatorStatePart(1, "w2", 0)]
     buffered = OperatorStateSchema("buffered", "even_split", "bigint", parts)
     return checkpoint(
         2, 1, watermark_ms=5, operators=[one],
@@ -78,7 +78,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
             "`states`: array<struct<`name`: string, `scheme`: string, `type`: string, "
-            "`parts`: array<struct<`subtask`: bigint, `write_id`: string, `elements`: bigint>>>>>>"
+            "`parts`: array<struct<`subtask`: bigint, `write_id`: string, `elements`: bigint, `digest`: string>>>>, "
+            "`last_run`: string>>"
         ),
         "operator_state_files": file,
         "sources": (
