@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -49,8 +51,18 @@ _NAMED: dict[str, Any] = {
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[\w.$-]+|[<>(),:])")
 
 
-def parse_ddl(text: str) -> TypeInformation:
-    """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``)."""
+def parse_ddl(
+    text: str, *, more: Mapping[str, Callable[[], TypeInformation]] = MappingProxyType({})
+) -> TypeInformation:
+    """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``).
+
+    Args:
+        text: the DDL.
+        more: names of types beyond SQL's, and what makes them.
+
+    Raises:
+        ConfigurationError: the text cannot be read; says where.
+    """
     tokens, at = [], 0
     while text[at:].strip():
         found = _TOKEN.match(text, at)
@@ -60,8 +72,9 @@ def parse_ddl(text: str) -> TypeInformation:
         at = found.end()
     if not tokens:
         raise ConfigurationError("the DDL is empty")
-    reader = _DdlReader(text, tokens)
-    if tokens[0].lower() in (*_NAMED, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
+    named = {**_NAMED, **more}
+    reader = _DdlReader(text, tokens, named)
+    if tokens[0].lower() in (*named, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
         len(tokens) == 1 or tokens[1] in "<("
     ):
         kind = reader.type()
@@ -73,8 +86,8 @@ def parse_ddl(text: str) -> TypeInformation:
 
 
 class _DdlReader:
-    def __init__(self, text: str, tokens: list[str]) -> None:
-        self.text, self.tokens = text, list(tokens)
+    def __init__(self, text: str, tokens: list[str], named: dict[str, Any]) -> None:
+        self.text, self.tokens, self.named = text, list(tokens), named
 
     def take(self, expected: str | None = None) -> str:
         if not self.tokens or (expected and self.tokens[0] != expected):
@@ -130,8 +143,8 @@ class _DdlReader:
         if name in ("decimal", "numeric", "dec"):
             digits = self.numbers() or [10, 0]
             return DecimalType(digits[0], digits[1] if len(digits) > 1 else 0)
-        if name in _NAMED:
-            return typing.cast(TypeInformation, _NAMED[name]())
+        if name in self.named:
+            return typing.cast(TypeInformation, self.named[name]())
         raise ConfigurationError(f"cannot read the DDL '{self.text}': '{name}' is not a type")
 
     def numbers(self) -> list[int]:

@@ -1,0 +1,270 @@
+"""Evolution: which changes of a state's declared type are supported, and how what is stored is read after one.
+
+Supported are: a field is added to a record (null in what was written before), a field is dropped, a number is widened
+(whole numbers up to 64 bits, float to double, decimals of the same scale), and any of these inside of records, lists
+and the values of maps. Keys of maps may only be widened. Time to live is no part of the type: it may be switched on
+and off. Anything else is refused, as is a field that comes back under a name that was dropped, for its old values
+would come back with it. Which class a record has, and the order of its fields, may change freely: fields are known by
+name. Mirrors Flink's ``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from state_engine.core.checkpoint import StateSchema
+from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.errors import StateMigrationError
+from state_engine.core.scalar_types import DecimalType, FloatType, IntegerType, TimestampType
+from state_engine.core.stored_form import conform, grown
+from state_engine.core.type_information import TypeInformation
+from state_engine.core.type_text import type_from_text, type_to_text
+from state_engine.core.types import DictType, ListType, StructType
+
+_Path = tuple[str, ...]
+_WAY_OUT = (
+    "A field may be added or dropped and a number widened; for any other change restore the old declaration, "
+    "or give the new state another name"
+)
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """A supported change, or none.
+
+    Attributes:
+        recorded, declared: the types before and after, as text.
+        storage: the stored form of the declared type; what it reads and the function's state writes.
+        changes: what changed, in words; empty where nothing did.
+    """
+
+    recorded: str
+    declared: str
+    storage: pa.DataType
+    changes: tuple[str, ...] = ()
+
+    def read(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it.
+
+        Raises:
+            StateMigrationError: the column is of another kind than was recorded.
+        """
+        return conform(column, self.storage)
+
+    def table_type(self, column: pa.DataType) -> pa.DataType:
+        """The type that the table's column must get: with the new fields, and with all that were ever dropped.
+
+        The same type where the table need not grow; ``stored_form.added_fields`` tells what to add.
+
+        Args:
+            column: the type that the table's column has now.
+
+        Raises:
+            StateMigrationError: the column has a field of a new one's name and of another type.
+        """
+        return grown(column, self.storage)
+
+    @staticmethod
+    def write(column: pa.Array | pa.ChunkedArray, table_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+        """A column of the declared type's storage in the form of the table: fields that were dropped are null."""
+        return conform(column, table_type)
+
+
+class MapEntryType(StructType):
+    """One entry of a map state: its key, by which it is found, and its value."""
+
+    def __init__(self, key: TypeInformation, value: TypeInformation) -> None:
+        super().__init__(("key", "value"), (key, value))
+
+
+def column_type_of(descriptor: StateDescriptor) -> TypeInformation:
+    """The declared type of a state's whole column; its storage is the descriptor's ``column_type``.
+
+    Example:
+        >>> from state_engine.core.descriptors import ListStateDescriptor
+        >>> type_to_text(column_type_of(ListStateDescriptor("recent", "smallint")))
+        'array<struct<`value`: smallint, `updated_at`: timestamp>>'
+    """
+    if isinstance(descriptor, MapStateDescriptor):
+        return MapEntryType(descriptor.key_type, descriptor.value_type)
+    if descriptor.shape == "list":
+        stamped = StructType(("value", "updated_at"), (descriptor.value_type, TimestampType("UTC")))
+        return ListType(stamped)
+    return descriptor.value_type
+
+
+def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
+    """How a state is recorded in checkpoints: its primitive, its declared type, its time to live.
+
+    Example:
+        >>> from datetime import time
+        >>> from state_engine.core.descriptors import ValueStateDescriptor
+        >>> recorded_schema(ValueStateDescriptor("opened", time))
+        StateSchema(name='opened', kind='value', type='time_of_day', ttl='')
+    """
+    ttl = descriptor.ttl.to_json() if descriptor.ttl else ""
+    return StateSchema(descriptor.name, descriptor.kind, type_to_text(column_type_of(descriptor)), ttl)
+
+
+def evolve_state(
+    recorded: StateSchema, descriptor: StateDescriptor, *, operator: str, earlier: Iterable[StateSchema] = ()
+) -> Evolution:
+    """How a state that a checkpoint recorded is read by what a function declares now.
+
+    Args:
+        recorded: the state as of the checkpoint.
+        descriptor: the declaration of today.
+        operator: uid of the operator, for messages.
+        earlier: the state as of the checkpoints before it whose files are still read.
+
+    Raises:
+        StateMigrationError: the change is not a supported one; says what was recorded, what is declared, what to do.
+
+    Example:
+        >>> from state_engine.core.descriptors import ValueStateDescriptor
+        >>> was = recorded_schema(ValueStateDescriptor("last", "struct<delay: int>"))
+        >>> now = ValueStateDescriptor("last", "struct<delay: bigint, origin: string>")
+        >>> evolve_state(was, now, operator="delays").changes
+        ("'delay' is widened from int to bigint", "'origin' is added")
+    """
+    what = f"operator '{operator}': state '{descriptor.name}'"
+    if recorded.kind != descriptor.kind:
+        raise StateMigrationError(
+            f"{what} is stored as {recorded.kind} of {recorded.type}, the function declares {descriptor.kind} of "
+            f"{type_to_text(column_type_of(descriptor))}. {_WAY_OUT}"
+        )
+    return evolve(
+        recorded.type, column_type_of(descriptor), what=what, earlier=[schema.type for schema in earlier]
+    )
+
+
+def evolve(
+    recorded: str, declared: TypeInformation, *, what: str = "the state", earlier: Iterable[str] = ()
+) -> Evolution:
+    """How values of a recorded type are read as values of a declared one.
+
+    Args:
+        recorded: what ``type_to_text`` said of the type before.
+        declared: the type of today.
+        what: whose type it is, for messages.
+        earlier: older recorded texts whose values may still be read.
+
+    Raises:
+        StateMigrationError: the change is not a supported one.
+
+    Example:
+        >>> from state_engine.core.type_parsing import to_type
+        >>> old = pa.array([{"a": 1, "b": 2}])
+        >>> found = evolve("struct<a: int, b: int>", to_type("a bigint, c date", parameter="p"))
+        >>> found.read(old).to_pylist(), str(found.table_type(old.type))
+        ([{'a': 1, 'c': None}], 'struct<a: int64, b: int64, c: date32[day]>')
+    """
+    text = type_to_text(declared)
+    if recorded == text:
+        return Evolution(recorded, text, declared.storage)
+    before = type_from_text(recorded)
+    changes: list[str] = []
+    try:
+        _compare(before, declared, "", changes)
+        _refuse_returned(_fields(declared) - _fields(before), earlier)
+    except StateMigrationError as error:
+        raise StateMigrationError(
+            f"{what} is stored as {recorded}, the function declares {text}: {error}. {_WAY_OUT}"
+        ) from None
+    return Evolution(recorded, text, declared.storage, tuple(changes))
+
+
+def _compare(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
+    """Note what changed below ``at``; raises StateMigrationError where that is not supported."""
+    if isinstance(new, MapEntryType) and isinstance(old, StructType):
+        _compare_key(old.types[0], new.types[0], _inside(at, "key"), changes)
+        _compare(old.types[1], new.types[1], _inside(at, "value"), changes)
+    elif isinstance(old, StructType) and isinstance(new, StructType):
+        _compare_fields(old, new, at, changes)
+    elif isinstance(old, ListType) and isinstance(new, ListType):
+        _compare(old.element, new.element, _inside(at, "element"), changes)
+    elif isinstance(old, DictType) and isinstance(new, DictType):
+        _compare_key(old.key, new.key, _inside(at, "key"), changes)
+        _compare(old.value, new.value, _inside(at, "value"), changes)
+    else:
+        _compare_scalar(old, new, at, changes)
+
+
+def _compare_fields(old: StructType, new: StructType, at: str, changes: list[str]) -> None:
+    was, now = dict(zip(old.names, old.types, strict=True)), dict(zip(new.names, new.types, strict=True))
+    shared = [name for name in old.names if name in now]
+    if not shared:
+        raise StateMigrationError(
+            f"{_named(at)}no field is left of {sorted(was)}; a renamed field is another one"
+        )
+    for name in shared:
+        _compare(was[name], now[name], _inside(at, name), changes)
+    changes += [f"'{_inside(at, name)}' is dropped" for name in old.names if name not in now]
+    changes += [f"'{_inside(at, name)}' is added" for name in new.names if name not in was]
+
+
+def _compare_key(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
+    """Keys must stay as different, and in the same order, as they are: only numbers in them may be widened."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        if old.names != new.names:
+            raise StateMigrationError(f"{_named(at)}the fields of a key cannot change")
+        for name, was, now in zip(old.names, old.types, new.types, strict=True):
+            _compare_key(was, now, _inside(at, name), changes)
+    else:
+        _compare_scalar(old, new, at, changes)
+
+
+def _compare_scalar(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
+    was, now = type_to_text(old), type_to_text(new)
+    if was == now:
+        return
+    if not _widened(old, new):
+        raise StateMigrationError(f"{_named(at)}{was} cannot become {now}")
+    changes.append(f"'{at or 'value'}' is widened from {was} to {now}")
+
+
+def _widened(old: TypeInformation, new: TypeInformation) -> bool:
+    """Whether every value of the old type is one of the new type, in the same stored form."""
+    if type(old) is not type(new):
+        return False
+    if type(old) in (IntegerType, FloatType):
+        return bool(old.arrow.bit_width < new.arrow.bit_width)
+    if type(old) is DecimalType:
+        return bool(old.arrow.scale == new.arrow.scale and old.arrow.precision < new.arrow.precision)
+    return False
+
+
+def _refuse_returned(added: set[_Path], earlier: Iterable[str]) -> None:
+    """No added field may have been there before: files written then hold its old values."""
+    for text in earlier:
+        returned = sorted(added & _fields(type_from_text(text)))
+        if returned:
+            raise StateMigrationError(
+                f"'{'.'.join(returned[0])}' was there before and was dropped; values from then would come back. "
+                "Give the new field another name, or compact the state first"
+            )
+
+
+def _fields(kind: TypeInformation, at: _Path = ()) -> set[_Path]:
+    """Where there are fields, at any depth."""
+    if isinstance(kind, ListType):
+        return _fields(kind.element, (*at, "element"))
+    if isinstance(kind, DictType):
+        return _fields(kind.value, (*at, "value"))
+    if not isinstance(kind, StructType):
+        return set()
+    found = {(*at, name) for name in kind.names}
+    for name, part in zip(kind.names, kind.types, strict=True):
+        found |= _fields(part, (*at, name))
+    return found
+
+
+def _inside(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _named(at: str) -> str:
+    return f"in '{at}': " if at else ""

@@ -1,0 +1,109 @@
+"""A declared type as text, as checkpoints record it; so that a later declaration can be compared with it.
+
+The text is DDL that says what was *declared* (``smallint``, ``time_of_day``), from which the stored type follows
+(``bigint``); the stored type alone could not tell a time of day from a number, nor a narrowed number from a widened
+one. Types that SQL has no word for have words of their own here. Which class the values of a record have is not part
+of it. Plays the part of Flink's ``TypeSerializerSnapshot``.
+"""
+
+from __future__ import annotations
+
+from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.types import (
+    BigIntegerType,
+    BooleanType,
+    BytesType,
+    CharType,
+    DateType,
+    DecimalType,
+    DictType,
+    FloatType,
+    InstantType,
+    IntegerType,
+    ListType,
+    PickledType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimeType,
+    TypeInformation,
+)
+
+_PLAIN = (IntegerType, FloatType, BooleanType, StringType, BytesType, DateType, TimestampType, DecimalType)
+
+
+class StoredPickleType(BytesType):
+    """What a record says about pickled objects: that the bytes are pickles. It never reads them.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> StoredPickleType().from_arrow(pa.array([b"..."]))
+        [b'...']
+    """
+
+    def __str__(self) -> str:
+        return "pickled object"
+
+
+_WORDS: dict[type[TypeInformation], str] = {
+    CharType: "character",
+    BigIntegerType: "big_integer",
+    InstantType: "instant",
+    TimeType: "time_of_day",
+    PickledType: "pickled",
+    StoredPickleType: "pickled",
+}
+_READ = {
+    "character": CharType,
+    "big_integer": BigIntegerType,
+    "instant": InstantType,
+    "time_of_day": TimeType,
+    "pickled": StoredPickleType,
+}
+
+
+def type_to_text(kind: TypeInformation) -> str:
+    """A declared type as text; equal for types whose values are declared, stored and read alike.
+
+    Raises:
+        ConfigurationError: values of this type have no column of their own.
+
+    Example:
+        >>> from state_engine.core.type_parsing import to_type
+        >>> from state_engine.core.types_namespace import Types
+        >>> type_to_text(to_type(dict[str, tuple[int, float]], parameter="p"))
+        'map<string, struct<`f0`: bigint, `f1`: double>>'
+        >>> type_to_text(Types.LIST(Types.SQL_TIME()))
+        'array<time_of_day>'
+    """
+    if isinstance(kind, ListType):
+        return f"array<{type_to_text(kind.element)}>"
+    if isinstance(kind, DictType):
+        return f"map<{type_to_text(kind.key)}, {type_to_text(kind.value)}>"
+    if isinstance(kind, StructType):
+        fields = zip(kind.names, kind.types, strict=True)
+        return f"struct<{', '.join(f'`{quoted(n)}`: {type_to_text(t)}' for n, t in fields)}>"
+    if type(kind) in _WORDS:
+        return _WORDS[type(kind)]
+    if type(kind) in _PLAIN:
+        return ddl_text(kind.arrow)
+    raise ConfigurationError(f"values of type {kind} have no column of their own")
+
+
+def type_from_text(text: str) -> TypeInformation:
+    """The type of a recorded text; ``.storage`` is the type of its column. Records come back as Rows, pickles as bytes.
+
+    Raises:
+        ConfigurationError: the text cannot be read.
+
+    Example:
+        >>> type_from_text("struct<`opened`: time_of_day, `visits`: smallint>").storage
+        StructType(struct<opened: int64, visits: int64>)
+    """
+    return parse_ddl(text, more=_READ)
+
+
+def quoted(name: str) -> str:
+    """A name as it stands between backticks."""
+    return name.replace("`", "``")
