@@ -126,7 +126,7 @@ def _one_copy(
     """The part of subtask 0, if all subtasks hold the same."""
     copies = {part.subtask: part.digest for part in parts}
     for subtask in range(parallelism):
-        if copies.get(subtask) != copies.get(0) or subtask not in copies:
+        if copies.get(subtask) != copies.get(0):
             raise StateAccessError(
                 f"operator '{operator}': broadcast state '{name}' is not the same in subtask 0 and subtask {subtask}. "
                 "Declare it on every subtask, and change it only in process_broadcast_element and only by what follows "

@@ -178,6 +178,11 @@ def test_any_change_of_a_list_is_seen(job: Job, changed: SubtaskSnapshot) -> Non
     assert job.start(1) == [changed]
 
 
+def test_elements_are_told_apart_and_not_only_their_texts(job: Job) -> None:
+    job.batch(left(e=[1, 11]))
+    assert len(job.batch(left(e=[11, 1]))) == 1
+
+
 def test_a_change_of_type_is_seen(job: Job) -> None:
     job.batch(left(e=[1]))
     retyped = SubtaskSnapshot((StateElements("e", "even_split", "string", ("1",)),))
@@ -247,23 +252,32 @@ def test_between_batches_every_subtask_gets_its_own_lists(job: Job) -> None:
     assert job.start(2) == [*own]
 
 
-def test_between_batches_only_its_own_files_are_opened(job: Job) -> None:
-    files = job.batch(left(e=[1]), left(e=[2]), left(e=[3]))
-    (job.directory / files[1].path).unlink()
-    with pytest.raises(MissingFilesError, match="subtask 1"):
-        job.start(3)
-    for subtask in (0, 2):
-        assert job.ref is not None
-        found = read_subtask_state(
-            job.ref,
-            files,
-            uri=job.uri,
-            subtask=subtask,
-            parallelism=3,
-            max_parallelism=GROUPS,
-            restored=False,
-        )
-        assert found == left(e=[subtask + 1])
+@pytest.mark.parametrize("own", [0, 1, 2])
+def test_between_batches_only_its_own_file_is_opened(job: Job, own: int) -> None:
+    files = job.batch(left(e=[0]), left(e=[1]), left(e=[2]))
+    for file in files:
+        if file.subtask != own:
+            (job.directory / file.path).unlink()
+    given_to = {"uri": job.uri, "parallelism": 3, "max_parallelism": GROUPS, "restored": False}
+    assert read_subtask_state(job.ref, files, subtask=own, **given_to) == left(e=[own])  # type: ignore[arg-type]
+    with pytest.raises(MissingFilesError, match=f"subtask {(own + 1) % 3}: .*does not exist"):
+        read_subtask_state(job.ref, files, subtask=(own + 1) % 3, **given_to)  # type: ignore[arg-type]
+
+
+def test_the_files_to_read_are_those_that_hold_elements_of_the_operator(job: Job, tmp_path: Path) -> None:
+    first = job.batch(left(e=[1], u=[1]), left(e=[2], u=[2]))
+    job.batch(left(e=[3], u=[1]), left(e=[4], u=[3]))
+    last = job.batch(left(e=[5], u=[1]), left(e=[4], u=[3]))
+    theirs = Job(tmp_path, "other").batch(left(e=[2]))
+    job.path[0] = replace(job.path[0], operator_state_files=[*theirs, *first])
+    assert job.ref is not None
+    held = files_of(job.ref, job.path)
+    assert [(f.path.split("/")[0], f.subtask) for f in held] == [
+        ("write_id=w1", 0), ("write_id=w1", 1), ("write_id=w2", 0), ("write_id=w2", 1), ("write_id=w3", 0),
+    ]  # fmt: skip
+    job.batch(left(e=[6], u=[6]), left(e=[7], u=[7]))
+    assert [f.path.split("/")[0] for f in files_of(job.ref, job.path)] == ["write_id=w4"] * 2
+    assert len(last) == 1
 
 
 def test_union_acts_at_a_restore_and_not_again(job: Job) -> None:
@@ -326,13 +340,22 @@ def _other_state(at: Path) -> None:
     pq.write_table(table.set_column(1, "state", pa.array(["other"] * table.num_rows)), at)
 
 
-@pytest.mark.parametrize("damage", [_delete, _shorten, _other_value, _no_value, _other_state])
-def test_damage_is_told(job: Job, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (_delete, "does not exist"),
+        (_shorten, "has 1 rows, 2 were recorded"),
+        (_other_value, "does not hold what was written"),
+        (_no_value, "holds 0 elements, 2 were recorded"),
+        (_other_state, "holds 0 elements, 2 were recorded"),
+    ],
+)
+def test_damage_is_told(job: Job, damage: Callable[[Path], None], told: str) -> None:
     files = job.batch(left(e=[1, 2]))
     damage(job.directory / files[0].path)
     for parallelism in (1, 2):
         with pytest.raises(
-            MissingFilesError, match=r"operator 'sink', state 'e', subtask 0: .*Restore an older"
+            MissingFilesError, match=f"operator 'sink', state 'e', subtask 0: .*{told}.*Restore an older"
         ):
             job.start(parallelism)
 

@@ -70,13 +70,12 @@ def write_subtask_state(
     declared: list[OperatorStateSchema] = []
     for one in stored_lists(snapshot):
         part = OperatorStatePart(subtask, write_id, len(one.items), one.digest())
+        known = stored_part(parent, one, subtask)
         if one.scheme == BROADCAST and subtask:
             part = replace(
                 part, write_id=""
             )  # told for comparison: the copy of subtask 0 is the one that is stored
-        elif (known := stored_part(parent, one, subtask)) is not None and replace(
-            part, write_id=known.write_id
-        ) == known:
+        elif known is not None and known == replace(part, write_id=known.write_id):
             part = known
         elif one.items:
             changed.append(one)
@@ -212,9 +211,8 @@ class _Reader:
         rows = table.filter(pc.equal(table["state"], state.name)).sort_by("position")
         items = rows["bytes" if state.scheme in RAW else "value"]
         if rows.num_rows != part.elements or items.null_count:
-            raise _missing(
-                f"{where}: {file.path} holds {rows.num_rows} elements, {part.elements} were recorded"
-            )
+            present = rows.num_rows - items.null_count
+            raise _missing(f"{where}: {file.path} holds {present} elements, {part.elements} were recorded")
         found = StoredList(
             state.name, state.scheme, state.type, rows["position"].to_pylist(), items.to_pylist()
         )
