@@ -169,7 +169,17 @@ def ddl_text(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"map<{ddl_text(kind.key_type)}, {ddl_text(kind.item_type)}>"
     if pa.types.is_struct(kind):
-        fields = (f"`{f.name.replace('`', '``')}`: {ddl_text(f.type)}" for f in kind)
+        fields = (f"{quoted(f.name)}: {ddl_text(f.type)}" for f in kind)
         return f"struct<{', '.join(fields)}>"
     name = str(spark_type(kind))
     return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(name, name)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it.
+
+    Example:
+        >>> quoted("odd `name")
+        '`odd ``name`'
+    """
+    return f"`{name.replace('`', '``')}`"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.ddl import ddl_text
+from state_engine.core.ddl import ddl_text, quoted
 from state_engine.core.errors import StateMigrationError
 
 _WAY_OUT = "Give the new field another name"
@@ -112,6 +112,16 @@ def added_fields(
         else:
             added.append(((*at, field.name), field.type))
     return added
+
+
+def columns_text(added: list[tuple[tuple[str, ...], pa.DataType]]) -> str:
+    """Columns and fields to add, as they stand in ``ALTER TABLE … ADD COLUMNS (…)``.
+
+    Example:
+        >>> columns_text([(("v_visits", "element", "b"), pa.string()), (("v_last",), pa.int64())])
+        '`v_visits`.`element`.`b` string, `v_last` bigint'
+    """
+    return ", ".join(f"{'.'.join(map(quoted, path))} {ddl_text(kind)}" for path, kind in added)
 
 
 def _grown_fields(column: pa.DataType, needed: pa.DataType) -> list[pa.Field]:

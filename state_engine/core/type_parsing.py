@@ -84,7 +84,7 @@ def _to_type(declared: Any) -> TypeInformation:
     if isinstance(declared, pa.DataType):
         return arrow_type(declared)
     if hasattr(declared, "jsonValue"):
-        return _from_spark_json(declared.jsonValue())
+        return from_spark_json(declared.jsonValue())
     return _python_type(declared)
 
 
@@ -167,14 +167,23 @@ def _hints(kind: type) -> dict[str, Any]:
         return {n: eval(t, known) if isinstance(t, str) else t for n, t in kind.__annotations__.items()}
 
 
-def _from_spark_json(kind: Any) -> TypeInformation:
+def from_spark_json(kind: Any) -> TypeInformation:
+    """The type for the JSON form that Spark and Delta use; structs come back as Rows.
+
+    Raises:
+        ConfigurationError: there is no such type here.
+
+    Example:
+        >>> str(from_spark_json({"type": "array", "elementType": "long", "containsNull": True}))
+        'list<item: int64>'
+    """
     if isinstance(kind, str):
         return parse_ddl(kind.replace("char(", "varchar(") if kind.startswith("char(") else kind)
     if kind["type"] == "array":
-        return ListType(_from_spark_json(kind["elementType"]))
+        return ListType(from_spark_json(kind["elementType"]))
     if kind["type"] == "map":
-        return DictType(_from_spark_json(kind["keyType"]), _from_spark_json(kind["valueType"]))
+        return DictType(from_spark_json(kind["keyType"]), from_spark_json(kind["valueType"]))
     if kind["type"] == "struct":
         fields = kind["fields"]
-        return StructType([f["name"] for f in fields], [_from_spark_json(f["type"]) for f in fields], "row")
+        return StructType([f["name"] for f in fields], [from_spark_json(f["type"]) for f in fields], "row")
     raise ConfigurationError(f"the Spark type {kind['type']} is not supported")

@@ -8,7 +8,7 @@ of it. Plays the part of Flink's ``TypeSerializerSnapshot``.
 
 from __future__ import annotations
 
-from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.ddl import ddl_text, parse_ddl, quoted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types import (
     BigIntegerType,
@@ -83,7 +83,7 @@ def type_to_text(kind: TypeInformation) -> str:
         return f"map<{type_to_text(kind.key)}, {type_to_text(kind.value)}>"
     if isinstance(kind, StructType):
         fields = zip(kind.names, kind.types, strict=True)
-        return f"struct<{', '.join(f'`{quoted(n)}`: {type_to_text(t)}' for n, t in fields)}>"
+        return f"struct<{', '.join(f'{quoted(n)}: {type_to_text(t)}' for n, t in fields)}>"
     if type(kind) in _WORDS:
         return _WORDS[type(kind)]
     if type(kind) in _PLAIN:
@@ -102,8 +102,3 @@ def type_from_text(text: str) -> TypeInformation:
         StructType(struct<opened: int64, visits: int64>)
     """
     return parse_ddl(text, more=_READ)
-
-
-def quoted(name: str) -> str:
-    """A name as it stands between backticks."""
-    return name.replace("`", "``")

@@ -9,7 +9,7 @@ import pytest
 
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.stored_form import added_fields, conform, grown
+from state_engine.core.stored_form import added_fields, columns_text, conform, grown
 
 
 def arrow(ddl: str) -> pa.DataType:
@@ -124,3 +124,13 @@ CONFLICTS = [
 def test_a_column_that_cannot_grow_says_why_and_what_to_do(column: str, needed: str, message: str) -> None:
     with pytest.raises(StateMigrationError, match=f"{message}.*Give the new field another name"):
         grown(arrow(column), arrow(needed))
+
+
+def test_a_whole_table_is_a_record_of_its_columns() -> None:
+    table = arrow("key struct<k: string>, v_last struct<a: bigint>")
+    wanted = arrow("v_last struct<b: date>, v_new array<bigint>")
+    added = added_fields(table, grown(table, wanted))
+    assert columns_text(added) == "`v_last`.`b` date, `v_new` array<bigint>"
+    assert columns_text([(("a`b", "c d"), pa.int64())]) == "`a``b`.`c d` bigint"
+    with pytest.raises(StateMigrationError, match="field 'v_last': field 'a'"):
+        grown(table, arrow("v_last struct<a: string>"))

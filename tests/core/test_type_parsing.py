@@ -18,7 +18,7 @@ from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.spark_types import spark_field, spark_schema, spark_type
 from state_engine.core.time import Instant
-from state_engine.core.type_parsing import to_type
+from state_engine.core.type_parsing import from_spark_json, to_type
 from state_engine.core.types_namespace import Types
 
 _LEAVES = [
@@ -57,6 +57,7 @@ def test_ddl_text_is_the_same_for_the_same_type(kind: pa.DataType) -> None:
 def test_spark_reads_its_json_form_and_gives_it_back(kind: pa.DataType) -> None:
     field = spark_types.StructField.fromJson(spark_field(pa.field("c", kind)))
     assert to_type(field.dataType, parameter="c").arrow == kind
+    assert from_spark_json(spark_type(kind)).arrow == kind
 
 
 @given(kind=arrow_types())
