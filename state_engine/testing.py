@@ -1,57 +1,330 @@
 """Run a function without Spark, in milliseconds: the same operator loop and handles as in production.
 
-``KeyedHarness`` keeps keyed state in memory and behaves as the engine does between micro-batches: every ``process``
-is one batch, after which changes are captured, folded into the stored state and loaded again for the next. Plays the
-part of Flink's ``KeyedOneInputStreamOperatorTestHarness``.
+``OperatorHarness`` runs any function class, ``KeyedHarness`` those of keyed streams. State is kept in memory and
+behaves as on the engine between micro-batches: every ``process`` is one batch and one checkpoint, after which changes
+are captured, folded into the stored state and loaded again for the next; a batch that fails changes nothing. Plays the
+part of Flink's ``KeyedOneInputStreamOperatorTestHarness`` and its relatives.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
+from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions import MIN_TIMESTAMP, KeyedProcessFunction, TimerService
+from state_engine.core.function_calls import has_timers, takes_two_inputs
+from state_engine.core.functions import MIN_TIMESTAMP, TimerService
 from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
-from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperator, Outputs, Refusal
 from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.memory_state import MemoryState
+from state_engine.core.metrics import summed
+from state_engine.core.operator_snapshot import SubtaskSnapshot, assign
+from state_engine.core.output_order import place_of_output
+from state_engine.core.output_tag import OutputTag
+from state_engine.core.outputs import ElementRefused, Outputs, Refusal
 from state_engine.core.runtime_context import TaskInfo
-from state_engine.core.state_table import APPEND, CLEAR, PUT, Change, KeyContext
-from state_engine.core.ttl_rule import without_expired
+from state_engine.core.state_table import Change, KeyContext
+from state_engine.core.stored_elements import stored_elements
+from state_engine.core.stream_operator import StreamOperator
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
+
+Harness = TypeVar("Harness", bound="OperatorHarness")
+_NAME = "harness"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Stored state of a harness: entries by state name and key, and the clocks."""
+    """Stored state of a harness, and its clocks.
 
-    entries: dict[str, dict[Any, Any]]
-    descriptors: dict[str, StateDescriptor]
+    Attributes:
+        keyed: keyed state, timers included.
+        operator: operator state by subtask.
+        clock_ms, watermark_ms: of the next batch.
+        checkpoint_id: number of batches so far.
+        elements: number of elements so far.
+    """
+
+    keyed: MemoryState
+    operator: tuple[SubtaskSnapshot, ...]
     clock_ms: int
     watermark_ms: int
+    checkpoint_id: int
+    elements: int
 
 
 @dataclass
-class KeyedHarness:
-    """Runs a KeyedProcessFunction over lists of elements.
+class OperatorHarness:
+    """Runs a function over lists of elements.
 
     Args:
         function: the function under test; every subtask and batch works on its own copy.
-        key_by: gives an element's key.
+        key_by: gives an element's key; a pair of callables where the function has two inputs; None: not keyed.
         parallelism, max_parallelism: of the pretended operator.
         clock_ms: processing time.
+        backend: only None, entries in memory, so far.
         output_type: what outputs are normalised to; left as they are without it.
-        timestamp_of: gives an element's event time in milliseconds.
+        timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs.
+        max_out_of_orderness_ms: how far the watermark stays behind the elements' times; without it only
+            ``set_watermark`` moves it.
+        partition_by: gives the subtask of an element where there is no key; without it elements are dealt in turn.
         on_error: ``fail`` raises what the function raised; ``dead_letter`` collects it in ``refused``.
+        side_outputs: the tags that may be yielded to; None takes any.
         parameters: of the job.
+
+    Attributes:
+        refused: what was set aside, with the elements' positions in their batch.
+        metrics: the function's metrics in the last batch, over all subtasks.
+
+    Example:
+        >>> from state_engine.core.functions import MapFunction
+        >>> OperatorHarness(MapFunction.of(lambda value: value + 1, what="map"), parallelism=2).process([1, 2, 3])
+        [2, 3, 4]
+    """
+
+    function: Any
+    key_by: Any = None
+    parallelism: int = 1
+    max_parallelism: int = 128
+    clock_ms: int = 0
+    backend: Any = None
+    output_type: Any = None
+    timestamp_of: Any = None
+    max_out_of_orderness_ms: int | None = None
+    partition_by: Callable[[Any], int] | None = None
+    on_error: str = "fail"
+    side_outputs: Sequence[OutputTag] | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list, init=False)
+    metrics: dict[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        check_parallelism(max_parallelism=self.max_parallelism, parallelism=self.parallelism)
+        if self.backend is not None:
+            raise ConfigurationError(f"the harness keeps entries in memory; it cannot use {self.backend!r}")
+        self._watermark_ms, self._checkpoint_id, self._elements = MIN_TIMESTAMP, 0, 0
+        self._keyed_state = MemoryState()
+        self._operator_state: tuple[SubtaskSnapshot, ...] | None = None
+        self._restored = False
+        self._side: dict[str, list[Any]] = {}
+        self._two_inputs = takes_two_inputs(self.function)
+        declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
+        self._output = declared or _Unchanged()
+
+    # -- batches ---------------------------------------------------------------------------------------------------
+
+    def process(
+        self, elements: Iterable[Any], *, broadcast: Iterable[Any] = (), drain: bool = False
+    ) -> list[Any]:
+        """One micro-batch: outputs in their total order.
+
+        Args:
+            elements: in order.
+            broadcast: broadcast elements, which every subtask handles before the others.
+            drain: fire all timers at the end.
+        """
+        if self._two_inputs:
+            raise ConfigurationError(
+                f"{type(self.function).__name__} has two inputs: use process1, process2 or process_pairs"
+            )
+        return self._batch(list(elements), list(broadcast), drain)
+
+    def process1(self, elements: Iterable[Any]) -> list[Any]:
+        """One micro-batch with elements of the first input alone."""
+        return self.process_pairs((1, element) for element in elements)
+
+    def process2(self, elements: Iterable[Any]) -> list[Any]:
+        """One micro-batch with elements of the second input alone."""
+        return self.process_pairs((2, element) for element in elements)
+
+    def process_pairs(self, pairs: Iterable[tuple[int, Any]], *, drain: bool = False) -> list[Any]:
+        """One micro-batch of pairs of an input, 1 or 2, and an element, in their total order."""
+        given = list(pairs)
+        wrong = [pair for pair in given if pair[0] not in (1, 2)]
+        if wrong or not self._two_inputs:
+            raise ConfigurationError(
+                f"process_pairs takes pairs of 1 or 2 and an element, for a function of two inputs; got {wrong[:1]} "
+                f"for {type(self.function).__name__}"
+            )
+        return self._batch([(which - 1, element) for which, element in given], [], drain)
+
+    def process_broadcast(self, elements: Iterable[Any]) -> list[Any]:
+        """One micro-batch with broadcast elements alone."""
+        return self.process((), broadcast=elements)
+
+    def drain(self) -> list[Any]:
+        """One micro-batch without elements that fires all timers, as at the end of a bounded input."""
+        return self._batch([], [], True)
+
+    def side_output(self, tag: OutputTag) -> list[Any]:
+        """All that was yielded to a side output so far."""
+        return list(self._side.get(tag.tag_id, []))
+
+    # -- clocks and state ------------------------------------------------------------------------------------------
+
+    def set_clock(self, ms: int) -> None:
+        """Set the processing time of the next batches."""
+        self.clock_ms = ms
+
+    def set_watermark(self, ms: int) -> None:
+        """Set the watermark at the start of the next batches; ``process([])`` fires what is due by then."""
+        self._watermark_ms = ms
+
+    def snapshot(self) -> Snapshot:
+        """The stored state; later batches do not change it.
+
+        It is a full snapshot: where a state asks for it, what has expired is left out, here and not in the harness.
+        """
+        return Snapshot(
+            self._keyed_state.without_expired(clock_ms=self.clock_ms, watermark_ms=self._known_watermark()),
+            self._operator_state or (),
+            self.clock_ms,
+            self._watermark_ms,
+            self._checkpoint_id,
+            self._elements,
+        )
+
+    @classmethod
+    def restored(
+        cls: type[Harness], function: Any, snapshot: Snapshot, *, parallelism: int = 1, **options: Any
+    ) -> Harness:
+        """A harness that continues from a snapshot, at any parallelism; ``options`` as for a new one.
+
+        Raises:
+            RescaleError: there is state that cannot be divided, and the parallelism is another one.
+        """
+        harness = cls(function, parallelism=parallelism, **{"clock_ms": snapshot.clock_ms, **options})
+        harness._keyed_state = snapshot.keyed.copied()
+        harness._watermark_ms, harness._elements = snapshot.watermark_ms, snapshot.elements
+        harness._checkpoint_id = snapshot.checkpoint_id
+        harness._operator_state, harness._restored = snapshot.operator or None, True
+        harness._assigned()  # so that what cannot be divided is told at once
+        return harness
+
+    def state(self, name: str) -> Any:
+        """What is stored of one state.
+
+        Of keyed state the entries by key: a value, a list, or a dict. Of operator state a list per subtask, of
+        broadcast state a dict per subtask.
+        """
+        if name in self._keyed_state.entries:
+            return self._keyed_state.values(name)
+        subtasks = [snapshot.state(name) for snapshot in self._operator_state or ()]
+        if not any(subtasks):
+            known = sorted({*self._keyed_state.entries, *self._operator_names()} - {"_timers"})
+            raise ConfigurationError(f"there is no state '{name}' yet; states: {known}")
+        return [stored_elements(found) if found else [] for found in subtasks]
+
+    def subtask_of(self, key: Any) -> int:
+        """The subtask that owns a key."""
+        group = assign_to_key_group(key, self.max_parallelism)
+        return subtask_for_key_group(self.max_parallelism, self.parallelism, group)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
+        stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
+        marks = self._watermarks(stamps)
+        parts = self._dealt(given)
+        runs: list[_Run] = []
+        for subtask, start in enumerate(self._assigned()):
+            run = _Run(self, subtask, start)
+            mine = parts[subtask]
+            run.run([given[i] for i in mine], [stamps[i] for i in mine], broadcast, marks[-1], drain)
+            runs.append(run)
+        for run in runs:
+            for descriptor, changes in run.changes:
+                self._keyed_state.fold(descriptor, changes)
+            self.refused += [
+                r if r.index is None or r.broadcast else replace(r, index=parts[run.subtask][r.index])
+                for r in run.out.refused
+            ]
+        self._operator_state, self._restored = tuple(run.state for run in runs), False
+        self._watermark_ms, self._elements = marks[-1], self._elements + len(given)
+        self._checkpoint_id += 1
+        self.metrics = summed(run.metrics for run in runs)
+        for run in runs:
+            if isinstance(run.function, CheckpointListener):
+                run.function.notify_checkpoint_complete(self._checkpoint_id)
+        return self._collect(runs, parts, marks)
+
+    def _collect(self, runs: list[_Run], parts: list[list[int]], marks: list[int]) -> list[Any]:
+        """Outputs of all subtasks in total order; side outputs are kept."""
+
+        def in_order(tag: str | None) -> list[Any]:
+            found: list[tuple[Any, Any]] = []
+            for run in runs:
+                out = run.out if tag is None else run.out.side.get(tag)
+                if out is not None:
+                    mine = parts[run.subtask]
+                    element = lambda index, mine=mine: (marks[mine[index] + 1], mine[index])  # noqa: E731
+                    places = [place_of_output(origin, element) for origin in out.origins]
+                    found += zip(places, out.values, strict=True)
+            return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+
+        for tag in sorted({tag for run in runs for tag in run.out.side}):
+            self._side.setdefault(tag, []).extend(in_order(tag))
+        return in_order(None)
+
+    def _watermarks(self, stamps: list[int | None]) -> list[int]:
+        """The watermark at the start of the batch and after every element."""
+        marks = [self._watermark_ms]
+        for stamp in stamps:
+            moved = stamp is not None and self.max_out_of_orderness_ms is not None
+            marks.append(max(marks[-1], stamp - self.max_out_of_orderness_ms) if moved else marks[-1])  # type: ignore[operator]
+        return marks
+
+    def _dealt(self, given: list[Any]) -> list[list[int]]:
+        """The positions of the elements that each subtask gets."""
+        parts: list[list[int]] = [[] for _ in range(self.parallelism)]
+        for index, element in enumerate(given):
+            if self.key_by is not None:
+                subtask = self.subtask_of(self._of(self.key_by, element))
+            elif self.partition_by is not None:
+                subtask = self.partition_by(element[1] if self._two_inputs else element)
+            else:
+                subtask = (self._elements + index) % self.parallelism
+            parts[subtask].append(index)
+        return parts
+
+    def _assigned(self) -> list[SubtaskSnapshot | None]:
+        """The operator state that each subtask starts with."""
+        if self._operator_state is None:
+            return [None] * self.parallelism
+        return list(
+            assign(
+                self._operator_state,
+                self.parallelism,
+                operator=_NAME,
+                max_parallelism=self.max_parallelism,
+                restored=self._restored,
+            )
+        )
+
+    def _of(self, chosen: Any, element: Any) -> Any:
+        """What ``key_by`` or ``timestamp_of`` gives for an element."""
+        if not self._two_inputs:
+            return chosen(element)
+        which, value = element
+        return (chosen[which] if isinstance(chosen, tuple) else chosen)(value)
+
+    def _known_watermark(self) -> int | None:
+        return None if self._watermark_ms == MIN_TIMESTAMP else self._watermark_ms
+
+    def _operator_names(self) -> set[str]:
+        return {state.name for snapshot in self._operator_state or () for state in snapshot.states}
+
+
+class KeyedHarness(OperatorHarness):
+    """Runs a function of keyed streams over lists of elements; ``key_by`` must be given.
 
     Example:
         >>> from state_engine.core.descriptors import ValueStateDescriptor
+        >>> from state_engine.core.functions import KeyedProcessFunction
         >>> class Count(KeyedProcessFunction):
         ...     def open(self, runtime_context):
         ...         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
@@ -63,137 +336,78 @@ class KeyedHarness:
         ([('a', 1), ('b', 1)], [('a', 2)], {'a': 2, 'b': 1})
     """
 
-    function: KeyedProcessFunction
-    key_by: Callable[[Any], Any]
-    parallelism: int = 1
-    max_parallelism: int = 128
-    clock_ms: int = 0
-    output_type: Any = None
-    timestamp_of: Callable[[Any], int] | None = None
-    on_error: str = "fail"
-    parameters: dict[str, str] = field(default_factory=dict)
-    refused: list[Refusal] = field(default_factory=list, init=False)
-
     def __post_init__(self) -> None:
-        check_parallelism(max_parallelism=self.max_parallelism, parallelism=self.parallelism)
-        self._watermark_ms = MIN_TIMESTAMP
-        self._entries: dict[str, dict[Any, Any]] = {}
-        self._descriptors: dict[str, StateDescriptor] = {}
-        declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
-        self._output = declared or _Unchanged()
+        if self.key_by is None:
+            raise ConfigurationError("a KeyedHarness needs key_by, which gives an element's key")
+        super().__post_init__()
 
-    def process(self, elements: Iterable[Any]) -> list[Any]:
-        """One micro-batch: outputs in the order of the elements that caused them."""
-        given = list(elements)
-        parts: dict[int, list[int]] = {subtask: [] for subtask in range(self.parallelism)}
-        for index, element in enumerate(given):
-            parts[self.subtask_of(self.key_by(element))].append(index)
-        produced: list[tuple[int, Any]] = []
-        for subtask, indices in parts.items():
-            out = self._run(subtask, [given[i] for i in indices])
-            produced += [(indices[o], v) for o, v in zip(out.origins, out.values, strict=True)]
-            self.refused += out.refused
-        return [value for _, value in sorted(produced, key=lambda p: p[0])]
 
-    def set_clock(self, ms: int) -> None:
-        """Set the processing time of the next batches."""
-        self.clock_ms = ms
+class _Run:
+    """One subtask during one batch; nothing of the harness changes before all of them are through."""
 
-    def set_watermark(self, ms: int) -> None:
-        """Set the watermark at the start of the next batches."""
-        self._watermark_ms = ms
+    def __init__(self, harness: OperatorHarness, subtask: int, start: SubtaskSnapshot | None) -> None:
+        self.subtask, self._harness, self._start = subtask, harness, start
+        self.function = copy.deepcopy(harness.function)
+        self.out = Outputs()
+        self.state = SubtaskSnapshot()
+        self.changes: list[tuple[StateDescriptor, list[Change]]] = []
+        self.metrics: dict[str, float] = {}
 
-    def snapshot(self) -> Snapshot:
-        """The stored state; later batches do not change it.
-
-        It is a full snapshot: where a state asks for it, what has expired is left out, here and not in the harness.
-        """
-        entries = copy.deepcopy(self._entries)
-        for name, descriptor in self._descriptors.items():
-            if descriptor.ttl is not None and descriptor.ttl.get_cleanup_strategies().in_full_snapshot():
-                entries[name] = without_expired(
-                    descriptor, entries[name], clock_ms=self.clock_ms, watermark_ms=self._known_watermark()
-                )
-        return Snapshot(entries, dict(self._descriptors), self.clock_ms, self._watermark_ms)
-
-    @classmethod
-    def restored(
-        cls,
-        function: KeyedProcessFunction,
-        snapshot: Snapshot,
-        *,
-        key_by: Callable[[Any], Any],
-        parallelism: int = 1,
-        **options: Any,
-    ) -> KeyedHarness:
-        """A harness that continues from a snapshot, at any parallelism."""
-        harness = cls(function, key_by, parallelism, clock_ms=snapshot.clock_ms, **options)
-        harness._entries = copy.deepcopy(snapshot.entries)
-        harness._descriptors = dict(snapshot.descriptors)
-        harness._watermark_ms = snapshot.watermark_ms
-        return harness
-
-    def state(self, name: str) -> dict[Any, Any]:
-        """Stored entries of one state by key: a value, a list, or a dict."""
-        if name not in self._entries:
-            raise ConfigurationError(f"there is no state '{name}' yet; states: {sorted(self._entries)}")
-        descriptor, entries = self._descriptors[name], copy.deepcopy(self._entries[name])
-        if descriptor.ttl is None:
-            return entries
-        unstamped = {"value": lambda i: i.value, "list": lambda items: [i.value for i in items],
-                     "map": lambda items: {k: i.value for k, i in items.items()}}[descriptor.shape]  # fmt: skip
-        return {key: unstamped(stored) for key, stored in entries.items()}
-
-    def subtask_of(self, key: Any) -> int:
-        """The subtask that owns a key."""
-        group = assign_to_key_group(key, self.max_parallelism)
-        return subtask_for_key_group(self.max_parallelism, self.parallelism, group)
-
-    def _known_watermark(self) -> int | None:
-        return None if self._watermark_ms == MIN_TIMESTAMP else self._watermark_ms
-
-    def _run(self, subtask: int, elements: list[Any]) -> Outputs:
-        keys = [self.key_by(e) for e in elements]
-        touched = set(keys)
-
-        def load(descriptor: StateDescriptor) -> dict[Any, Any]:
-            self._descriptors[descriptor.name] = descriptor
-            stored = self._entries.setdefault(descriptor.name, {})
-            return copy.deepcopy({k: v for k, v in stored.items() if k in touched})
-
+    def run(
+        self,
+        values: list[Any],
+        stamps: list[int | None],
+        broadcast: list[Any],
+        end_watermark_ms: int,
+        drain: bool,
+    ) -> None:
+        h = self._harness
+        keys = None if h.key_by is None else [h._of(h.key_by, value) for value in values]
         context = KeyContext(
-            clock_ms=self.clock_ms,
-            watermark_ms=self._known_watermark(),
-            has_event_time=self.timestamp_of is not None,
+            clock_ms=h.clock_ms,
+            watermark_ms=h._known_watermark(),
+            has_event_time=h.timestamp_of is not None,
         )
-        out = Outputs()
-        store = KeyedStateStore("harness", context, load)
-        operator = KeyedProcessOperator(
-            copy.deepcopy(self.function),
-            info=TaskInfo(
-                "harness", subtask, self.parallelism, self.max_parallelism, parameters=self.parameters
-            ),
-            store=store,
-            context=context,
-            timers=TimerService(self.clock_ms, self._watermark_ms),
-            output_type=self._output,
-            dead_letters=self.on_error == "dead_letter",
-        )
-        stamps = (
-            [self.timestamp_of(e) for e in elements] if self.timestamp_of else repeat(None, len(elements))
-        )
+        store = None if keys is None else KeyedStateStore(_NAME, context, self._loader(keys))
+        operator = self._operator(context, store)
         try:
             operator.open()
             try:
-                operator.process(keys, elements, stamps, out)
+                if broadcast:
+                    operator.process_broadcast(broadcast, [None] * len(broadcast), self.out)
+                operator.process(keys, values, stamps, self.out)
+                operator.fire_rest(end_watermark_ms, self.out, drain=drain)
+                self.state = operator.snapshot()
             finally:
                 operator.close()
         except ElementRefused as refused:
             raise refused.__cause__ or refused from None
-        for descriptor, changes in store.changes():
-            for change in changes:
-                _APPLY[descriptor.shape](self._entries[descriptor.name], change)
-        return out
+        self.metrics = operator.metrics()
+        self.changes = list(store.changes()) if store is not None else []
+
+    def _operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
+        h = self._harness
+        parameters = dict(h.parameters)
+        return StreamOperator(
+            self.function,
+            info=TaskInfo(_NAME, self.subtask, h.parallelism, h.max_parallelism, parameters=parameters),
+            store=store,
+            context=context,
+            timers=TimerService(h.clock_ms, h._watermark_ms),
+            output_type=h._output,
+            dead_letters=h.on_error == "dead_letter",
+            side_outputs=None if h.side_outputs is None else {tag.tag_id: tag for tag in h.side_outputs},
+            out_of_orderness_ms=h.max_out_of_orderness_ms,
+            restored=self._start,
+            restored_checkpoint_id=h._checkpoint_id if self._start is not None else None,
+            checkpoint_id=h._checkpoint_id + 1,
+        )
+
+    def _loader(self, keys: list[Any]) -> Callable[[StateDescriptor], dict[Any, Any]]:
+        h, touched = self._harness, set(keys)
+        if has_timers(self.function):
+            touched |= {k for k in h._keyed_state.keys_with_timers() if h.subtask_of(k) == self.subtask}
+        return lambda descriptor: h._keyed_state.load(descriptor, touched)
 
 
 class _Unchanged(TypeInformation):
@@ -201,35 +415,3 @@ class _Unchanged(TypeInformation):
 
     def compiled(self) -> Callable[[Any], Any]:
         return lambda value: value
-
-
-def _apply_value(entries: dict[Any, Any], change: Change) -> None:
-    if change.op == PUT:
-        entries[change.key] = change.value
-    else:
-        entries.pop(change.key, None)
-
-
-def _apply_list(entries: dict[Any, Any], change: Change) -> None:
-    if change.op == CLEAR:
-        entries.pop(change.key, None)
-    elif change.op == APPEND:
-        entries.setdefault(change.key, []).extend(change.value)
-
-
-def _apply_map(entries: dict[Any, Any], change: Change) -> None:
-    if change.op == CLEAR:
-        entries.pop(change.key, None)
-    elif change.op == PUT:
-        entries.setdefault(change.key, {})[change.value[0]] = change.value[1]
-    else:
-        entries[change.key].pop(change.value[0])
-        if not entries[change.key]:
-            del entries[change.key]
-
-
-_APPLY: dict[str, Callable[[dict[Any, Any], Change], None]] = {
-    "value": _apply_value,
-    "list": _apply_list,
-    "map": _apply_map,
-}

@@ -24,6 +24,7 @@ from state_engine.core.folding_state import FoldingState
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
+from state_engine.core.metrics import MetricGroup
 from state_engine.core.reducing_state import ReducingState
 from state_engine.core.sorted_map_state import SortedMapState
 from state_engine.core.value_state import ValueState
@@ -46,6 +47,7 @@ class RuntimeContext:
 
     def __init__(self, info: TaskInfo, store: KeyedStateStore | None) -> None:
         self._info, self._store = info, store
+        self._metrics = MetricGroup()
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """The value state of this descriptor, scoped to the current key."""
@@ -105,6 +107,14 @@ class RuntimeContext:
     def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
         """A parameter that was given to ``StateEngine.run(parameters=…)``."""
         return self._info.parameters.get(key, default_value)
+
+    def get_metrics_group(self) -> MetricGroup:
+        """Where metrics of this subtask and micro-batch are made; the checkpoint keeps their sums over subtasks."""
+        return self._metrics
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers of all metrics by now, by name."""
+        return self._metrics.values()
 
     def _keyed(self, descriptor: Any) -> KeyedStateStore:
         if self._store is None:

@@ -9,13 +9,9 @@ from __future__ import annotations
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.time import TimeDomain
-from state_engine.core.timers import TimerQueue
+from state_engine.core.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerQueue
 
-MIN_TIMESTAMP = -(2**63)
-"""The watermark, in milliseconds, of a stream that has none yet."""
-
-MAX_TIMESTAMP = 2**63 - 1
-"""The watermark, in milliseconds, of a stream that has ended."""
+__all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "TimerService"]
 
 
 class TimerService:
@@ -27,19 +23,18 @@ class TimerService:
     Args:
         clock_ms: processing time of the batch.
         watermark_ms: watermark at the start of the batch.
-        context: the current key; None where the stream is not keyed.
-        queue: keeps timers; None where none would do anything.
+
+    Attributes:
+        watermark_ms: what the function is told; the operator sets it while a timer fires.
     """
 
-    def __init__(
-        self,
-        clock_ms: int,
-        watermark_ms: int,
-        *,
-        context: KeyContext | None = None,
-        queue: TimerQueue | None = None,
-    ) -> None:
-        self._clock_ms, self._watermark_ms = clock_ms, watermark_ms
+    def __init__(self, clock_ms: int, watermark_ms: int) -> None:
+        self._clock_ms, self.watermark_ms = clock_ms, watermark_ms
+        self._context: KeyContext | None = None
+        self._queue: TimerQueue | None = None
+
+    def bind(self, context: KeyContext, queue: TimerQueue | None) -> None:
+        """Let timers be set: for the current key of a keyed stream, and in a queue if they would do anything."""
         self._context, self._queue = context, queue
 
     def current_processing_time(self) -> int:
@@ -49,9 +44,10 @@ class TimerService:
     def current_watermark(self) -> int:
         """The watermark at the start of the batch in milliseconds; the smallest long where there is none.
 
-        While an event-time timer fires, it is not less than the timer's time.
+        While an event-time timer fires, it is not less than the timer's time; while a job is drained, it is the largest
+        long, which tells a function that sets timers again and again to stop.
         """
-        return self._watermark_ms
+        return self.watermark_ms
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Let ``on_timer`` be called when the watermark reaches a time; a second timer of the same time is no other.

@@ -1,0 +1,343 @@
+"""``StreamOperator``: runs a function over the elements of one subtask during one micro-batch.
+
+The one loop that every element goes through, in the harness and on Spark alike. A key's due timers fire before its
+next element and the others at the end of the batch, so results do not depend on where batches are cut. An element is
+atomic, and so is a timer: where its function raises and the policy is ``dead_letter``, its changes of state and timers
+and its outputs are undone and it is set aside; otherwise the first failure ends the batch. Mirrors Flink's
+``AbstractUdfStreamOperator`` with its operators for each kind of function.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count, repeat
+from types import GeneratorType
+from typing import Any
+
+from state_engine.core.errors import (
+    ConfigurationError,
+    MissingFilesError,
+    StateMigrationError,
+    ValueTypeError,
+)
+from state_engine.core.function_calls import Call, calls_of, check_stream, has_timers
+from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator_snapshot import SubtaskSnapshot
+from state_engine.core.output_tag import OutputTag
+from state_engine.core.outputs import (
+    BroadcastOrigin,
+    ElementRefused,
+    Origin,
+    Outputs,
+    Refusal,
+    TimerOrigin,
+    place_of,
+)
+from state_engine.core.runtime_context import TaskInfo
+from state_engine.core.side_outputs import TAGGED, SideOutputWriter, TaggedOr
+from state_engine.core.state_table import NO_KEY, KeyContext
+from state_engine.core.timer_firing import in_firing_order
+from state_engine.core.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
+from state_engine.core.timers import AT_THE_END, Entry, TimerQueue
+from state_engine.core.types import TypeInformation
+
+_NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError)
+"""What a state handle may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
+
+
+class StreamOperator:
+    """One subtask of an operator during one micro-batch: ``open``, elements, ``fire_rest``, ``snapshot``, ``close``.
+
+    Args:
+        function: the user's function; owned by this subtask.
+        info: name, subtask and parallelism.
+        store: keyed states, made with the same ``context``; None where the stream is not keyed.
+        context: the current key.
+        timers: the clocks of the batch.
+        output_type: what outputs are normalised to.
+        dead_letters: whether refused elements are set aside instead of ending the batch.
+        side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
+        out_of_orderness_ms: how far the watermark stays behind an element's time; None where elements do not move it.
+        restored: operator state that the subtask starts with.
+        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+
+    Raises:
+        ConfigurationError: the function cannot run on this kind of stream.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        info: TaskInfo,
+        store: KeyedStateStore | None,
+        context: KeyContext,
+        timers: TimerService,
+        output_type: TypeInformation,
+        dead_letters: bool = False,
+        side_outputs: Mapping[str, OutputTag] | None = None,
+        out_of_orderness_ms: int | None = None,
+        restored: SubtaskSnapshot | None = None,
+        restored_checkpoint_id: int | None = None,
+        checkpoint_id: int = 1,
+    ) -> None:
+        check_stream(function, operator=info.task_name, keyed=store is not None)
+        self.function, self.store = function, store
+        self._operator, self._context, self._timers = info.task_name, context, timers
+        self._dead_letters, self._delay_ms = dead_letters, out_of_orderness_ms
+        self._normalise = TaggedOr(output_type).compiled()
+        self._side = SideOutputWriter(info.task_name, side_outputs)
+        self._life = OperatorLifecycle(
+            function,
+            info=info,
+            restored=restored,
+            restored_checkpoint_id=restored_checkpoint_id,
+            checkpoint_id=checkpoint_id,
+            clock_ms=timers.current_processing_time(),
+            keyed_store=store,
+            context=context,
+        )
+        self._calls = calls_of(function, key=context, timers=timers, broadcast_states=self._life.store)
+        self._queue: TimerQueue | None = None
+
+    def open(self) -> None:
+        """Give the function its state, open it, and load its timers."""
+        self._guard(self._life.initialize)
+        self._guard(self._life.open)
+        if self.store is None:
+            return
+        if has_timers(self.function):
+            timers = self._timers
+            self._queue = TimerQueue(
+                self.store,
+                self._context,
+                clock_ms=timers.current_processing_time(),
+                watermark_ms=timers.current_watermark(),
+                out_of_orderness_ms=self._delay_ms,
+            )
+        self._timers.bind(self._context, self._queue)
+
+    def snapshot(self) -> SubtaskSnapshot:
+        """The operator state at the end of the batch; call it after ``fire_rest``, also where no element came."""
+        found: list[SubtaskSnapshot] = []
+        self._guard(lambda: found.append(self._life.snapshot()))
+        return found[0]
+
+    def close(self) -> None:
+        """Close the function."""
+        self._guard(self._life.close)
+
+    def metrics(self) -> dict[str, float]:
+        """What the function's metrics say by now, by name."""
+        return self._life.runtime_context.metrics()
+
+    def process(
+        self,
+        keys: Iterable[Any] | None,
+        values: Iterable[Any],
+        timestamps: Iterable[int | None],
+        out: Outputs,
+    ) -> None:
+        """Feed elements in order; outputs and refusals are appended to ``out``.
+
+        Args:
+            keys: of the elements; None where the stream is not keyed.
+            values: the elements; pairs of stream (0 or 1) and element where there are two inputs.
+            timestamps: event times in milliseconds.
+            out: where outputs go.
+
+        Raises:
+            ElementRefused: an element or a timer failed and the policy is not dead_letter.
+        """
+        context, call, queue = self._context, self._calls.element, self._queue
+        element, process, method = call.context, call.process, call.name
+        normalise, emit, emit_origin, side = (
+            self._normalise,
+            out.values.append,
+            out.origins.append,
+            self._side.write,
+        )
+        undo = context.undo = [] if self._dead_letters else None
+        after, index, key = context.on_element, 0, None
+        try:
+            for index, key, value, timestamp in zip(
+                count(), repeat(NO_KEY) if keys is None else keys, values, timestamps
+            ):
+                context.key, context.timestamp = key, timestamp
+                if queue is not None:
+                    self._fire_before(queue, index, out)
+                try:
+                    result = process(value, element)
+                    if result is not None:
+                        for output in result if type(result) in _OUTPUTS else _outputs(result, method):
+                            normal = normalise(output)
+                            if normal is TAGGED:
+                                side(output, index, out)
+                            else:
+                                emit(normal)
+                                emit_origin(index)
+                except _NOT_THE_ELEMENTS_FAULT:
+                    raise
+                except Exception as error:
+                    out.forget(index)
+                    self._refuse(Refusal(index, _shown(key), _told(error), _trace(error)), error, out)
+                if undo:
+                    undo.clear()
+                for hook in after:
+                    hook()
+        finally:
+            self._leave()
+
+    def process_broadcast(
+        self, values: Iterable[Any], timestamps: Iterable[int | None], out: Outputs
+    ) -> None:
+        """Feed the broadcast elements of the batch, before all others. Raises as ``process`` does."""
+        call = self._calls.broadcast
+        if call is None:
+            raise ConfigurationError(
+                f"operator '{self._operator}': {type(self.function).__name__} takes no broadcast elements; "
+                "use a BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
+            )
+        self._context.undo = [] if self._dead_letters else None
+        try:
+            for index, value, timestamp in zip(count(), values, timestamps):
+                self._context.timestamp = timestamp
+                origin = BroadcastOrigin(index)
+                refusal = Refusal(index, None, "", "", broadcast=True)
+                self._one(call, value, origin, refusal, out)
+        finally:
+            self._leave()
+
+    def fire_rest(self, end_watermark_ms: int, out: Outputs, *, drain: bool = False) -> None:
+        """Fire what is due at the end of the batch, for all loaded keys, until nothing is.
+
+        In order of stage and time, keys by their hash. Timers that are set meanwhile fire, too, where they are due.
+
+        Args:
+            end_watermark_ms: the watermark at the end of the batch.
+            out: where outputs go.
+            drain: then fire all others, too, with the largest watermark: the input has ended for good.
+
+        Raises:
+            ElementRefused: a timer failed and the policy is not dead_letter.
+        """
+        queue = self._queue
+        if queue is None:
+            return
+        self._context.undo = [] if self._dead_letters else None
+        try:
+            for watermark_ms, draining in [(end_watermark_ms, False), (MAX_TIMESTAMP, True)][: 1 + drain]:
+                for key, entry in in_firing_order(queue, self._context, watermark_ms, drain=draining):
+                    self._fire(queue, key, entry, out, told_ms=MAX_TIMESTAMP if draining else None)
+        finally:
+            self._leave()
+
+    # -- timers ----------------------------------------------------------------------------------------------------
+
+    def _fire_before(self, queue: TimerQueue, index: int, out: Outputs) -> None:
+        """Fire the timers of the current key that are due before its element."""
+        context = self._context
+        key, timestamp = context.key, context.timestamp
+        watermark_ms = queue.watermark_of(timestamp)
+        if queue.may_be_due(key, watermark_ms):
+            while (entry := queue.next_due(watermark_ms)) is not None:
+                self._fire(queue, key, entry, out)
+            context.timestamp = timestamp
+        queue.element = index
+
+    def _fire(
+        self, queue: TimerQueue, key: Any, entry: Entry, out: Outputs, *, told_ms: int | None = None
+    ) -> None:
+        context, timers, call = self._context, self._timers, self._calls.timer
+        assert call is not None
+        timer = queue.take(entry)
+        if context.undo is not None:
+            context.undo.clear()  # a timer that fails is gone all the same
+        origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
+        known = entry.stage != AT_THE_END and entry.watermark_ms != MIN_TIMESTAMP
+        context.timestamp = entry.watermark_ms if known else None
+        call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
+        timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
+        try:
+            self._one(call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out)
+        finally:
+            queue.firing, timers.watermark_ms = None, before_ms
+
+    # -- off the hot path ------------------------------------------------------------------------------------------
+
+    def _one(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: Outputs) -> None:
+        """A timer or a broadcast element; ``refusal`` is what is told where it fails, but for the error."""
+        context, lengths = self._context, out.lengths()
+        try:
+            result = call.process(value, call.context)
+            if result is not None:
+                for output in result if type(result) in _OUTPUTS else _outputs(result, call.name):
+                    normal = self._normalise(output)
+                    if normal is TAGGED:
+                        self._side.write(output, origin, out)
+                    else:
+                        out.values.append(normal)
+                        out.origins.append(origin)
+        except _NOT_THE_ELEMENTS_FAULT:
+            raise
+        except Exception as error:
+            out.cut(lengths)
+            told = Refusal(
+                refusal.index,
+                refusal.key,
+                refusal.error + _told(error),
+                _trace(error),
+                refusal.timer,
+                refusal.broadcast,
+            )
+            self._refuse(told, error, out)
+        if context.undo:
+            context.undo.clear()
+
+    def _refuse(self, refusal: Refusal, error: Exception, out: Outputs) -> None:
+        if not self._dead_letters:
+            raise ElementRefused(refusal) from error
+        self._context.roll_back()
+        out.refused.append(refusal)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except _NOT_THE_ELEMENTS_FAULT:
+            raise
+        except Exception as error:
+            raise ElementRefused(Refusal(None, None, _told(error), _trace(error))) from error
+
+    def _leave(self) -> None:
+        context = self._context
+        context.key, context.timestamp, context.undo = NO_KEY, None, None
+
+
+_OUTPUTS = frozenset({GeneratorType, list})
+"""What functions return nearly always, and surely can be outputs."""
+
+
+def _outputs(result: Any, method: str) -> Iterable[Any]:
+    """What a method returned, if it can be outputs."""
+    if isinstance(result, str | bytes | dict) or not hasattr(result, "__iter__"):
+        raise ValueTypeError(
+            f"{method} returned {result!r}: yield the outputs, or return a list of them, or None"
+        )
+    if isinstance(result, tuple):
+        raise ValueTypeError(f"{method} returned the tuple {result!r}: to emit it, yield it or return [it]")
+    outputs: Iterable[Any] = result
+    return outputs
+
+
+def _shown(key: Any) -> Any:
+    return None if key is NO_KEY else key
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
