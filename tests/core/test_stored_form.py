@@ -33,15 +33,17 @@ def test_fields_are_matched_by_name_at_every_depth_and_nulls_stay_nulls() -> Non
         None,
         {"a": None, "gone": None, "l": None, "m": None},
         {"a": 4, "gone": "g", "l": [], "m": []},
+        {"a": 5, "gone": "g", "l": [{"x": 5}], "m": [("z", {"x": 6, "y": None})]},
     ]
     expected: list[Any] = [
         {"m": [("k", {"x": 2}), ("q", None)], "l": [{"z": None, "x": 1}, None], "a": 1, "n": None},
         None,
         {"m": None, "l": None, "a": None, "n": None},
         {"m": [], "l": [], "a": 4, "n": None},
+        {"m": [("z", {"x": 6})], "l": [{"z": None, "x": 5}], "a": 5, "n": None},
     ]
     array = pa.array(rows, old)
-    for start in range(5):
+    for start in range(6):
         found = conform(array.slice(start), new)
         found.validate(full=True)
         assert found.type == new
