@@ -17,11 +17,14 @@ from state_engine.core.function import Function
 from state_engine.core.key_selector import KeySelector
 from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
+from state_engine.core.sink_function import SinkFunction
+from state_engine.core.source_function import SourceFunction
 from state_engine.core.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
 
 __all__ = [
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "ReduceFunction", "AggregateFunction",
     "FoldFunction", "KeySelector", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction",
     "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction",
+    "SinkFunction", "SourceFunction",
     "TimedFunction", "TimerService", "MIN_TIMESTAMP", "MAX_TIMESTAMP",
 ]  # fmt: skip

@@ -1,0 +1,104 @@
+"""Sources written as loops: bounded batches in which outputs and state are atomic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from state_engine.core.source_function import SourceContext, SourceFunction, run_source
+
+
+class Counts(SourceFunction):
+    """Counts on in the way that a test says; may ignore ``cancel``."""
+
+    def __init__(self, way: Callable[[Any, SourceContext], None], *, obeys: bool = True) -> None:
+        self.way, self.obeys = way, obeys
+        self.offset, self.running = 0, True
+
+    def run(self, ctx: SourceContext) -> None:
+        while self.running:
+            self.way(self, ctx)
+
+    def cancel(self) -> None:
+        self.running = not self.obeys
+
+
+def locked(source: Any, ctx: SourceContext) -> None:
+    with ctx.get_checkpoint_lock():
+        ctx.collect(source.offset)
+        source.offset += 1
+
+
+def state_first(source: Any, ctx: SourceContext) -> None:
+    with ctx.get_checkpoint_lock():
+        source.offset += 1
+        ctx.collect(source.offset - 1)
+
+
+def in_pairs(source: Any, ctx: SourceContext) -> None:
+    with ctx.get_checkpoint_lock():
+        source.offset += 2
+        ctx.collect(source.offset - 2)
+        with ctx.get_checkpoint_lock():
+            ctx.collect(source.offset - 1)
+
+
+def unlocked(source: Any, ctx: SourceContext) -> None:
+    ctx.collect_with_timestamp(source.offset, source.offset * 10)
+    source.offset += 1
+
+
+@pytest.mark.parametrize("way", [locked, state_first, in_pairs, unlocked])
+@pytest.mark.parametrize("obeys", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_outputs_and_state_are_atomic(way: Any, obeys: bool, size: int) -> None:
+    source, seen = Counts(way, obeys=obeys), []
+    for _ in range(4):
+        source.running = True
+        found = run_source(source, max_elements=size)
+        assert found.full
+        assert len(found.values) == size + (way is in_pairs and size % 2)
+        seen += found.values
+        assert source.offset == len(seen)
+    assert seen == list(range(len(seen)))
+
+
+def test_a_source_may_have_no_more_for_now() -> None:
+    class Ends(SourceFunction):
+        def run(self, ctx: SourceContext) -> None:
+            ctx.collect(1)
+
+    found = run_source(Ends(), max_elements=5)
+    assert (found.values, found.timestamps, found.full) == ([1], [None], False)
+
+
+def test_times_are_kept_and_elements_normalised() -> None:
+    found = run_source(Counts(unlocked), max_elements=2, normalise=float)
+    assert (found.values, found.timestamps) == ([0.0, 1.0], [0, 10])
+    assert type(found.values[0]) is float
+
+
+def test_a_careless_handler_does_not_keep_a_full_batch_open() -> None:
+    def careless(source: Any, ctx: SourceContext) -> None:
+        try:
+            ctx.collect(1)
+        except Exception:
+            pytest.fail("took the end of the batch for an error")
+
+    assert run_source(Counts(careless, obeys=False), max_elements=2).values == [1, 1]
+
+
+def test_errors_come_out() -> None:
+    def fails(source: Any, ctx: SourceContext) -> None:
+        raise RuntimeError("told to")
+
+    with pytest.raises(RuntimeError, match="told to"):
+        run_source(Counts(fails), max_elements=2)
+    with pytest.raises(ValueError, match="max_elements must be at least 1, got 0"):
+        run_source(Counts(locked), max_elements=0)
+    with pytest.raises(NotImplementedError, match="must define run"):
+        run_source(SourceFunction(), max_elements=1)
+    with pytest.raises(RuntimeError, match="without being held"):
+        SourceContext(SourceFunction(), max_elements=1).get_checkpoint_lock().release()
