@@ -1,11 +1,11 @@
 """Values of a declared type as JSON texts and back: how elements of operator state are stored.
 
-One text an element, which any SQL engine can take apart. The form follows the storage type, so a type that was widened
-reads what was written before: whole numbers, booleans, strings and finite floats are themselves; ``NaN``,
-``Infinity``, ``-Infinity`` and decimals are strings; dates and timestamps are ISO 8601, with ``Z`` where they are
-instants; bytes are base64; a struct is an object by field name; a list is an array; a map is an array of objects with
-``key`` and ``value``, in its order. Equal values of one type have equal texts, so texts tell whether state changed.
-Plays the part of Flink's ``PartitionableListState`` serializers.
+One text an element, which any SQL engine can take apart. The form follows the storage type, so a type that was widened,
+or got or lost fields, reads what was written before: whole numbers, booleans, strings and finite floats are themselves;
+``NaN``, ``Infinity``, ``-Infinity`` and decimals are strings; dates and timestamps are ISO 8601, with ``Z`` where they
+are instants; bytes are base64; a struct is an object by field name; a list is an array; a map is an array of objects
+with ``key`` and ``value``, in its order. Equal values of one type have equal texts, so texts tell whether state
+changed. Plays the part of Flink's ``PartitionableListState`` serializers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.ddl import ddl_text
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.plain_type import PlainType
+from state_engine.core.type_text import type_to_text
 from state_engine.core.types import TypeInformation
 
 _Convert = Callable[[Any], Any]
@@ -62,8 +62,8 @@ def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
 
 
 def type_text(kind: TypeInformation) -> str:
-    """The stored type as text; values can be read again by a type of the same text."""
-    return str(kind) if isinstance(kind, PlainType) else ddl_text(kind.storage)
+    """The declared type as checkpoints record it."""
+    return str(kind) if isinstance(kind, PlainType) else type_to_text(kind)
 
 
 def _writer(kind: pa.DataType) -> _Convert:
@@ -86,7 +86,8 @@ def _reader(kind: pa.DataType) -> _Convert:
     p = pa.types
     if p.is_struct(kind):
         readers = {field.name: _reader(field.type) for field in kind}
-        return _nullable(lambda v: {name: read(v[name]) for name, read in readers.items()})
+        # a field that was not there yet when the text was written is null; one that is gone is not looked for
+        return _nullable(lambda v: {name: read(v.get(name)) for name, read in readers.items()})
     if p.is_map(kind):
         key, item = _reader(kind.key_type), _reader(kind.item_type)
         return _nullable(lambda v: [(key(e["key"]), item(e["value"])) for e in v])

@@ -3,7 +3,8 @@
 Every state is a list per subtask of elements that can be redistributed one by one; broadcast state is a map of which
 every subtask has a copy. The handles are those of keyed state with one key for the whole subtask, so values are
 normalised when they are written, reads are fresh copies, and a refused element takes its writes back here, too. State
-that was restored and that nobody asked for stays as it is. Mirrors Flink's ``OperatorStateStore`` and
+that was restored and that nobody asked for stays as it is. A declared type may differ from the stored one as far as
+:mod:`.evolution` supports it; the state is then written anew. Mirrors Flink's ``OperatorStateStore`` and
 ``DefaultOperatorStateBackend``.
 """
 
@@ -15,7 +16,8 @@ from typing import Any, cast
 
 from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError
+from state_engine.core.evolution import MapEntryType, evolve
 from state_engine.core.json_values import from_json, to_json, type_text
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
@@ -28,11 +30,13 @@ from state_engine.core.operator_snapshot import (
     StateElements,
     SubtaskSnapshot,
 )
+from state_engine.core.plain_type import PlainType
 from state_engine.core.state_table import KeyContext, StateTable
-from state_engine.core.types import StructType, TypeInformation
+from state_engine.core.types import TypeInformation
 
 LIST_CHECKPOINTED = "list_checkpointed"
 """Name of the state that holds the list of a ``ListCheckpointed`` function."""
+_PLAIN = str(PlainType())
 _RESERVED = (LIST_CHECKPOINTED, RAW_OPERATOR, RAW_KEYED)
 
 
@@ -147,18 +151,16 @@ class OperatorStateStore:
         stored = self._restored.get(declared.name)
         if stored is None:
             return None
-        if (stored.scheme, stored.type) != (declared.scheme, declared.type):
+        if stored.scheme != declared.scheme or (
+            stored.type != declared.type and _PLAIN in (stored.type, declared.type)
+        ):
             raise StateMigrationError(
                 f"{self._where(declared.name)} is stored as {_shown(stored)}, the function declares "
                 f"{_shown(declared)}. Restore the old declaration, or give the new state another name"
             )
-        try:
-            elements = from_json(kind, stored.elements)
-        except ValueTypeError as error:
-            raise StateMigrationError(
-                f"{self._where(declared.name)} holds a value that its declared type does not: {error}. "
-                "Restore the old declaration, or give the new state another name"
-            ) from error
+        if stored.type != declared.type:
+            evolve(stored.type, kind, what=self._where(declared.name))
+        elements = from_json(kind, stored.elements)
         return dict(elements) if declared.scheme == BROADCAST else elements
 
     def _where(self, name: str) -> str:
@@ -195,7 +197,8 @@ class _Registered:
 
     def elements(self, restored: StateElements | None) -> StateElements:
         """The list as it is now; ``restored`` itself where nothing changed."""
-        if restored is not None and next(self.table.changes(), None) is None:
+        same_type = restored is not None and restored.type == self.declared.type
+        if restored is not None and same_type and next(self.table.changes(), None) is None:
             return restored
         now = self.table.entries.get(_KEY, ())
         values = list(now.items()) if isinstance(now, dict) else list(now)
@@ -208,7 +211,7 @@ class _Registered:
 def _element_type(descriptor: StateDescriptor) -> TypeInformation:
     """The type of what is redistributed: an element, or an entry of a map."""
     if isinstance(descriptor, MapStateDescriptor):
-        return StructType(("key", "value"), (descriptor.key_type, descriptor.value_type))
+        return MapEntryType(descriptor.key_type, descriptor.value_type)
     return descriptor.value_type
 
 
