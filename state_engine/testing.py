@@ -8,30 +8,24 @@ part of Flink's ``KeyedOneInputStreamOperatorTestHarness`` and its relatives.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from state_engine.core.checkpointed import CheckpointListener
-from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.function_calls import has_timers, takes_two_inputs
-from state_engine.core.functions import MIN_TIMESTAMP, TimerService
+from state_engine.core.function_calls import takes_two_inputs
+from state_engine.core.functions import MIN_TIMESTAMP, SourceFunction
+from state_engine.core.harness_run import BatchSettings, HarnessRun, Unchanged
 from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
-from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.memory_state import MemoryState
 from state_engine.core.metrics import summed
 from state_engine.core.operator_snapshot import SubtaskSnapshot, assign
 from state_engine.core.output_order import place_of_output
 from state_engine.core.output_tag import OutputTag
-from state_engine.core.outputs import ElementRefused, Outputs, Refusal
-from state_engine.core.runtime_context import TaskInfo
-from state_engine.core.state_table import Change, KeyContext
+from state_engine.core.outputs import Refusal
 from state_engine.core.stored_elements import stored_elements
-from state_engine.core.stream_operator import StreamOperator
 from state_engine.core.type_parsing import to_type
-from state_engine.core.types import TypeInformation
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
@@ -113,7 +107,7 @@ class OperatorHarness:
         self._side: dict[str, list[Any]] = {}
         self._two_inputs = takes_two_inputs(self.function)
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
-        self._output = declared or _Unchanged()
+        self._output = declared or Unchanged()
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -155,6 +149,16 @@ class OperatorHarness:
     def process_broadcast(self, elements: Iterable[Any]) -> list[Any]:
         """One micro-batch with broadcast elements alone."""
         return self.process((), broadcast=elements)
+
+    def collect(self, max_elements: int) -> list[list[Any]]:
+        """One micro-batch of a SourceFunction: what each subtask collected, at most so many elements each."""
+        if not isinstance(self.function, SourceFunction):
+            raise ConfigurationError(f"{type(self.function).__name__} is no SourceFunction: use process")
+        runs = self._runs(end_watermark_ms=self._watermark_ms)
+        for run in runs:
+            run.collect(max_elements)
+        self._commit(runs)
+        return [run.out.values for run in runs]
 
     def drain(self) -> list[Any]:
         """One micro-batch without elements that fires all timers, as at the end of a bounded input."""
@@ -230,29 +234,57 @@ class OperatorHarness:
         stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
         marks = self._watermarks(stamps)
         parts = self._dealt(given)
-        runs: list[_Run] = []
-        for subtask, start in enumerate(self._assigned()):
-            run = _Run(self, subtask, start)
-            mine = parts[subtask]
-            run.run([given[i] for i in mine], [stamps[i] for i in mine], broadcast, marks[-1], drain)
-            runs.append(run)
+        runs = self._runs(end_watermark_ms=marks[-1])
         for run in runs:
-            for descriptor, changes in run.changes:
-                self._keyed_state.fold(descriptor, changes)
+            values = [given[i] for i in parts[run.subtask]]
+            keys = None if self.key_by is None else [self._of(self.key_by, value) for value in values]
+            times = [stamps[i] for i in parts[run.subtask]]
+            run.run(keys, values, times, broadcast=broadcast, drain=drain)
+        for run in runs:
             self.refused += [
                 r if r.index is None or r.broadcast else replace(r, index=parts[run.subtask][r.index])
                 for r in run.out.refused
             ]
-        self._operator_state, self._restored = tuple(run.state for run in runs), False
+        self._commit(runs)
         self._watermark_ms, self._elements = marks[-1], self._elements + len(given)
+        return self._collect(runs, parts, marks)
+
+    def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
+        """The subtasks of a batch; nothing of the harness changes before all of them are through."""
+        settings = BatchSettings(
+            function=self.function,
+            operator=_NAME,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            clock_ms=self.clock_ms,
+            watermark_ms=self._watermark_ms,
+            end_watermark_ms=end_watermark_ms,
+            has_event_time=self.timestamp_of is not None,
+            output_type=self._output,
+            dead_letters=self.on_error == "dead_letter",
+            side_outputs=None
+            if self.side_outputs is None
+            else {tag.tag_id: tag for tag in self.side_outputs},
+            out_of_orderness_ms=self.max_out_of_orderness_ms,
+            parameters=dict(self.parameters),
+            checkpoint_id=self._checkpoint_id + 1,
+            state=self._keyed_state,
+        )
+        return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
+
+    def _commit(self, runs: list[HarnessRun]) -> None:
+        """Take over the state of all subtasks, and tell listeners."""
+        for run in runs:
+            for descriptor, changes in run.changes:
+                self._keyed_state.fold(descriptor, changes)
+        self._operator_state, self._restored = tuple(run.state for run in runs), False
         self._checkpoint_id += 1
         self.metrics = summed(run.metrics for run in runs)
         for run in runs:
             if isinstance(run.function, CheckpointListener):
                 run.function.notify_checkpoint_complete(self._checkpoint_id)
-        return self._collect(runs, parts, marks)
 
-    def _collect(self, runs: list[_Run], parts: list[list[int]], marks: list[int]) -> list[Any]:
+    def _collect(self, runs: list[HarnessRun], parts: list[list[int]], marks: list[int]) -> list[Any]:
         """Outputs of all subtasks in total order; side outputs are kept."""
 
         def in_order(tag: str | None) -> list[Any]:
@@ -340,78 +372,3 @@ class KeyedHarness(OperatorHarness):
         if self.key_by is None:
             raise ConfigurationError("a KeyedHarness needs key_by, which gives an element's key")
         super().__post_init__()
-
-
-class _Run:
-    """One subtask during one batch; nothing of the harness changes before all of them are through."""
-
-    def __init__(self, harness: OperatorHarness, subtask: int, start: SubtaskSnapshot | None) -> None:
-        self.subtask, self._harness, self._start = subtask, harness, start
-        self.function = copy.deepcopy(harness.function)
-        self.out = Outputs()
-        self.state = SubtaskSnapshot()
-        self.changes: list[tuple[StateDescriptor, list[Change]]] = []
-        self.metrics: dict[str, float] = {}
-
-    def run(
-        self,
-        values: list[Any],
-        stamps: list[int | None],
-        broadcast: list[Any],
-        end_watermark_ms: int,
-        drain: bool,
-    ) -> None:
-        h = self._harness
-        keys = None if h.key_by is None else [h._of(h.key_by, value) for value in values]
-        context = KeyContext(
-            clock_ms=h.clock_ms,
-            watermark_ms=h._known_watermark(),
-            has_event_time=h.timestamp_of is not None,
-        )
-        store = None if keys is None else KeyedStateStore(_NAME, context, self._loader(keys))
-        operator = self._operator(context, store)
-        try:
-            operator.open()
-            try:
-                if broadcast:
-                    operator.process_broadcast(broadcast, [None] * len(broadcast), self.out)
-                operator.process(keys, values, stamps, self.out)
-                operator.fire_rest(end_watermark_ms, self.out, drain=drain)
-                self.state = operator.snapshot()
-            finally:
-                operator.close()
-        except ElementRefused as refused:
-            raise refused.__cause__ or refused from None
-        self.metrics = operator.metrics()
-        self.changes = list(store.changes()) if store is not None else []
-
-    def _operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
-        h = self._harness
-        parameters = dict(h.parameters)
-        return StreamOperator(
-            self.function,
-            info=TaskInfo(_NAME, self.subtask, h.parallelism, h.max_parallelism, parameters=parameters),
-            store=store,
-            context=context,
-            timers=TimerService(h.clock_ms, h._watermark_ms),
-            output_type=h._output,
-            dead_letters=h.on_error == "dead_letter",
-            side_outputs=None if h.side_outputs is None else {tag.tag_id: tag for tag in h.side_outputs},
-            out_of_orderness_ms=h.max_out_of_orderness_ms,
-            restored=self._start,
-            restored_checkpoint_id=h._checkpoint_id if self._start is not None else None,
-            checkpoint_id=h._checkpoint_id + 1,
-        )
-
-    def _loader(self, keys: list[Any]) -> Callable[[StateDescriptor], dict[Any, Any]]:
-        h, touched = self._harness, set(keys)
-        if has_timers(self.function):
-            touched |= {k for k in h._keyed_state.keys_with_timers() if h.subtask_of(k) == self.subtask}
-        return lambda descriptor: h._keyed_state.load(descriptor, touched)
-
-
-class _Unchanged(TypeInformation):
-    """Leaves outputs as they are."""
-
-    def compiled(self) -> Callable[[Any], Any]:
-        return lambda value: value
