@@ -27,10 +27,10 @@ class BaseBroadcastProcessFunction(Function):
     class Context(BroadcastWriter, ElementContext):
         """What is known about the current broadcast element; gives broadcast state for writing."""
 
-    def process_broadcast_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """Handle a broadcast element, on every subtask: yield outputs, return a list of them, or return None.
 
-        It must do the same to the broadcast state on every subtask.
+        ``ctx`` is the ``Context`` of the function. It must do the same to the broadcast state on every subtask.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define process_broadcast_element(self, value, ctx)"

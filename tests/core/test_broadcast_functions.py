@@ -1,0 +1,127 @@
+"""Broadcast functions: rules reach every subtask before the elements, and only their side writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from state_engine.core.descriptors import MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.errors import ConfigurationError, StateAccessError
+from state_engine.core.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction, MapFunction
+from state_engine.core.runtime_context import RuntimeContext
+from state_engine.testing import KeyedHarness, OperatorHarness
+
+RULES = MapStateDescriptor("rules", str, int)
+
+
+class Multiplies(KeyedBroadcastProcessFunction):
+    """Multiplies by the rule ``times``; counts per key; on a timer tells the rule."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
+
+    def process_element(
+        self, value: int, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[Any]:
+        self.seen.update(self.seen.value() + 1)
+        ctx.timer_service().register_event_time_timer(value)
+        rules = ctx.get_broadcast_state(RULES)
+        if value == 99:
+            rules.put("times", 0)
+        yield ctx.get_current_key(), value * (rules.get("times") or 1), self.seen.value()
+
+    def process_broadcast_element(
+        self, value: Any, ctx: KeyedBroadcastProcessFunction.Context
+    ) -> Iterable[Any]:
+        if value[0] == "seen":
+            self.seen.value()
+        ctx.get_broadcast_state(RULES).put(*value)
+        if value[0] == "bad":
+            raise RuntimeError("told to")
+        yield from [value] if value[0] == "tell" else []
+
+    def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield timestamp, ctx.get_broadcast_state(RULES).get("times")
+
+
+def keyed(**options: Any) -> KeyedHarness:
+    return KeyedHarness(Multiplies(), key_by=lambda v: v % 3, **options)
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_broadcast_elements_come_first_on_every_subtask(parallelism: int) -> None:
+    harness = keyed(parallelism=parallelism)
+    assert harness.process([1, 2], broadcast=[("times", 5)]) == [(1, 5, 1), (2, 10, 1)]
+    assert harness.process([3, 1]) == [(0, 15, 1), (1, 5, 2)]
+    assert harness.process_broadcast([("times", 7)]) == []
+    assert harness.process([4]) == [(1, 28, 3)]
+    assert harness.state("rules") == [{"times": 7}] * parallelism
+    harness.set_watermark(2)
+    assert harness.process([]) == [(1, 7), (2, 7)]
+
+
+def test_every_subtask_emits_for_a_broadcast_element() -> None:
+    assert keyed(parallelism=3).process([1], broadcast=[("tell", 1)]) == [("tell", 1)] * 3 + [(1, 1, 1)]
+
+
+def test_rules_survive_a_rescale() -> None:
+    harness = keyed(parallelism=2)
+    harness.process_broadcast([("times", 5)])
+    for parallelism in (1, 5):
+        other = KeyedHarness.restored(
+            Multiplies(), harness.snapshot(), key_by=lambda v: v % 3, parallelism=parallelism
+        )
+        assert other.process([1, 2]) == [(1, 5, 1), (2, 10, 1)]
+
+
+def test_the_other_side_only_reads() -> None:
+    with pytest.raises(StateAccessError, match="state 'rules' is read-only here, so it has no put"):
+        keyed().process([99])
+
+
+def test_broadcast_elements_have_no_key() -> None:
+    with pytest.raises(StateAccessError, match="without a current key"):
+        keyed().process_broadcast([("seen", 1)])
+
+
+def test_a_refused_broadcast_element_leaves_no_trace() -> None:
+    harness = keyed(on_error="dead_letter")
+    assert harness.process([1], broadcast=[("times", 5), ("bad", 1)]) == [(1, 5, 1)]
+    (refused,) = harness.refused
+    assert (refused.index, refused.key, refused.broadcast, refused.error) == (
+        1,
+        None,
+        True,
+        "RuntimeError: told to",
+    )
+    assert harness.state("rules") == [{"times": 5}]
+
+
+class Plain(BroadcastProcessFunction):
+    def process_element(self, value: int, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any]:
+        rules = ctx.get_broadcast_state(RULES)
+        yield value, sorted(rules.items())
+
+    def process_broadcast_element(self, value: Any, ctx: BroadcastProcessFunction.Context) -> None:
+        ctx.get_broadcast_state(RULES).put(value, value.count("a"))
+
+
+def test_a_stream_without_keys_has_broadcast_state_too() -> None:
+    harness = OperatorHarness(Plain(), parallelism=3)
+    rules = [("a", 1), ("b", 0)]
+    assert harness.process([1, 2, 3], broadcast=["b", "a"]) == [(n, rules) for n in (1, 2, 3)]
+
+
+def test_functions_are_run_on_the_streams_they_are_for() -> None:
+    with pytest.raises(ConfigurationError, match="make it a KeyedBroadcastProcessFunction"):
+        KeyedHarness(Plain(), key_by=lambda v: v).process([1])
+    with pytest.raises(ConfigurationError, match="Multiplies is a KeyedBroadcastProcessFunction"):
+        OperatorHarness(Multiplies()).process([1])
+    with pytest.raises(ConfigurationError, match="takes no broadcast elements"):
+        OperatorHarness(MapFunction.of(str, what="map")).process_broadcast([1])
+    with pytest.raises(
+        ConfigurationError, match="is no function of a stream; derive it from one of Broadcast"
+    ):
+        OperatorHarness(object()).process([1])
