@@ -5,7 +5,15 @@ This module is the public API; everything else may change.
 
 from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.aggregating_state import AggregatingState
+from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    ListCheckpointed,
+)
 from state_engine.core.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -17,9 +25,29 @@ from state_engine.core.descriptors import (
 )
 from state_engine.core.errors import StatelakeError
 from state_engine.core.folding_state import FoldingState
-from state_engine.core.functions import KeyedProcessFunction, TimerService
+from state_engine.core.functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    SinkFunction,
+    SourceFunction,
+    TimerService,
+)
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
+from state_engine.core.metrics import MetricGroup
+from state_engine.core.operator_state import OperatorStateStore
+from state_engine.core.output_tag import OutputTag
 from state_engine.core.reducing_state import ReducingState
 from state_engine.core.row import Row, RowKind
 from state_engine.core.runtime_context import RuntimeContext
@@ -43,7 +71,14 @@ __all__ = [
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions
-    "KeyedProcessFunction", "ReduceFunction", "AggregateFunction", "FoldFunction", "RuntimeContext", "TimerService",
+    "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
+    "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
+    "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
+    "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
+    "MetricGroup",
+    # checkpoint hooks and operator state
+    "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "ListCheckpointed",
+    "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState",
     # state
     "ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "SortedMapStateDescriptor",
     "ReducingStateDescriptor", "AggregatingStateDescriptor", "FoldingStateDescriptor",

@@ -15,6 +15,11 @@ NAMES = {
     "SortedMapState", "SortedMapStateDescriptor", "State",
     "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
     "Types",
+    "BroadcastProcessFunction", "BroadcastState", "CheckpointListener", "CheckpointedFunction", "CoFlatMapFunction",
+    "CoMapFunction", "CoProcessFunction", "FilterFunction", "FlatMapFunction", "Function",
+    "FunctionInitializationContext", "FunctionSnapshotContext", "KeySelector", "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction", "ListCheckpointed", "MapFunction", "MetricGroup", "OperatorStateStore", "OutputTag",
+    "ProcessFunction", "ReadOnlyBroadcastState", "SinkFunction", "SourceFunction",
     "ValueState", "ValueStateDescriptor",
 }  # fmt: skip
 
@@ -58,11 +63,20 @@ def test_functions_port_by_their_imports() -> None:
     for cls, members in {
         state_engine.KeyedProcessFunction: ["open", "close", "process_element", "Context"],
         state_engine.KeyedProcessFunction.Context: ["get_current_key", "timestamp", "timer_service"],
-        state_engine.TimerService: ["current_processing_time", "current_watermark"],
+        state_engine.KeyedProcessFunction.OnTimerContext: ["time_domain", "timestamp", "get_current_key"],
+        state_engine.KeyedCoProcessFunction: ["process_element1", "process_element2", "on_timer", "OnTimerContext"],
+        state_engine.KeyedBroadcastProcessFunction: [
+            "process_element", "process_broadcast_element", "on_timer", "Context", "ReadOnlyContext", "OnTimerContext",
+        ],
+        state_engine.MetricGroup: ["counter", "gauge", "meter", "distribution", "add_group"],
+        state_engine.TimerService: [
+            "current_processing_time", "current_watermark", "register_event_time_timer", "delete_event_time_timer",
+            "register_processing_time_timer", "delete_processing_time_timer",
+        ],
         state_engine.RuntimeContext: [
             "get_state", "get_list_state", "get_map_state", "get_task_name", "get_index_of_this_subtask",
             "get_number_of_parallel_subtasks", "get_max_number_of_parallel_subtasks", "get_attempt_number",
-            "get_job_parameter",
+            "get_job_parameter", "get_metrics_group",
         ],
         state_engine.ValueState: ["value", "update", "clear"],
         state_engine.ListState: ["get", "add", "add_all", "update", "clear", "__iter__"],
