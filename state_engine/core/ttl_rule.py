@@ -116,6 +116,35 @@ _KEEP: dict[str, Callable[[Any, Callable[[Stamped], bool]], Any]] = {
 }
 
 
+def drop_expired(table: StateTable, context: KeyContext, *, query_time_after: int) -> int:
+    """Remove all expired items of a table, as a compaction filter does; how many items were looked at.
+
+    The clock that counts is read again after every ``query_time_after`` items.
+    """
+    config = table.descriptor.ttl
+    assert config is not None
+    ttl_ms = config.get_ttl().to_milliseconds()
+    event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
+    looked_at, now_ms = 0, None
+
+    def gone(item: Stamped) -> bool:
+        nonlocal looked_at, now_ms
+        if looked_at % max(query_time_after, 1) == 0:
+            now_ms = context.watermark_ms if event_time else context.clock_ms
+        looked_at += 1
+        return expired(item, ttl_ms=ttl_ms, now_ms=now_ms)
+
+    entries, keep = table.entries, _KEEP[table.descriptor.shape]
+    for key in list(entries):
+        stored = entries[key]
+        kept = keep(stored, gone)
+        if not kept:
+            del entries[key]
+        elif kept is not stored:
+            entries[key] = kept
+    return looked_at
+
+
 def without_expired(
     descriptor: StateDescriptor, entries: Mapping[Any, Any], *, clock_ms: int, watermark_ms: int | None
 ) -> dict[Any, Any]:

@@ -1,0 +1,50 @@
+"""The state backends under test, and how steps and random operations run on them."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+from state_engine.backends.custom_backend import CustomStateBackend
+from state_engine.backends.heap_backend import HashMapStateBackend
+from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.backends.state_backend import KeyedStateBackend, StateBackend
+from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.key_groups import KeyGroupRange
+from state_engine.core.keyed_state import Loader
+from state_engine.core.state_table import KeyContext
+from tests.core.steps import Opener, Session
+
+ALL_GROUPS = KeyGroupRange(0, 127)
+
+
+class Shelf(UserDict[Any, Any]):
+    """Entries of a custom backend: a mapping that is no dict."""
+
+
+def shelf(descriptor: StateDescriptor) -> Shelf:
+    return Shelf()
+
+
+BACKENDS: dict[str, Callable[[], StateBackend]] = {
+    "heap": HashMapStateBackend,
+    "rocksdb": EmbeddedRocksDBStateBackend,
+    "custom": lambda: CustomStateBackend(shelf),
+}
+
+
+def keyed(
+    backend: StateBackend, context: KeyContext, load: Loader = lambda descriptor: {}
+) -> KeyedStateBackend:
+    return backend.create_keyed_backend("counter", key_groups=ALL_GROUPS, context=context, load=load)
+
+
+def on(backend: StateBackend) -> Opener:
+    """Steps on a backend; a checkpoint is a snapshot of it."""
+
+    def opener(context: KeyContext, load: Loader) -> Session:
+        made = keyed(backend, context, load)
+        return made.store, lambda: made.snapshot(1).result(), made.close
+
+    return opener
