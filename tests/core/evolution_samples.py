@@ -56,10 +56,14 @@ def _mapped(key: Evolved, inner: Evolved) -> Evolved:
     )
 
 
+# made once: making a recursive strategy takes longer than drawing from it
+_FIELDS = st.lists(samples(), max_size=2)
+
+
 @st.composite
 def _records(draw: st.DrawFn, inner: st.SearchStrategy[Evolved]) -> Evolved:
     kept = draw(st.lists(inner, min_size=1, max_size=3))
-    dropped, added = draw(st.lists(samples(), max_size=2)), draw(st.lists(samples(), max_size=2))
+    dropped, added = draw(_FIELDS), draw(_FIELDS)
     old = [(f"kept{i}", e.old, e.values) for i, e in enumerate(kept)]
     old += [(f"gone{i}", kind, values) for i, (kind, values) in enumerate(dropped)]
     new: list[tuple[str, TypeInformation, Evolved | None]] = [
