@@ -3,6 +3,12 @@
 This module is the public API; everything else may change.
 """
 
+from state_engine.backends.custom_backend import CustomStateBackend
+from state_engine.backends.heap_backend import HashMapStateBackend
+from state_engine.backends.legacy_backends import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
+from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.backends.rocksdb_options import PredefinedOptions
+from state_engine.backends.state_backend import StateBackend
 from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.aggregating_state import AggregatingState
 from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
@@ -86,6 +92,9 @@ __all__ = [
     "AggregatingState", "FoldingState",
     # types
     "Types", "Row", "RowKind",
+    # state backends
+    "StateBackend", "HashMapStateBackend", "EmbeddedRocksDBStateBackend", "CustomStateBackend", "PredefinedOptions",
+    "MemoryStateBackend", "FsStateBackend", "RocksDBStateBackend",
     # time
     "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain",
     "StatelakeError",

@@ -21,6 +21,8 @@ NAMES = {
     "KeyedCoProcessFunction", "ListCheckpointed", "MapFunction", "MetricGroup", "OperatorStateStore", "OutputTag",
     "ProcessFunction", "ReadOnlyBroadcastState", "SinkFunction", "SourceFunction",
     "ValueState", "ValueStateDescriptor",
+    "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
+    "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
 }  # fmt: skip
 
 
