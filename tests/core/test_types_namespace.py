@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.row import Row
 from state_engine.core.time import Instant
 from state_engine.core.types import TypeInformation
@@ -62,6 +62,21 @@ def test_values_come_back_as_declared(kind: TypeInformation, value: Any, storage
     (back,) = kind.from_arrow(kind.to_arrow([kind.normalise(value)], storage=True))
     assert back == value
     assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [(Types.BYTE(), 8), (Types.SHORT(), 16), (Types.INT(), 32), (Types.LONG(), 64)]
+)
+def test_whole_numbers_have_the_range_of_their_name(kind: TypeInformation, bits: int) -> None:
+    assert kind.normalise(2 ** (bits - 1) - 1) == 2 ** (bits - 1) - 1
+    for outside in (2 ** (bits - 1), -(2 ** (bits - 1)) - 1):
+        with pytest.raises(ValueTypeError, match="must be between"):
+            kind.normalise(outside)
+
+
+def test_floats_are_rounded_to_their_bits() -> None:
+    assert Types.FLOAT().normalise(0.1) != 0.1
+    assert Types.DOUBLE().normalise(0.1) == 0.1
 
 
 def test_a_pickled_type_is_made_only_by_opting_in() -> None:
