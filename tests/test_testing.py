@@ -162,3 +162,29 @@ def test_a_key_that_cannot_be_one_is_refused() -> None:
 def test_parallelism_is_checked() -> None:
     with pytest.raises(ValueError, match="parallelism 200 is greater than max parallelism 128"):
         count(parallelism=200, max_parallelism=128)
+
+
+def test_a_backend_is_refused_rather_than_ignored() -> None:
+    with pytest.raises(ConfigurationError, match="the harness keeps entries in memory"):
+        count(backend="rocksdb")
+
+
+def test_restored_state_goes_on_at_another_parallelism_with_the_same_checkpoint_ids() -> None:
+    harness = count(parallelism=3)
+    harness.process(list("abcabc"))
+    snapshot = harness.snapshot()
+    other = KeyedHarness.restored(Count(), snapshot, key_by=lambda v: v, parallelism=5)
+    assert other.process(list("abc")) == [("a", 3), ("b", 3), ("c", 3)]
+    assert (snapshot.checkpoint_id, other.snapshot().checkpoint_id) == (1, 2)
+    assert (snapshot.elements, other.snapshot().elements) == (6, 9)
+
+
+def test_the_watermark_follows_the_elements_only_where_it_is_asked_to() -> None:
+    still = count(timestamp_of=lambda v: 100)
+    still.process(["a"])
+    assert still.snapshot().watermark_ms == -(2**63)
+    moved = count(timestamp_of=lambda v: 100 if v == "late" else 50, max_out_of_orderness_ms=30)
+    moved.process(["late", "a"])
+    assert moved.snapshot().watermark_ms == 70
+    moved.process(["a"])
+    assert moved.snapshot().watermark_ms == 70
