@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import UserDict
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,10 @@ def shelf(descriptor: StateDescriptor) -> Shelf:
 
 BACKENDS: dict[str, Callable[[], StateBackend]] = {
     "heap": HashMapStateBackend,
-    "rocksdb": EmbeddedRocksDBStateBackend,
+    # in memory where the machine has such a directory: opening a database waits for a disk, and tests open thousands
+    "rocksdb": lambda: EmbeddedRocksDBStateBackend(
+        local_directory="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ),
     "custom": lambda: CustomStateBackend(shelf),
 }
 

@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.custom_backend import CustomStateBackend
-from state_engine.backends.heap_backend import HashMapStateBackend
-from state_engine.backends.legacy_backends import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
 from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend, RocksDBKeyedStateBackend
 from state_engine.backends.rocksdb_codec import item_code, map_key_code
 from state_engine.backends.rocksdb_options import PredefinedOptions
@@ -22,7 +19,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.state_table import KeyContext
 from state_engine.core.ttl import Stamped
 from state_engine.core.ttl_rule import drop_expired
-from tests.backends.backends import ALL_GROUPS, keyed, on
+from tests.backends.backends import keyed, on
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.type_samples import LEAVES, samples
 
@@ -220,7 +217,7 @@ def test_map_keys_come_back_and_equal_keys_are_one(name: str, data: st.DataObjec
     assert (write(a) == write(b)) == (a == b)
 
 
-# -- options, custom and legacy backends -----------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("predefined", list(PredefinedOptions))
@@ -253,69 +250,3 @@ def test_wrong_options_are_refused() -> None:
         EmbeddedRocksDBStateBackend().set_predefined_options("FLASH")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="compact_after_writes must be at least 1, not 0"):
         EmbeddedRocksDBStateBackend(compact_after_writes=0)
-
-
-def test_a_factory_must_give_empty_mappings_that_keep_objects() -> None:
-    class Copies(dict[Any, Any]):
-        def __getitem__(self, key: Any) -> Any:
-            return list(super().__getitem__(key))
-
-    def use(factory: Any) -> None:
-        backend = CustomStateBackend(factory)
-        made = backend.create_keyed_backend(
-            "counter", key_groups=ALL_GROUPS, context=KeyContext(), load=lambda d: {1: [1]}
-        )
-        made.store.handle(ListStateDescriptor("s", int), "list")
-
-    with pytest.raises(
-        ConfigurationError, match="takes a function from a state descriptor to a mapping, not 5"
-    ):
-        CustomStateBackend(5)  # type: ignore[arg-type]
-    factories: list[Any] = [lambda d: [], lambda d: {1: 1}]
-    for wrong in factories:
-        with pytest.raises(
-            ConfigurationError, match=r"'counter'.*must give an empty mutable mapping for state 's'"
-        ):
-            use(wrong)
-    with pytest.raises(ConfigurationError, match="state 's' gives copies of what was put into it"):
-        use(lambda d: Copies())
-
-
-def test_mappings_of_a_factory_are_closed() -> None:
-    class Closing(dict[Any, Any]):
-        closed = 0
-
-        def close(self) -> None:
-            Closing.closed += 1
-
-    with keyed(CustomStateBackend(lambda d: Closing()), KeyContext()) as made:
-        made.store.handle(ValueStateDescriptor("s", int), "value")
-    assert Closing.closed == 1
-
-
-def test_old_names_warn_and_delegate() -> None:
-    cases: list[tuple[Any, Any, str]] = [
-        (
-            MemoryStateBackend,
-            HashMapStateBackend,
-            "MemoryStateBackend is deprecated: use HashMapStateBackend",
-        ),
-        (FsStateBackend, HashMapStateBackend, "FsStateBackend is deprecated: use HashMapStateBackend"),
-        (RocksDBStateBackend, EmbeddedRocksDBStateBackend, "deprecated: use EmbeddedRocksDBStateBackend"),
-    ]
-    for old, new, message in cases:
-        with pytest.warns(DeprecationWarning, match=message):
-            backend = old()
-        assert isinstance(backend.delegate, new)
-        steps = Steps(ValueStateDescriptor("s", int), opener=on(pickle.loads(pickle.dumps(backend))))
-        steps.at(0, lambda s: s.update(5))
-        assert steps.at(0, lambda s: s.value()) == 5
-        with pytest.warns(
-            DeprecationWarning, match="checkpoints go to the root of the engine, not to 's3://b'"
-        ):
-            old("s3://b")
-    with pytest.warns(DeprecationWarning, match="deprecated"):
-        old = RocksDBStateBackend(options={"max_open_files": 10})
-    old.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED)
-    assert isinstance(old.delegate, EmbeddedRocksDBStateBackend)
-    assert old.delegate.get_options() == {"max_open_files": 10, "increase_parallelism": 4}
