@@ -25,7 +25,7 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"

@@ -64,16 +64,24 @@ from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
 from state_engine.runtime.engine import StateEngine
-from state_engine.runtime.job import DataStream, KeyedStream, StatefulJob
+from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
+from state_engine.runtime.streams import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+    DataStream,
+    KeyedStream,
+)
 
 __all__ = [
     # jobs
-    "StatefulJob", "DataStream", "KeyedStream", "FileSource", "DeltaSource", "DeltaSink", "FileSink",
+    "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
+    "FileSource", "DeltaSource", "DeltaSink", "FileSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions

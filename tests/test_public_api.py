@@ -14,7 +14,7 @@ NAMES = {
     "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RowKind", "RunReport", "RuntimeContext",
     "SortedMapState", "SortedMapStateDescriptor", "State",
     "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
-    "Types",
+    "Types", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "BroadcastProcessFunction", "BroadcastState", "CheckpointListener", "CheckpointedFunction", "CoFlatMapFunction",
     "CoMapFunction", "CoProcessFunction", "FilterFunction", "FlatMapFunction", "Function",
     "FunctionInitializationContext", "FunctionSnapshotContext", "KeySelector", "KeyedBroadcastProcessFunction",
@@ -45,7 +45,7 @@ def test_every_public_method_of_an_exported_class_is_documented() -> None:
 
 
 SIGNATURES = {
-    "run": ["job", "max_batches", "clock", "parameters", "requested_by", "on_batch"],
+    "run": ["job", "max_batches", "clock", "parameters", "requested_by", "drain", "on_batch"],
     "checkpoints": ["job"],
     "read_state": ["job", "operator", "state", "checkpoint_id"],
     "dead_letters": ["job"],

@@ -21,7 +21,8 @@ from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import KeyContext
 from state_engine.core.types import StructType
-from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
+from state_engine.runtime.graph import OperatorNode, SinkNode
+from state_engine.runtime.job import StatefulJob
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
 
 def columns_of(sink: SinkNode) -> dg.TableSchema | None:
     """The columns of a sink; None where only running the DataFrame code before it would tell."""
-    return table_schema(sink.parent.output_type) if isinstance(sink.parent, OperatorNode) else None
+    operator = sink.parent
+    known = isinstance(operator, OperatorNode) and operator.output_type is not None
+    return table_schema(operator.output_type.columns) if known else None  # type: ignore[union-attr]
 
 
 def table_schema(columns: StructType) -> dg.TableSchema:

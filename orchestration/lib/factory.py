@@ -18,7 +18,8 @@ from orchestration.lib.naming import checkpoint_key, sink_key, source_key, state
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
 from state_engine.core.ddl import ddl_text
-from state_engine.runtime.job import OperatorNode, SinkNode, StatefulJob
+from state_engine.runtime.graph import OperatorNode, SinkNode
+from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.settings import Settings
 
 

@@ -80,6 +80,8 @@ class OperatorCheckpoint:
         changelog: files of changes that this attempt wrote.
         bases: compaction bases in force, empty before the first compaction.
         changed_entries: rows in ``changelog``.
+        key_type: declared type of the key, as text; empty on streams without key.
+        next_timers_ms: time of the first timer that is left, by domain.
     """
 
     uid: str
@@ -90,6 +92,8 @@ class OperatorCheckpoint:
     changelog: list[DataFile]
     bases: list[BaseRange]
     changed_entries: int
+    key_type: str = ""
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

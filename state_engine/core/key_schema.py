@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.ddl import ddl_text
+from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.keys import decode_keys, storage_type
 from state_engine.core.type_parsing import arrow_type
 
@@ -28,6 +28,22 @@ class KeySchema:
 
     names: tuple[str, ...]
     types: tuple[pa.DataType, ...]
+
+    @classmethod
+    def declared(cls, text: str) -> KeySchema:
+        """The schema whose ``declared_text`` this is."""
+        kind = parse_ddl(text).arrow
+        return cls(tuple(f.name for f in kind), tuple(f.type for f in kind))
+
+    @property
+    def declared_text(self) -> str:
+        """Names and declared types, as DDL.
+
+        Example:
+            >>> KeySchema.declared(KeySchema(("day",), (pa.date32(),)).declared_text)
+            KeySchema(names=('day',), types=(DataType(date32[day]),))
+        """
+        return ddl_text(pa.struct(list(zip(self.names, self.types, strict=True))))
 
     @property
     def storage(self) -> pa.DataType:

@@ -17,7 +17,10 @@ from state_engine.core.checkpoint import (
     OperatorStateRef,
     SourceProgress,
 )
-from state_engine.runtime.executor import BatchContext, Execution
+from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from state_engine.core.operator_state_ref import build_ref
+from state_engine.runtime.batch import BatchContext
+from state_engine.runtime.executor import Execution
 from state_engine.runtime.job import StatefulJob
 
 
@@ -29,7 +32,7 @@ class Attempt:
     positions: Mapping[str, str]
     done: Execution = field(default_factory=Execution)
     versions: Mapping[str, int] = field(default_factory=dict)
-    position_files: list[DataFile] = field(default_factory=list)
+    operator_state_files: list[DataFile] = field(default_factory=list)
     row: CheckpointRow | None = None
 
 
@@ -41,6 +44,7 @@ def build_row(
     sources = [_progress(job, attempt, name) for name in job.sources]
     refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.slices.items()}
+    refs |= _operator_state(job, attempt, refs)
     return CheckpointRow(
         checkpoint_id=batch.checkpoint_id,
         parent_id=batch.parent.checkpoint_id if batch.parent else None,
@@ -54,10 +58,13 @@ def build_row(
         rows_refused=done.refused,
         operators=[o for uid in job.operators if (o := _operator(job, attempt, uid)) is not None],
         operator_state=list(refs.values()),
-        operator_state_files=attempt.position_files,
+        operator_state_files=attempt.operator_state_files,
         sources=sources,
         sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
         dead_letters=done.dead_letters,
+        metrics={
+            f"{uid}.{name}": value for uid, o in done.operators.items() for name, value in o.metrics.items()
+        },
         delta_versions=dict(attempt.versions),
         job=job.name,
         code_version=job.code_version,
@@ -70,18 +77,36 @@ def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoin
     report = attempt.done.operators.get(uid)
     if report is None:  # its source had nothing new: the state, if there is any, is what it was
         return replace(parent, changelog=[], changed_entries=0) if parent else None
+    key = attempt.done.key_schemas.get(uid)
+    if key is None:  # no key, so no keyed state
+        return parent
     states = {s.name: s for s in parent.states} if parent else {}
     states |= {s.name: s for s in attempt.done.states[uid]}
     return OperatorCheckpoint(
         uid=uid,
-        parallelism=job.parallelism,
+        parallelism=job.parallelism_of(job.operators[uid]),
         max_parallelism=job.max_parallelism,
-        key_schema=attempt.done.key_schemas[uid],
+        key_schema=str(key),
         states=list(states.values()),
         changelog=[f for r in report.subtasks for f in r.changelog],
         bases=parent.bases if parent else [],
         changed_entries=report.changed_entries,
+        key_type=key.declared_text,
+        next_timers_ms=report.next_timers_ms,
     )
+
+
+def _operator_state(
+    job: StatefulJob, attempt: Attempt, known: Mapping[str, OperatorStateRef]
+) -> dict[str, OperatorStateRef]:
+    """Of the operators that ran and have state of their own, or hooks that want to know when they ran last."""
+    hooks = CheckpointedFunction | ListCheckpointed | CheckpointListener
+    found = {}
+    for uid, report in attempt.done.operators.items():
+        declared = [one.operator_state for one in report.subtasks]
+        if uid in known or any(declared) or isinstance(job.operators[uid].function, hooks):
+            found[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
+    return found
 
 
 def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:

@@ -37,13 +37,16 @@ from state_engine.core.checkpoint import (
 )
 from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.invariants import violations
+from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.checkpoint_builder import Attempt, build_row
 from state_engine.runtime.dead_letters import DEAD_LETTERS, DeadLetterPublisher
-from state_engine.runtime.executor import BatchContext, GraphExecutor
-from state_engine.runtime.job import SinkNode, StatefulJob
+from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.graph import SinkNode
+from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.routing import Router
+from state_engine.runtime.run_always import any_timer_due
 from state_engine.runtime.sinks.base import Publisher, SinkTarget, verify_files
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
@@ -58,11 +61,15 @@ class RunOptions:
         clock: gives the processing time in milliseconds.
         parameters: for ``RuntimeContext.get_job_parameter``.
         requested_by: recorded with every checkpoint.
+        drain: whether the input has ended for good: when all is read, every timer fires.
+        bounded: whether somebody says how many batches there are; else a source without end gives one.
     """
 
     clock: Callable[[], int]
     parameters: Mapping[str, str] = field(default_factory=dict)
     requested_by: str = ""
+    drain: bool = False
+    bounded: bool = False
 
 
 class CheckpointCoordinator:
@@ -104,6 +111,7 @@ class CheckpointCoordinator:
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }
         self._published: int | None = None
+        self._exhausted: set[str] = set()
         self._next_id = 1
         self._steps_s: dict[str, float] = {}
         self._commits = 0
@@ -159,14 +167,10 @@ class CheckpointCoordinator:
         with self._step("plan"):
             parent = path[-1] if path else None
             self._check_operators(parent)
-            slices: dict[str, Slice] = {}
-            positions: dict[str, str] = {}
-            for name, node in self._job.sources.items():
-                part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
-                if part is not None:
-                    slices[name] = part
-                positions[name] = self._position_of(parent, name) or node.source.empty_position()
-            if not slices:
+            slices, positions = self._slices(path)
+            clock_ms = max(self._options.clock(), parent.clock_ms if parent else 0)
+            drain = self._options.drain and not slices
+            if not slices and not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
                 return None
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
             timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
@@ -174,12 +178,30 @@ class CheckpointCoordinator:
                 write_id=uuid7().hex,
                 path=path,
                 slices=slices,
-                clock_ms=max(self._options.clock(), parent.clock_ms if parent else 0),
+                clock_ms=clock_ms,
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
                 checkpoint_id=self._next_id,
+                drain=drain,
             )
             return Attempt(batch, positions)
+
+    def _slices(self, path: list[CheckpointRow]) -> tuple[dict[str, Slice], dict[str, str]]:
+        """What each source with news gives to the batch, and where every source stands before it."""
+        slices: dict[str, Slice] = {}
+        positions: dict[str, str] = {}
+        for name, node in self._job.sources.items():
+            positions[name] = (
+                self._position_of(path[-1] if path else None, name) or node.source.empty_position()
+            )
+            if name in self._exhausted:
+                continue
+            part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
+            if part is not None:
+                slices[name] = part
+                if part.endless and not self._options.bounded:
+                    self._exhausted.add(name)
+        return slices, positions
 
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
@@ -205,8 +227,10 @@ class CheckpointCoordinator:
                 version = future.result()
                 if version is not None:
                     versions[f"operators/{uid}/changelog"] = version
-            file, versions["operator_state"] = positions.result()
-            return replace(attempt, versions=versions, position_files=[file])
+            files, version = positions.result()
+            if version is not None:
+                versions["operator_state"] = version
+            return replace(attempt, versions=versions, operator_state_files=files)
 
     def commit_changelog(self, attempt: Attempt, uid: str) -> int | None:
         """Step 5: the changes of one operator; None where nothing changed."""
@@ -214,19 +238,24 @@ class CheckpointCoordinator:
         files = [f for r in reports for f in r.changelog]
         if not files:
             return None
-        self._tables.ensure_changelog(uid, attempt.done.key_schemas[uid], attempt.done.states[uid])
+        self._tables.ensure_changelog(uid, str(attempt.done.key_schemas[uid]), attempt.done.states[uid])
         uri, write_id = self._tables.layout.changelog(uid), attempt.batch.write_id
         self._commits += 1
         return self._kernel.append(uri, files, partition={"write_id": write_id})
 
-    def commit_operator_state(self, attempt: Attempt) -> tuple[DataFile, int]:
-        """Step 6: source positions."""
+    def commit_operator_state(self, attempt: Attempt) -> tuple[list[DataFile], int | None]:
+        """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""
         write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
-        self._tables.ensure_operator_state()
+        reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
+        files = [f for r in reports for f in r.operator_state_files]
         appended = {name: part.elements for name, part in attempt.batch.slices.items()}
-        file = self._tables.positions.write(write_id, appended)
+        if any(appended.values()):
+            files = [self._tables.positions.write(write_id, appended), *files]
+        if not files:
+            return [], None
+        self._tables.ensure_operator_state()
         self._commits += 1
-        return file, self._kernel.append(uri, [file], partition={"write_id": write_id})
+        return files, self._kernel.append(uri, files, partition={"write_id": write_id})
 
     # -- 7 stage ---------------------------------------------------------------------------------------------------
 
@@ -292,7 +321,11 @@ class CheckpointCoordinator:
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""
-        gone = [o.uid for o in parent.operators if o.uid not in self._job.operators] if parent else []
+        known = set(self._job.operators) | set(self._job.sources)
+        held = (
+            [o.uid for o in parent.operators] + [r.operator for r in parent.operator_state] if parent else []
+        )
+        gone = sorted(set(held) - known)
         if gone:
             raise StateMigrationError(
                 f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "

@@ -65,7 +65,7 @@ class StateEngine:
         self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
         self._tables: dict[str, JobTables] = {}
-        self._routers: dict[tuple[str, int, int], Router] = {}
+        self._routers: dict[tuple[str, int], Router] = {}
         self._root_id: str | None = None
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -78,6 +78,7 @@ class StateEngine:
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        drain: bool = False,
         on_batch: Callable[[BatchReport], Any] | None = None,
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new.
@@ -87,6 +88,7 @@ class StateEngine:
             clock: processing time of the batches, in milliseconds.
             parameters: for ``RuntimeContext.get_job_parameter``.
             requested_by: recorded with every checkpoint; user and host by default.
+            drain: the input has ended for good: when all is read, every timer fires, in a last micro-batch.
             on_batch: called after every committed and published batch.
 
         Raises:
@@ -94,7 +96,14 @@ class StateEngine:
                 nothing of the failing batch is visible, and what was committed before stays.
         """
         job.check()
-        coordinator = self._coordinator(job, clock, parameters or {}, requested_by)
+        options = RunOptions(
+            _clock(clock),
+            dict(parameters or {}),
+            requested_by or _requester(),
+            drain=drain,
+            bounded=max_batches is not None,
+        )
+        coordinator = self._coordinator(job, options)
         _, settled = coordinator.settle()
         batches: list[BatchReport] = []
         caught_up = False
@@ -110,7 +119,7 @@ class StateEngine:
 
     def settle(self, job: StatefulJob) -> list[int]:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
-        return self._coordinator(job, None, {}, None).settle()[1]
+        return self._coordinator(job, RunOptions(_clock(None))).settle()[1]
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -175,11 +184,8 @@ class StateEngine:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _coordinator(
-        self, job: StatefulJob, clock: Clock, parameters: Mapping[str, str], requested_by: str | None
-    ) -> CheckpointCoordinator:
+    def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         tables = self._open(job.name)
-        options = RunOptions(_clock(clock), dict(parameters), requested_by or _requester())
         return CheckpointCoordinator(
             job,
             tables=tables,
@@ -190,11 +196,9 @@ class StateEngine:
         )
 
     def _router(self, job: StatefulJob) -> Router:
-        at = (job.name, job.parallelism, job.max_parallelism)
+        at = (job.name, job.max_parallelism)
         if at not in self._routers:
-            self._routers[at] = Router(
-                self.spark, parallelism=job.parallelism, max_parallelism=job.max_parallelism
-            )
+            self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
         return self._routers[at]
 
     def _open(self, name: str) -> JobTables:

@@ -8,63 +8,62 @@ stream, takes one more job that writes and shuffles nothing. Nothing is visible 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import JobLayout, file_name
-from state_engine.backends.files import join
+from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import errors
-from state_engine.core.checkpoint import CheckpointRow, DataFile, StateSchema
+from state_engine.core.checkpoint import DataFile, OperatorStateRef, StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
-from state_engine.core.functions import MIN_TIMESTAMP
+from state_engine.core.function import Function
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.resumption import completed_since_last_run, restored_since_last_run
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
+from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.execution import execution
-from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source
-from state_engine.runtime.job import Node, OperatorNode, SinkNode, SourceNode, StatefulJob, TransformNode
+from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source, order_name, united
+from state_engine.runtime.graph import (
+    Node,
+    OperatorNode,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    is_scalar,
+    parents,
+    upstream,
+)
+from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.output_files import exchange_reader, order_fields, write_sink_file
+from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.reports import OperatorReport
-from state_engine.runtime.routing import Router, order_name
+from state_engine.runtime.routing import RoutedInput, RoutedLayout, Router
+from state_engine.runtime.run_always import runs_without_input
 from state_engine.runtime.sinks.base import SinkTarget
-from state_engine.runtime.sources.base import Slice
 from state_engine.runtime.sources.failures import reading
+from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask import subtask_runner
-from state_engine.runtime.subtask_spec import REPORT_SCHEMA, StateFile, SubtaskReport, SubtaskSpec
+from state_engine.runtime.subtask_spec import (
+    REPORT_SCHEMA,
+    OutputSpec,
+    RestoredOperatorState,
+    SubtaskReport,
+    SubtaskSpec,
+)
+from state_engine.runtime.typed_by_input import TypedByInput
+from state_engine.runtime.watermarks import Watermarks
 
-
-@dataclass(frozen=True)
-class BatchContext:
-    """What one attempt works on.
-
-    Attributes:
-        write_id: names the attempt.
-        path: rows from the first checkpoint to the parent.
-        slices: what each source gives to this batch; sources without news are absent.
-        clock_ms: processing time of the batch.
-        watermarks_ms: watermark of each source before the batch.
-        parameters: of the job.
-        checkpoint_id: that the attempt hopes to commit, for labels.
-    """
-
-    write_id: str
-    path: list[CheckpointRow]
-    slices: Mapping[str, Slice]
-    clock_ms: int
-    watermarks_ms: Mapping[str, int | None]
-    parameters: Mapping[str, str]
-    checkpoint_id: int
-
-    @property
-    def parent(self) -> CheckpointRow | None:
-        """The checkpoint that the batch continues."""
-        return self.path[-1] if self.path else None
+Frames = dict[int, StreamFrame | None]
+PrepareSink = Callable[[SinkNode, pa.Schema, str], SinkTarget]
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Execution:
     """What the subtasks of all operators wrote."""
 
     operators: dict[str, OperatorReport] = field(default_factory=dict)
-    key_schemas: dict[str, str] = field(default_factory=dict)
+    key_schemas: dict[str, KeySchema] = field(default_factory=dict)
     states: dict[str, list[StateSchema]] = field(default_factory=dict)
     sinks: dict[str, list[DataFile]] = field(default_factory=dict)
     targets: dict[str, SinkTarget] = field(default_factory=dict)
@@ -80,9 +79,6 @@ class Execution:
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
     refused: int = 0
-
-
-PrepareSink = Callable[[SinkNode, pa.Schema, str], SinkTarget]
 
 
 class GraphExecutor:
@@ -115,27 +111,29 @@ class GraphExecutor:
             UserFunctionError: a row or function failed under ``on_error='fail'``.
             StatelakeError: the job, the state or a source is not right.
         """
-        done = Execution()
-        frames: dict[int, StreamFrame | None] = {}
+        done, frames = Execution(), Frames()
         for operator in self._job.operators.values():
             self._run_operator(operator, batch, done, frames)
         for sink in self._job.sinks.values():
-            if not isinstance(sink.parent, OperatorNode):
+            if not isinstance(sink.parent, OperatorNode | SideOutputNode):
                 self._write_sink(sink, batch, done, frames)
         return done
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    def _frame(
-        self, node: Node, batch: BatchContext, frames: dict[int, StreamFrame | None]
-    ) -> StreamFrame | None:
-        """The rows of a stream in this batch; None where its source has nothing new."""
+    def _frame(self, node: Node, batch: BatchContext, frames: Frames) -> StreamFrame | None:
+        """The rows of a stream in this batch; None where there is nothing new."""
         if id(node) not in frames:
+            found: StreamFrame | None = None
             if isinstance(node, SourceNode):
-                frames[id(node)] = self._read_source(node, batch)
+                found = self._read_source(node, batch)
             elif isinstance(node, TransformNode):
                 parent = self._frame(node.parent, batch, frames)
-                frames[id(node)] = parent.transformed(node) if parent is not None else None
+                found = parent.transformed(node) if parent is not None else None
+            elif isinstance(node, UnionNode):
+                parts = [f for p in node.parents if (f := self._frame(p, batch, frames)) is not None]
+                found = united(parts) if parts else None
+            frames[id(node)] = found
         return frames[id(node)]
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
@@ -151,54 +149,75 @@ class GraphExecutor:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def _run_operator(
-        self,
-        operator: OperatorNode,
-        batch: BatchContext,
-        done: Execution,
-        frames: dict[int, StreamFrame | None],
+        self, operator: OperatorNode, batch: BatchContext, done: Execution, frames: Frames
     ) -> None:
-        job, uid = self._job, operator.uid
-        frame = self._frame(operator.parent, batch, frames)
-        if frame is None:
+        job, uid, parallelism = self._job, operator.uid, self._job.parallelism_of(operator)
+        inputs = []
+        for place, one in enumerate(operator.inputs):
+            frame = self._frame(one.parent, batch, frames)
+            if frame is not None:
+                # only the first reader of a source sets its bad rows aside
+                fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
+                inputs.append(RoutedInput(place, replace(frame, refused=fresh), is_scalar(one.parent)))
+        watermarks = Watermarks(job, operator, batch, done.max_event_ms)
+        if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return
-        refused_by_other = frame.source is not None and frame.source in done.rows_by_source
-        if (
-            refused_by_other and frame.refused is not None
-        ):  # only one reader of a source sets its bad rows aside
-            frame = StreamFrame(**{**frame.__dict__, "refused": None})
-        scalar = isinstance(operator.parent, OperatorNode) and operator.parent.scalar
-        routed, columns = self._router.route(frame, operator, scalar=scalar)
-        done.key_schemas[uid] = self._check_recorded(operator, str(columns.key_schema), batch)
-        schema = pa.schema(list(operator.output_type.arrow))
-        sinks = [s for s in job.sinks.values() if s.parent is operator]
-        for sink in sinks:
-            done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
+        into = f"operator '{uid}'"
+        watermarks.look_ahead([one.frame for one in inputs], self._labelled(batch, into))
+        layout: RoutedLayout | None = None
+        if inputs:
+            routed, layout = self._router.route(inputs, operator, parallelism=parallelism)
+        else:
+            routed = self._router.markers(parallelism)
+        key_schema = self._key_schema(operator, layout, batch)
+        if key_schema is not None:
+            done.key_schemas[uid] = key_schema
         recorded = batch.parent.operator(uid) if batch.parent else None
+        outputs = self._outputs(operator, inputs, batch, done)
+        sources = dict(one for i in inputs for one in i.frame.labels)
         spec = SubtaskSpec(
             layout=self._layout,
             write_id=batch.write_id,
             uid=uid,
-            parallelism=job.parallelism,
+            parallelism=parallelism,
             max_parallelism=job.max_parallelism,
-            function=operator.function,
-            routed=columns,
-            output_type=operator.output_type,
-            scalar=operator.scalar,
+            function=_function(operator, outputs),
+            routed=layout,
+            keyed=operator.keyed,
+            key_schema=key_schema,
+            outputs=outputs,
             state_files=state_files(self._layout, batch.path, uid),
             recorded_states={s.name: s for s in recorded.states} if recorded else {},
-            sinks=[done.targets[s.name] for s in sinks],
-            exchange=self._is_read(operator),
+            operator_state=_restored_state(uid, batch, known=recorded is not None),
             dead_letters=job.on_error == "dead_letter",
-            clock_ms=batch.clock_ms,
-            watermark_ms=_watermark(batch),
-            labels=frame.labels,
-            source=frame.source,
+            clocks=watermarks.clocks(),
+            checkpoint_id=batch.checkpoint_id,
+            parent_id=batch.parent.checkpoint_id if batch.parent else None,
+            labels=sources,
+            source=inputs[0].frame.source if len(inputs) == 1 else None,
             parameters=dict(batch.parameters),
+            backend=job.state_backend,
         )
         reports = self._run_subtasks(routed, spec, batch)
-        self._collect(operator, frame, reports, done)
-        if spec.exchange:
-            frames[id(operator)] = self._output_frame(operator, frame, columns.order, reports)
+        self._collect(operator, reports, done)
+        self._output_frames(operator, layout, outputs, reports, frames)
+
+    def _outputs(
+        self, operator: OperatorNode, inputs: Sequence[RoutedInput], batch: BatchContext, done: Execution
+    ) -> list[OutputSpec]:
+        """The main output and the side outputs, with the sinks that take them as they are."""
+        tags = [None, *operator.side_outputs.values()]
+        found = []
+        for tag in tags:
+            kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
+            sinks = [s for s in self._job.sinks.values() if _is_output(s.parent, operator, tag)]
+            schema = pa.schema(list(kind.columns.arrow))
+            for sink in sinks:
+                done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
+            found.append(
+                OutputSpec(tag, kind, [done.targets[s.name] for s in sinks], self._is_read(operator, tag))
+            )
+        return found
 
     def _run_subtasks(self, routed: DataFrame, spec: SubtaskSpec, batch: BatchContext) -> list[SubtaskReport]:
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, operator {spec.uid}"
@@ -216,6 +235,16 @@ class GraphExecutor:
             )
         return reports
 
+    def _labelled(self, batch: BatchContext, into: str) -> Callable[[DataFrame], list[object]]:
+        """Collects a small frame with the engine's options, and with errors that name the source."""
+
+        def collect(rows: DataFrame) -> list[object]:
+            label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, watermark for {into}"
+            with execution(self._spark, label), reading(None, job=self._job.name, into=into):
+                return list(rows.collect())
+
+        return collect
+
     def _error(self, uid: str, error: dict[str, str | None]) -> StatelakeError:
         if error["class"] == "UserFunctionError":
             row = f" (row {error['row']})" if error.get("row") else ""
@@ -227,74 +256,93 @@ class GraphExecutor:
         made: StatelakeError = kind(f"job '{self._job.name}': {error['message']}")
         return made
 
-    def _check_recorded(self, operator: OperatorNode, key_schema: str, batch: BatchContext) -> str:
+    def _key_schema(
+        self, operator: OperatorNode, layout: RoutedLayout | None, batch: BatchContext
+    ) -> KeySchema | None:
+        """Of the key: from the rows, or where none came, as recorded; raises StateMigrationError."""
         recorded = batch.parent.operator(operator.uid) if batch.parent else None
+        found = layout.key_schema if layout is not None else None
         if recorded is None:
-            return key_schema
-        if recorded.key_schema != key_schema:
+            return found
+        where = f"job '{self._job.name}', operator '{operator.uid}'"
+        if found is not None and recorded.key_schema != str(found):
             raise StateMigrationError(
-                f"job '{self._job.name}', operator '{operator.uid}': its state is stored by key {recorded.key_schema}, "
-                f"the job keys by {key_schema}. Restore the old key_by, or give the operator another uid to start empty"
+                f"{where}: its state is stored by key {recorded.key_schema}, the job keys by {found}. "
+                "Restore the old key_by, or give the operator another uid to start empty"
             )
         if recorded.max_parallelism != self._job.max_parallelism:
             raise StateMigrationError(
-                f"job '{self._job.name}', operator '{operator.uid}': its state has {recorded.max_parallelism} key "
-                f"groups, the job declares max_parallelism={self._job.max_parallelism}. Declare the old number"
+                f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
+                f"max_parallelism={self._job.max_parallelism}. Declare the old number"
             )
-        return key_schema
+        return KeySchema.declared(recorded.key_type) if found is None and recorded.key_type else found
 
-    def _collect(
-        self, operator: OperatorNode, frame: StreamFrame, reports: list[SubtaskReport], done: Execution
-    ) -> None:
+    def _collect(self, operator: OperatorNode, reports: list[SubtaskReport], done: Execution) -> None:
         report = done.operators[operator.uid] = OperatorReport.of(operator.uid, reports)
         declared = {s.name: s for one in reports for s in one.states}
         done.states[operator.uid] = list(declared.values())
+        rows: dict[str, int] = {}
         for one in reports:
             for name, files in one.sinks.items():
                 done.sinks.setdefault(name, []).extend(files)
             done.dead_letters.extend(one.dead_letters)
+            for source, count in one.rows_by_source.items():
+                rows[source] = rows.get(source, 0) + count
+            for source, newest in one.max_event_ms.items():
+                done.max_event_ms[source] = max(newest, done.max_event_ms.get(source, newest))
         done.refused += report.rows_refused
-        if frame.source is not None:
-            done.rows_by_source.setdefault(frame.source, report.rows_in)
-            seen = [r.max_event_ms for r in reports if r.max_event_ms is not None]
-            if seen:
-                done.max_event_ms[frame.source] = max(seen)
+        for source, count in rows.items():
+            done.rows_by_source.setdefault(source, count)
 
     # -- between operators -----------------------------------------------------------------------------------------
 
-    def _is_read(self, operator: OperatorNode) -> bool:
-        """Whether anything but plain sinks reads an operator's output."""
-        readers = [o.parent for o in self._job.operators.values()] + [t.parent for t in self._transforms()]
-        return any(parent is operator for parent in readers)
+    def _is_read(self, operator: OperatorNode, tag: object) -> bool:
+        """Whether anything but plain sinks reads an output."""
+        ends: list[Node] = [*self._job.operators.values(), *(s.parent for s in self._job.sinks.values())]
+        readers = [node for end in ends for node in upstream(end) if not isinstance(node, SideOutputNode)]
+        return any(_is_output(parent, operator, tag) for reader in readers for parent in parents(reader))
 
-    def _transforms(self) -> list[TransformNode]:
-        found: list[TransformNode] = []
-        ends = [o.parent for o in self._job.operators.values()] + [s.parent for s in self._job.sinks.values()]
-        for node in ends:
-            while isinstance(node, TransformNode):
-                found.append(node)
-                node = node.parent
-        return found
+    def _output_frames(
+        self,
+        operator: OperatorNode,
+        layout: RoutedLayout | None,
+        outputs: Sequence[OutputSpec],
+        reports: list[SubtaskReport],
+        frames: Frames,
+    ) -> None:
+        """Make the frames of what chained steps read."""
+        ends: list[Node] = [*self._job.operators.values(), *(s.parent for s in self._job.sinks.values())]
+        for output in outputs:
+            if output.exchange:
+                frame = self._output_frame(output, layout, reports)
+                nodes = [n for end in ends for n in upstream(end) if _is_output(n, operator, output.tag)]
+                for node in nodes:
+                    frames[id(node)] = frame
 
     def _output_frame(
-        self, operator: OperatorNode, frame: StreamFrame, order: tuple[str, ...], reports: list[SubtaskReport]
+        self, output: OutputSpec, layout: RoutedLayout | None, reports: list[SubtaskReport]
     ) -> StreamFrame:
-        pairs = [tuple(f.path for f in r.exchange) for r in reports if r.exchange]
-        hidden = tuple(order_name(i) for i in range(len(order) + 1))
-        fields = list(operator.output_type.arrow)
-        types = order_fields(pairs, [*hidden, *([EVENT_TIME] if frame.event_time else [])])
-        schema = pa.schema([*fields, *types])
-        tasks = max(len(pairs), 1)
-        rows = self._spark.range(0, len(pairs), 1, tasks).mapInArrow(
-            exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
+        written = [r.exchange[output.name] for r in reports if output.name in r.exchange]
+        pairs = [tuple(f.path for f in files) for files in written]
+        hidden = tuple(order_name(i) for i in range(len(layout.order if layout else "12") + 1))
+        timed = layout is None or layout.event_time
+        fields = list(output.kind.columns.arrow)
+        types = order_fields(pairs, [*hidden, *([EVENT_TIME] if timed else [])])
+        rows = self._spark.range(0, len(pairs), 1, max(len(pairs), 1)).mapInArrow(
+            exchange_reader(pairs), SparkStruct.fromJson(spark_schema(pa.schema([*fields, *types])))
         )
-        return StreamFrame(rows, (), hidden, EVENT_TIME if frame.event_time else None, None)
+        return StreamFrame(
+            rows=rows,
+            order_by=(),
+            hidden_order=hidden,
+            named=layout.named if layout else 1,
+            event_time=EVENT_TIME if timed else None,
+            timed_order=layout is None or layout.timed_order,
+        )
 
     # -- sinks behind DataFrame code -------------------------------------------------------------------------------
 
-    def _write_sink(
-        self, sink: SinkNode, batch: BatchContext, done: Execution, frames: dict[int, StreamFrame | None]
-    ) -> None:
+    def _write_sink(self, sink: SinkNode, batch: BatchContext, done: Execution, frames: Frames) -> None:
         frame = self._frame(sink.parent, batch, frames)
         if frame is None:
             return
@@ -314,22 +362,45 @@ class GraphExecutor:
             done.rows_by_source[frame.source] = sum(f.rows for f in files)
 
 
-def state_files(layout: JobLayout, path: list[CheckpointRow], uid: str) -> list[StateFile]:
-    """Changelog files of an operator along a path, oldest first."""
-    found = []
-    for row in path:
-        operator = row.operator(uid)
-        for file in operator.changelog if operator else []:
-            assert file.key_group_min is not None
-            assert file.key_group_max is not None
-            listed = ListedFile(join(layout.changelog(uid), file.path), file.rows)
-            found.append(StateFile(listed, file.key_group_min, file.key_group_max))
-    return found
+def _is_output(node: Node, operator: OperatorNode, tag: object) -> bool:
+    """Whether a node is the main output (no tag) or a side output of an operator."""
+    if isinstance(node, SideOutputNode):
+        return node.operator is operator and tag is not None and node.tag == tag
+    return node is operator and tag is None
 
 
-def _watermark(batch: BatchContext) -> int:
-    known = [w for w in batch.watermarks_ms.values() if w is not None]
-    return min(known) if known and len(known) == len(batch.watermarks_ms) else MIN_TIMESTAMP
+def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
+    """What an operator puts out: what it declares, or what comes in."""
+    if operator.output_type is not None:
+        return operator.output_type
+    first = next((one for one in inputs if one.place == 0), None)
+    if first is None:  # nothing came in, so nothing goes out
+        return OutputType.of(to_type(int, parameter="output_type"))
+    columns = to_type(
+        first.frame.rows.select(*[F.col(f"`{c}`") for c in first.frame.user_columns]).schema,
+        parameter="input",
+    )
+    assert isinstance(columns, StructType)
+    return OutputType(StructType(columns.names, columns.types), scalar=first.scalar)
+
+
+def _function(operator: OperatorNode, outputs: Sequence[OutputSpec]) -> Function:
+    function = operator.function
+    return function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function
+
+
+def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
+    refs: Mapping[str, OperatorStateRef] = (
+        {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+    )
+    ref = refs.get(uid)
+    return RestoredOperatorState(
+        ref=ref,
+        files=[] if ref is None else files_of(ref, batch.path),
+        restored=ref is not None and restored_since_last_run(batch.path, ref),
+        known=known or ref is not None,
+        completed=completed_since_last_run(batch.path, ref),
+    )
 
 
 def _sink_writer(

@@ -7,19 +7,30 @@ that rows which tie are equal and their order cannot matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, MapType, TimestampNTZType, TimestampType
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime.job import TransformNode
+from state_engine.runtime.graph import TransformNode
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
 
 HIDDEN = "_statelake_"
 """Prefix of all columns of ours."""
 EVENT_TIME = HIDDEN + "event_ms"
+SOURCE = HIDDEN + "source"
+"""Where streams of several sources were united: name of the row's source."""
+REFUSED = HIDDEN + "refused"
+"""Of a row that could not be parsed: source, file, row and text, a line each."""
+
+
+def order_name(position: int) -> str:
+    """Name of an order column on its way to a subtask."""
+    return f"{HIDDEN}o{position}"
 
 
 @dataclass(frozen=True)
@@ -30,19 +41,25 @@ class StreamFrame:
         rows: user columns and hidden columns.
         order_by: user columns that come first in the order.
         hidden_order: hidden columns that make it total.
+        named: how many columns of the order, user's and hidden together, were named by the user.
         event_time: user column, or hidden column in milliseconds, of the event time; None without.
-        source: name of the source that the rows come straight from; None after an operator.
-        labels: names of the source's files by place.
-        refused: rows that could not be parsed, see ``SourceFrame``.
+        source: name of the source that the rows come straight from; None after an operator or a union.
+        sources: names of all sources that rows come straight from.
+        labels: by source, names of its files by place.
+        refused: by source, rows that could not be parsed: the one column REFUSED.
+        timed_order: whether the order begins with the event time.
     """
 
     rows: DataFrame
     order_by: tuple[str, ...]
     hidden_order: tuple[str, ...]
+    named: int
     event_time: str | None
-    source: str | None
-    labels: tuple[str, ...] = ()
-    refused: DataFrame | None = field(default=None)
+    source: str | None = None
+    sources: tuple[str, ...] = ()
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    refused: tuple[tuple[str, DataFrame], ...] = ()
+    timed_order: bool = False
 
     @property
     def user_columns(self) -> list[str]:
@@ -58,9 +75,16 @@ class StreamFrame:
             )
         kept = all(c in rows.schema.names for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
-        return replace(self, rows=rows, order_by=order_by, hidden_order=self.hidden_order if kept else ())
+        named = len(order_by) if step.order_by is not None or not kept else self.named
+        timed = (
+            order_by[:1] == (self.event_time,) if step.order_by is not None or not kept else self.timed_order
+        )
+        hidden = self.hidden_order if kept else ()
+        return replace(
+            self, rows=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed
+        )
 
-    def require(self, columns: tuple[str, ...], *, what: str) -> None:
+    def require(self, columns: Sequence[str], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
         missing = [c for c in columns if c not in self.rows.schema.names]
         if missing:
@@ -73,7 +97,7 @@ class StreamFrame:
         named = [F.col(quoted(c)) for c in self.order_by]
         if self.hidden_order:
             return named + [F.col(c) for c in self.hidden_order]
-        if not named:  # sinks need no order: only keyed operators come here
+        if not named:  # sinks need no order: only operators come here
             raise ConfigurationError(
                 "a transform dropped the columns that give the rows their order. Name an order: "
                 "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
@@ -81,20 +105,109 @@ class StreamFrame:
         fields = [f for f in self.rows.schema.fields if not isinstance(f.dataType, MapType)]
         return [*named, F.xxhash64(*[F.col(quoted(f.name)) for f in fields])]
 
-    def event_time_column(self, operator: str) -> Column:
+    def order_types(self) -> list[DataType]:
+        """Types of the order columns."""
+        return [f.dataType for f in self.rows.select(*self.order_columns()).schema.fields]
+
+    def event_time_column(self, what: str) -> Column:
         """Event time in milliseconds; null where there is none."""
         if self.event_time is None:
             return F.lit(None).cast("bigint")
         if self.event_time == EVENT_TIME:
             return F.col(EVENT_TIME)
-        self.require((self.event_time,), what=f"event_time of operator '{operator}'")
+        self.require((self.event_time,), what=f"event_time of {what}")
         return _milliseconds(self.event_time, self.rows.schema[self.event_time].dataType)
 
 
 def from_source(rows: DataFrame, *, order_by: tuple[str, ...], event_time: str | None, source: str,
                 labels: tuple[str, ...], refused: DataFrame | None) -> StreamFrame:  # fmt: skip
     """The frame of a source's slice."""
-    return StreamFrame(rows, order_by, (FILE_COLUMN, ROW_COLUMN), event_time, source, labels, refused)
+    unparsable: tuple[tuple[str, DataFrame], ...] = ()
+    if refused is not None:
+        text, file, row = refused.schema.names
+        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), F.col(text))
+        unparsable = ((source, refused.select(lines.alias(REFUSED))),)
+    return StreamFrame(
+        rows=rows,
+        order_by=order_by,
+        hidden_order=(FILE_COLUMN, ROW_COLUMN),
+        named=len(order_by),
+        event_time=event_time,
+        source=source,
+        sources=(source,),
+        labels=((source, labels),),
+        refused=unparsable,
+        timed_order=bool(order_by) and order_by[0] == event_time,
+    )
+
+
+def united(frames: Sequence[StreamFrame]) -> StreamFrame:
+    """One frame of several with the same columns, merged by their order.
+
+    Raises:
+        ConfigurationError: the columns differ.
+    """
+    columns = frames[0].user_columns
+    for other in frames[1:]:
+        if sorted(other.user_columns) != sorted(columns):
+            raise ConfigurationError(
+                f"union: the streams have different columns: {columns} and {other.user_columns}; select the same ones"
+            )
+    orders = merged_orders(frames)
+    timed = any(f.event_time is not None for f in frames)
+    parts = []
+    for frame, order in zip(frames, orders, strict=True):
+        hidden = [c.alias(order_name(i)) for i, c in enumerate(order)]
+        if timed:
+            hidden.append(frame.event_time_column("union").alias(EVENT_TIME))
+        hidden.append(source_column(frame).alias(SOURCE))
+        parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
+    named = shared_names(frames)
+    return StreamFrame(
+        rows=reduce(DataFrame.union, parts),
+        order_by=(),
+        hidden_order=tuple(order_name(i) for i in range(len(orders[0]))),
+        named=named,
+        event_time=EVENT_TIME if timed else None,
+        sources=tuple(s for f in frames for s in f.sources),
+        labels=tuple(one for f in frames for one in f.labels),
+        refused=tuple(one for f in frames for one in f.refused),
+        timed_order=named > 0 and all(f.timed_order for f in frames),
+    )
+
+
+def merged_orders(frames: Sequence[StreamFrame]) -> list[list[Column]]:
+    """Columns that put the rows of several streams into one order, for each of them.
+
+    First what the users named, where all named as much; then the place of the stream; then what is left of each
+    stream's own order.
+    """
+    named, own = shared_names(frames), [f.order_columns() for f in frames]
+    types = [f.order_types() for f in frames]
+    orders = []
+    for at, columns in enumerate(own):
+        order = [*columns[:named], F.lit(at)]
+        for other, kinds in enumerate(types):
+            rest = columns[named:] if other == at else [F.lit(None).cast(kind) for kind in kinds[named:]]
+            order += rest
+        orders.append(order)
+    return orders
+
+
+def shared_names(frames: Sequence[StreamFrame]) -> int:
+    """How many order columns all streams were given by name, of the same types."""
+    fewest = min(f.named for f in frames)
+    if any(f.named != fewest for f in frames):
+        return 0
+    types = [f.order_types()[:fewest] for f in frames]
+    return fewest if all(t == types[0] for t in types) else 0
+
+
+def source_column(frame: StreamFrame) -> Column:
+    """Name of each row's source; null after an operator."""
+    if SOURCE in frame.rows.schema.names:
+        return F.col(SOURCE)
+    return F.lit(frame.source).cast("string")
 
 
 def quoted(column: str) -> str:

@@ -16,11 +16,13 @@ from state_engine.backends.delta.layout import (
     WRITE_ID,
     JobLayout,
     changelog_schema,
-    state_column,
 )
 from state_engine.backends.delta.locks import table_lock
 from state_engine.core.checkpoint import StateSchema
-from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.ddl import parse_ddl
+from state_engine.core.stored_form import added_fields, columns_text, grown
+from state_engine.core.type_parsing import from_spark_json
+from state_engine.core.type_text import type_from_text
 from state_engine.runtime.source_positions import SourcePositions
 
 
@@ -39,7 +41,7 @@ class JobTables:
         self.store = CheckpointStore(kernel, layout, root_id)
         self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
-        self._columns: dict[str, set[str]] = {}
+        self._columns: dict[str, pa.DataType] = {}
 
     def create(self) -> None:
         """Make the table of checkpoints, or check that it is this job's. Raises RootError."""
@@ -56,18 +58,24 @@ class JobTables:
         self._ensure(self.layout.dead_letters, DEAD_LETTERS_SCHEMA)
 
     def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
-        """Make an operator's changelog, or add the columns of states that are new."""
-        wanted = {s.name: parse_ddl(s.type).arrow for s in states}
+        """Make an operator's changelog, or add what new states and new fields of states need."""
+        wanted = {s.name: type_from_text(s.type).storage for s in states}
         uri = self.layout.changelog(uid)
-        self._ensure(uri, changelog_schema(parse_ddl(key_schema).arrow, wanted))
+        schema = changelog_schema(parse_ddl(key_schema).arrow, wanted)
+        self._ensure(uri, schema)
         if uid not in self._columns:
             facts = self._kernel.facts(uri)
             assert facts is not None
-            self._columns[uid] = {f["name"] for f in facts.schema["fields"]}
-        new = {state_column(n): k for n, k in wanted.items() if state_column(n) not in self._columns[uid]}
-        if new:
-            self._add_columns(uri, new)
-            self._columns[uid] |= set(new)
+            self._columns[uid] = pa.struct(
+                [(f["name"], from_spark_json(f["type"]).arrow) for f in facts.schema["fields"]]
+            )
+        needed = grown(self._columns[uid], pa.struct(list(schema)))
+        added = added_fields(self._columns[uid], needed)
+        if added:
+            # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
+            with table_lock(uri):
+                self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns_text(added)})")
+            self._columns[uid] = needed
 
     def _ensure(self, uri: str, schema: pa.Schema) -> None:
         if uri not in self._ready:
@@ -75,9 +83,3 @@ class JobTables:
                 uri, schema.append(WRITE_ID), partition_by=["write_id"], properties=TABLE_PROPERTIES
             )
             self._ready.add(uri)
-
-    def _add_columns(self, uri: str, new: dict[str, pa.DataType]) -> None:
-        # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
-        columns = ", ".join(f"`{name}` {ddl_text(kind)}" for name, kind in new.items())
-        with table_lock(uri):
-            self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns})")

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_engine.backends.files import join, open_location, write_csv, write_parquet
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
-from state_engine.runtime.frames import EVENT_TIME
-from state_engine.runtime.routing import RoutedLayout, order_name
 from state_engine.runtime.sinks.base import SinkTarget
 
 
@@ -46,16 +43,6 @@ def write_exchange_files(
         DataFile(path=written, bytes=0, rows=rows, subtask=subtask),
         DataFile(path=order_uri, bytes=size, rows=rows, subtask=subtask),
     ]
-
-
-def order_of(events: pa.Table, origins: list[int], routed: RoutedLayout) -> pa.Table:
-    """Order columns of outputs: those of the elements that they came from, then the number of the output."""
-    at = np.array(origins, np.int64)
-    starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
-    number = np.arange(len(at)) - np.repeat(starts, np.diff(np.r_[starts, len(at)]))
-    columns = [*routed.order, *([EVENT_TIME] if routed.event_time else [])]
-    taken = events.select(columns).take(pa.array(at))
-    return taken.append_column(order_name(len(routed.order)), pa.array(number))
 
 
 def order_fields(pairs: list[tuple[str, ...]], names: list[str]) -> list[pa.Field]:

@@ -10,8 +10,8 @@ import json
 import pyarrow as pa
 
 from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA
-from state_engine.core.keyed_operator import Refusal
-from state_engine.runtime.routing import REFUSED
+from state_engine.core.outputs import Refusal
+from state_engine.runtime.frames import REFUSED, SOURCE
 from state_engine.runtime.subtask_spec import SubtaskSpec
 
 _UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
@@ -37,15 +37,15 @@ class RefusedRows:
         told = self.explain(refusal, events)
         self._keep(told["key"], told["position"], refusal.error, refusal.traceback_text, told["row"])
 
-    def add_unparsable(self, table: pa.Table) -> int:
-        """Keep the rows that the source could not parse; their number."""
-        found = table[REFUSED].drop_null().to_pylist()
-        for packed in found:
-            position, text = packed.split("\n", 1)
-            file, row = position.split(",")
-            where = f"source '{self._spec.source}', {self._place(int(file), int(row))}"
+    def add_unparsable(self, table: pa.Table) -> dict[str, int]:
+        """Keep the rows that sources could not parse; their number by source."""
+        counts: dict[str, int] = {}
+        for packed in table[REFUSED].drop_null().to_pylist():
+            source, file, row, text = packed.split("\n", 3)
+            where = f"source '{source}', {self._place(source, int(file), int(row))}"
             self._keep(None, where, _UNPARSABLE, "", text)
-        return len(found)
+            counts[source] = counts.get(source, 0) + 1
+        return counts
 
     def table(self) -> pa.Table:
         """All of them as rows of the table of dead letters."""
@@ -54,11 +54,12 @@ class RefusedRows:
     def explain(self, refusal: Refusal, events: pa.Table) -> dict[str, str | None]:
         """What the driver needs for its error message."""
         index = refusal.index
+        position = refusal.place if index is None else self._position(events, index)
         return {
             "class": "UserFunctionError",
             "cause": refusal.error,
             "key": None if refusal.key is None else repr(refusal.key),
-            "position": None if index is None else self._position(events, index),
+            "position": position,
             "row": None if index is None else self._row_text(events, index),
             "traceback": refusal.traceback_text,
         }
@@ -80,19 +81,28 @@ class RefusedRows:
 
     def _position(self, events: pa.Table, index: int) -> str:
         """Where an element came from: source, file and row, or the place in the total order."""
-        spec = self._spec
-        order = [events[c][index].as_py() for c in spec.routed.order]
-        if spec.source is None:
+        spec, routed = self._spec, self._spec.routed
+        assert routed is not None
+        order = [events[c][index].as_py() for c in routed.order]
+        source = events[SOURCE][index].as_py() if routed.sources else spec.source
+        if source is None:
             return f"an earlier operator, order {tuple(str(o) for o in order)}"
-        if not spec.routed.positioned:
-            return f"source '{spec.source}', order {tuple(str(o) for o in order[:-1])}"
+        if not routed.positioned:
+            shown = order if routed.sources else order[:-1]
+            return f"source '{source}', order {tuple(str(o) for o in shown if o is not None)}"
         named = f", order {tuple(str(o) for o in order[:-2])}" if order[:-2] else ""
-        return f"source '{spec.source}', {self._place(order[-2], order[-1])}{named}"
+        return f"source '{source}', {self._place(source, order[-2], order[-1])}{named}"
 
-    def _place(self, file: int, row: int) -> str:
-        label = self._spec.labels[file] if file < len(self._spec.labels) else f"file {file}"
-        return f"{label}, row {row}"
+    def _place(self, source: str, file: int, row: int) -> str:
+        labels = self._spec.labels.get(source, ())
+        return f"{labels[file] if file < len(labels) else f'file {file}'}, row {row}"
 
     def _row_text(self, events: pa.Table, index: int) -> str:
-        row = {c: events[c][index].as_py() for c in self._spec.routed.payload}
+        assert self._spec.routed is not None
+        row: dict[str, object] = {}
+        for one in self._spec.routed.inputs:
+            for name, column in zip(one.names, one.columns, strict=True):
+                value = events[column][index].as_py()
+                if value is not None or len(self._spec.routed.inputs) == 1:
+                    row[name] = value
         return json.dumps(row, default=str)

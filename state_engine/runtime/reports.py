@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from state_engine.core.metrics import summed
 from state_engine.runtime.subtask_spec import SubtaskReport
 
 
@@ -18,6 +19,8 @@ class OperatorReport:
         changed_entries: rows written to the changelog.
         changelog_bytes: their size.
         group_rows: rows by key group, for skew.
+        next_timers_ms: time of the first timer that is left, by domain.
+        metrics: what the function's metrics say, summed over subtasks.
         subtasks: what each subtask reported.
     """
 
@@ -29,6 +32,8 @@ class OperatorReport:
     changed_entries: int
     changelog_bytes: int
     group_rows: dict[int, int]
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     subtasks: list[SubtaskReport] = field(repr=False, default_factory=list)
 
     @classmethod
@@ -44,8 +49,15 @@ class OperatorReport:
             changed_entries=sum(f.rows for f in files),
             changelog_bytes=sum(f.bytes for f in files),
             group_rows={g: n for s in subtasks for g, n in s.group_rows.items()},
+            next_timers_ms=_first([s.next_timers_ms for s in subtasks]),
+            metrics=summed([s.metrics for s in subtasks]),
             subtasks=subtasks,
         )
+
+
+def _first(found: list[dict[str, int]]) -> dict[str, int]:
+    """The smallest time of every domain."""
+    return {domain: min(f[domain] for f in found if domain in f) for f in found for domain in f}
 
 
 @dataclass(frozen=True)

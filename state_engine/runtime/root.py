@@ -26,7 +26,7 @@ def open_root(uri: str, *, create: bool) -> str | None:
     """The id of a root; made if asked for, else None where there is no root.
 
     Raises:
-        RootError: the root has a newer format, or is a directory of something else.
+        RootError: the root has another format, or is a directory of something else.
     """
     found = _read(uri)
     if found is None and create:
@@ -37,6 +37,11 @@ def open_root(uri: str, *, create: bool) -> str | None:
     if int(found["format"]) > FORMAT_VERSION:
         raise RootError(
             f"{uri} has format {found['format']}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
+        )
+    if int(found["format"]) < FORMAT_VERSION:
+        raise RootError(
+            f"{uri} has format {found['format']} of an unreleased version, this one reads {FORMAT_VERSION}: remove the "
+            "root, or take another one, and run the jobs anew"
         )
     return str(found["root_id"])
 

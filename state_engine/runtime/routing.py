@@ -1,24 +1,39 @@
-"""Routing: every row to the subtask that owns its key group, one task a subtask. Only events are shuffled.
+"""Routing: every row to its subtask, one task a subtask. Only events are shuffled.
 
-Adds the key hash (Catalyst's xxhash64 of the canonical key), shuffles by subtask, and sends one marker row to every
-subtask: a statically empty plan runs no task at all, and a subtask without events still has functions to open and
-snapshots to take. Plays the part of Flink's ``KeyGroupStreamPartitioner``.
+On keyed streams a row goes to the subtask that owns its key group, by Catalyst's xxhash64 of the canonical key; without
+a key it goes where its place in the order sends it, so that a replay sends it there again; a broadcast row goes to all.
+One marker row goes to every subtask: a statically empty plan runs no task at all, and a subtask without events still
+has functions to open and snapshots to take. Plays the part of Flink's ``KeyGroupStreamPartitioner``,
+``RebalancePartitioner`` and ``BroadcastPartitioner``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_parsing import to_type
-from state_engine.runtime.frames import EVENT_TIME, HIDDEN, StreamFrame, quoted
-from state_engine.runtime.job import OperatorNode
+from state_engine.runtime.frames import (
+    EVENT_TIME,
+    HIDDEN,
+    REFUSED,
+    SOURCE,
+    StreamFrame,
+    merged_orders,
+    order_name,
+    quoted,
+    shared_names,
+    source_column,
+)
+from state_engine.runtime.graph import OperatorNode, SelectedKey
 from state_engine.runtime.key_columns import (
     canonical_column,
     is_identity,
@@ -27,16 +42,13 @@ from state_engine.runtime.key_columns import (
     key_refusal_column,
     subtask_column,
 )
+from state_engine.runtime.selected_key import KEY_REFUSAL, with_selected_key
 
 HASH = HIDDEN + "hash"
+"""Hash of the key; 0 without one. Null in markers only."""
 SUBTASK = HIDDEN + "subtask"
-KEY_REFUSAL = HIDDEN + "key_refusal"
-REFUSED = HIDDEN + "refused"
-
-
-def order_name(position: int) -> str:
-    """Name of an order column on its way to a subtask."""
-    return f"{HIDDEN}o{position}"
+INPUT = HIDDEN + "input"
+"""Which input of an operator with two a row is of."""
 
 
 def key_name(position: int) -> str:
@@ -44,41 +56,93 @@ def key_name(position: int) -> str:
     return f"{HIDDEN}k{position}"
 
 
+def payload_name(stream: int, position: int) -> str:
+    """Name of a user's column of one of two inputs."""
+    return f"{HIDDEN}p{stream}_{position}"
+
+
+@dataclass(frozen=True)
+class RoutedInput:
+    """One input of an operator that has rows in this batch.
+
+    Attributes:
+        place: among the operator's inputs.
+        frame: its rows.
+        scalar: whether its elements are bare values.
+        keys: columns of the frame that make the key; set by the router.
+    """
+
+    place: int
+    frame: StreamFrame
+    scalar: bool
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """One input in a routed row.
+
+    Attributes:
+        columns: of the routed row that functions see, in order.
+        names: what functions see them as.
+        scalar: whether functions see the one column bare.
+        broadcast: whether every subtask has all rows.
+    """
+
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    scalar: bool
+    broadcast: bool = False
+
+
 @dataclass(frozen=True)
 class RoutedLayout:
     """Columns of a routed row, by name.
 
     Attributes:
-        payload: what functions see, in order.
+        inputs: one, or two.
         order: the total order.
+        named: how many columns of the order the user named.
+        timed_order: whether the order begins with the event time.
         positioned: whether the order ends with file and row of a source, and not with a hash of the row.
-        keys: canonical key columns.
-        key_schema: names and declared types of the key.
+        keys: canonical key columns; none without a key.
+        key_schema: names and declared types of the key; None without a key.
         event_time: whether there is an event-time column.
         key_refusals: whether a column tells rows whose key cannot be one.
         refused: whether a column holds rows that could not be parsed.
-        scalar: whether functions see the one payload column bare.
+        sources: whether a column tells each row's source.
     """
 
-    payload: tuple[str, ...]
+    inputs: tuple[InputLayout, ...]
     order: tuple[str, ...]
+    named: int
+    timed_order: bool
     positioned: bool
     keys: tuple[str, ...]
-    key_schema: KeySchema
+    key_schema: KeySchema | None
     event_time: bool
     key_refusals: bool
     refused: bool
-    scalar: bool
+    sources: bool
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The routing of one operator's input as expressions; the same for every batch with the same columns."""
+    """The routing of one operator's inputs as expressions; the same for every batch with the same columns."""
 
-    columns: list[Column]
-    subtask: Column
+    columns: list[list[Column]]
     layout: RoutedLayout
     markers: DataFrame
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Key columns of one input and their types."""
+
+    columns: list[tuple[Column, DataType]]
+    names: tuple[str, ...]
+    own: tuple[str, ...]
+    selected: bool
 
 
 class Router:
@@ -86,79 +150,150 @@ class Router:
 
     Args:
         spark: session.
-        parallelism, max_parallelism: of the operators.
+        max_parallelism: of the operators.
     """
 
-    def __init__(self, spark: SparkSession, *, parallelism: int, max_parallelism: int) -> None:
-        self._spark, self._parallelism, self._max_parallelism = spark, parallelism, max_parallelism
+    def __init__(self, spark: SparkSession, *, max_parallelism: int) -> None:
+        self._spark, self._max_parallelism = spark, max_parallelism
         # building expressions takes hundreds of round trips to the JVM, so they are kept between batches
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def route(
-        self, frame: StreamFrame, operator: OperatorNode, *, scalar: bool
+        self, inputs: Sequence[RoutedInput], operator: OperatorNode, *, parallelism: int
     ) -> tuple[DataFrame, RoutedLayout]:
         """The shuffled input of an operator, and what its columns are.
+
+        Args:
+            inputs: those that have rows in this batch.
 
         Raises:
             ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
             InvalidKeyError: a key column has a type that cannot be a key.
         """
-        stream = (frame.rows.schema.json(), frame.order_by, frame.hidden_order, frame.event_time)
-        key = (operator.uid, operator.key_columns, scalar, *stream, frame.refused is not None)
-        if key not in self._plans:
-            self._plans[key] = self._plan(frame, operator, scalar)
-        plan = self._plans[key]
-        rows = frame.rows.select(*plan.columns).union(plan.markers)
-        if frame.refused is not None:
-            rows = rows.unionByName(self._refused(frame.refused), allowMissingColumns=True)
-        return rows.repartitionById(self._parallelism, plan.subtask), plan.layout
+        inputs = [self._with_key(one, operator) for one in inputs]
+        frames = [one.frame for one in inputs]
+        known = [
+            (f.rows.schema.json(), f.order_by, f.hidden_order, f.named, f.event_time, f.source)
+            for f in frames
+        ]
+        refused = {source: rows for f in frames for source, rows in f.refused}
+        places = tuple((one.place, one.scalar, one.keys) for one in inputs)
+        at = (operator.uid, parallelism, places, tuple(known), bool(refused))
+        if at not in self._plans:
+            self._plans[at] = self._plan(inputs, operator, parallelism, bool(refused))
+        plan = self._plans[at]
+        parts = [f.rows.select(*columns) for f, columns in zip(frames, plan.columns, strict=True)]
+        rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        rows = rows.unionByName(plan.markers) if len(parts) > 1 else rows.union(plan.markers)
+        for unparsable in refused.values():
+            rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
+        return rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout
 
-    def _plan(self, frame: StreamFrame, operator: OperatorNode, scalar: bool) -> _Plan:
-        what = f"operator '{operator.uid}'"
-        frame.require(operator.key_columns, what=f"key_by of {what}")
-        frame.require(frame.order_by, what=f"order_by of the stream into {what}")
-        payload = frame.user_columns
-        _check_payload(frame, payload, what)
-        fields = {f.name: f.dataType for f in frame.rows.schema.fields}
-        keys = [(F.col(quoted(c)), fields[c]) for c in operator.key_columns]
-        order = frame.order_columns()
+    def markers(self, parallelism: int) -> DataFrame:
+        """The input of an operator whose streams have nothing new: one row a subtask."""
+        rows = self._spark.range(0, parallelism, 1, 1).select(F.col("id").cast("int").alias(SUBTASK))
+        return rows.repartitionById(parallelism, F.col(SUBTASK))
 
-        columns: list[Column] = [F.col(quoted(c)) for c in payload]
-        columns += [c.alias(order_name(i)) for i, c in enumerate(order)]
-        if frame.event_time is not None:
-            columns.append(frame.event_time_column(operator.uid).alias(EVENT_TIME))
-        key_columns = []
-        for i, (column, kind) in enumerate(keys):
-            if is_identity(kind):
-                key_columns.append(operator.key_columns[i])
+    def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
+        key = operator.inputs[one.place].key
+        if isinstance(key, SelectedKey):
+            frame, names = with_selected_key(one.frame, key, scalar=one.scalar)
+            return replace(one, frame=frame, keys=tuple(names))
+        return replace(one, keys=key or ())
+
+    def _plan(
+        self, inputs: Sequence[RoutedInput], operator: OperatorNode, parallelism: int, refused: bool
+    ) -> _Plan:
+        what, several = f"operator '{operator.uid}'", len(operator.inputs) > 1
+        frames = [one.frame for one in inputs]
+        for frame in frames:
+            frame.require(frame.order_by, what=f"order_by of the stream into {what}")
+            _check_payload(frame, frame.user_columns, what)
+        keys = [self._key(one, operator, what) for one in inputs]
+        keyed = [k for k in keys if k is not None]
+        orders = merged_orders(frames) if len(frames) > 1 else [frames[0].order_columns()]
+        timed = any(f.event_time is not None for f in frames)
+        key_refusals = any(_may_be_refused(k) for k in keyed)
+        sources = len(frames) > 1 or (frames[0].source is None and bool(frames[0].sources))
+
+        columns: list[list[Column]] = []
+        layouts = [InputLayout((), (), scalar=False, broadcast=i.broadcast) for i in operator.inputs]
+        key_columns: tuple[str, ...] = ()
+        for one, key, order in zip(inputs, keys, orders, strict=True):
+            frame, names = one.frame, one.frame.user_columns
+            payload = [payload_name(one.place, i) for i in range(len(names))] if several else names
+            made = [F.col(quoted(c)) for c in names]
+            if several:
+                made = [c.alias(n) for c, n in zip(made, payload, strict=True)]
+            made += [c.alias(order_name(i)) for i, c in enumerate(order)]
+            if timed:
+                made.append(frame.event_time_column(what).alias(EVENT_TIME))
+            if sources:
+                made.append(source_column(frame).alias(SOURCE))
+            if several:
+                made.append(F.lit(one.place).alias(INPUT))
+            if refused:
+                made.append(F.lit(None).cast("string").alias(REFUSED))
+            broadcast = operator.inputs[one.place].broadcast
+            if broadcast:
+                everywhere = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
+                made += [F.lit(0).cast("bigint").alias(HASH), everywhere.alias(SUBTASK)]
             else:
-                columns.append(canonical_column(column, kind).alias(key_name(i)))
-                key_columns.append(key_name(i))
-        key_refusals = any(isinstance(k, DoubleType | FloatType | StructType) for _, k in keys)
-        if key_refusals:
-            columns.append(key_refusal_column(keys).alias(KEY_REFUSAL))
-        if frame.refused is not None:
-            columns.append(F.lit(None).cast("string").alias(REFUSED))
-        key_hash = key_hash_column(keys)
-        group = key_group_column(key_hash, self._max_parallelism)
-        columns.append(key_hash.alias(HASH))
-        columns.append(subtask_column(group, self._max_parallelism, self._parallelism).alias(SUBTASK))
-        key_types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in keys)
+                routed, used = self._routing(key, order, parallelism, several=several, refusals=key_refusals)
+                made, key_columns = [*made, *routed], used or key_columns
+            columns.append(made)
+            layouts[one.place] = InputLayout(tuple(payload), tuple(names), one.scalar, broadcast)
+        parts = [f.rows.select(*c) for f, c in zip(frames, columns, strict=True)]
+        schema = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts).schema
         layout = RoutedLayout(
-            payload=tuple(payload),
-            order=tuple(order_name(i) for i in range(len(order))),
-            positioned=bool(frame.hidden_order),
-            keys=tuple(key_columns),
-            key_schema=KeySchema(operator.key_columns, key_types),
-            event_time=frame.event_time is not None,
+            inputs=tuple(layouts),
+            order=tuple(order_name(i) for i in range(len(orders[0]))),
+            named=shared_names(frames) if len(frames) > 1 else frames[0].named,
+            timed_order=all(f.timed_order for f in frames) and shared_names(frames) > 0,
+            positioned=len(frames) == 1 and frames[0].source is not None and bool(frames[0].hidden_order),
+            keys=key_columns,
+            key_schema=_key_schema(keyed, what) if keyed else None,
+            event_time=timed,
             key_refusals=key_refusals,
-            refused=frame.refused is not None,
-            scalar=scalar,
+            refused=refused,
+            sources=sources,
         )
-        markers = self._markers(frame.rows.select(*columns).schema)
-        return _Plan(columns, F.col(SUBTASK), layout, markers)
+        return _Plan(columns, layout, self._filled_markers(schema, parallelism))
 
-    def _markers(self, schema: StructType) -> DataFrame:
+    def _key(self, one: RoutedInput, operator: OperatorNode, what: str) -> _Key | None:
+        given = operator.inputs[one.place]
+        if given.key is None:
+            return None
+        one.frame.require(one.keys, what=f"key_by of {what}")
+        fields = {f.name: f.dataType for f in one.frame.rows.schema.fields}
+        columns = [(F.col(quoted(c)), fields[c]) for c in one.keys]
+        return _Key(columns, given.key_columns, one.keys, isinstance(given.key, SelectedKey))
+
+    def _routing(
+        self, key: _Key | None, order: list[Column], parallelism: int, *, several: bool, refusals: bool
+    ) -> tuple[list[Column], tuple[str, ...]]:
+        """Columns that send a row to its subtask, and the names of the key's."""
+        if key is None:
+            spread = F.pmod(F.xxhash64(*order), F.lit(parallelism)).cast("int")
+            return [F.lit(0).cast("bigint").alias(HASH), spread.alias(SUBTASK)], ()
+        made, names = [], []
+        for i, (column, kind) in enumerate(key.columns):
+            if is_identity(kind) and not several:
+                names.append(key.own[i])
+                if key.selected:  # not one of the payload's columns
+                    made.append(column)
+            else:
+                made.append(canonical_column(column, kind).alias(key_name(i)))
+                names.append(key_name(i))
+        if refusals:
+            why = key_refusal_column(key.columns)
+            made.append((F.coalesce(F.col(KEY_REFUSAL), why) if key.selected else why).alias(KEY_REFUSAL))
+        key_hash = key_hash_column(key.columns)
+        group = key_group_column(key_hash, self._max_parallelism)
+        subtask = subtask_column(group, self._max_parallelism, parallelism)
+        return [*made, key_hash.alias(HASH), subtask.alias(SUBTASK)], tuple(names)
+
+    def _filled_markers(self, schema: StructType, parallelism: int) -> DataFrame:
         """One row a subtask, null but for the number of the subtask."""
         filled = [
             F.col("id").cast("int").alias(SUBTASK)
@@ -166,16 +301,34 @@ class Router:
             else F.lit(None).cast(f.dataType).alias(f.name)
             for f in schema.fields
         ]
-        return self._spark.range(0, self._parallelism, 1, 1).select(*filled)
+        return self._spark.range(0, parallelism, 1, 1).select(*filled)
 
-    def _refused(self, refused: DataFrame) -> DataFrame:
-        """Rows that could not be parsed, spread over the subtasks, as text behind file and row."""
-        text, file, row = refused.schema.names
-        position = F.concat_ws(",", F.col(file), F.col(row))
-        spread = F.pmod(F.xxhash64(F.col(text)), F.lit(self._parallelism)).cast("int")
-        return refused.select(
-            spread.alias(SUBTASK), F.concat(position, F.lit("\n"), F.col(text)).alias(REFUSED)
-        )
+
+def _spread(refused: DataFrame, parallelism: int) -> DataFrame:
+    """Rows that could not be parsed, spread over the subtasks."""
+    spread = F.pmod(F.xxhash64(F.col(REFUSED)), F.lit(parallelism)).cast("int")
+    return refused.select(spread.alias(SUBTASK), F.col(REFUSED))
+
+
+def _key_schema(keys: Sequence[_Key], what: str) -> KeySchema:
+    """The schema of the stored key: the first input's, if those of the others agree."""
+    found = []
+    for key in keys:
+        types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in key.columns)
+        found.append(KeySchema(keys[0].names, types) if len(key.names) == len(keys[0].names) else None)
+    first = found[0]
+    assert first is not None
+    for key, other in zip(keys[1:], found[1:], strict=True):
+        if other is None or other.storage != first.storage:
+            raise ConfigurationError(
+                f"{what}: its two streams are keyed by {keys[0].names} and {key.names}, which are of different types, "
+                "so they cannot share state; cast one in a transform"
+            )
+    return first
+
+
+def _may_be_refused(key: _Key) -> bool:
+    return key.selected or any(isinstance(k, DoubleType | FloatType | StructType) for _, k in key.columns)
 
 
 def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
+from state_engine.backends.delta.operator_state_files import operator_of
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.runtime.sources.base import Element
@@ -35,7 +36,7 @@ class SourcePositions:
 
     def elements(self, path: Sequence[CheckpointRow], source: str) -> list[Element]:
         """The position of a source: elements appended along the path, oldest first."""
-        paths = [file.path for row in path for file in row.operator_state_files]
+        paths = [file.path for row in path for file in row.operator_state_files if operator_of(file) is None]
         unread = [p for p in paths if p not in self._read]
         if unread:
             with ThreadPoolExecutor(_READERS) as pool:

@@ -26,7 +26,8 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.state_table import APPEND, CLEAR, PUT
 from state_engine.core.ttl import TtlTime, TtlVisibility
-from state_engine.runtime.executor import state_files
+from state_engine.core.type_text import type_from_text
+from state_engine.runtime.state_files import state_files
 
 _ORDER = "_statelake_order"
 Alive = Callable[[Column], Column]
@@ -42,7 +43,7 @@ def read_state(
         MissingFilesError: a file is gone or was changed.
     """
     schema, key_schema = _find(path, uid, state)
-    key_type, column_type = parse_ddl(key_schema).arrow, parse_ddl(schema.type).arrow
+    key_type, column_type = parse_ddl(key_schema).arrow, type_from_text(schema.type).storage
     columns = changelog_schema(key_type, {state: column_type})
     structure = StructType.fromJson(spark_schema(columns))
     frames = []

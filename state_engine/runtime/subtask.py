@@ -1,9 +1,9 @@
 """One subtask of an operator in one micro-batch: what runs inside a Spark task.
 
 Receives its routed rows as Arrow, reads the touched keys' state from the files of the path, runs the function, and
-writes changes, outputs and dead letters as files that no reader sees yet. Only a report of these files goes back. A
-row or function that fails is reported, not raised: Spark would only run it again. Plays the part of Flink's
-``StreamTask``.
+writes changes, operator state, outputs and dead letters as files that no reader sees yet. Only a report of these files
+goes back. A row or function that fails is reported, not raised: Spark would only run it again. Plays the part of
+Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -11,33 +11,48 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.backends.delta.changelog import TouchedState, changelog_table
 from state_engine.backends.delta.layout import file_name, partition_path
+from state_engine.backends.delta.operator_state_files import read_subtask_state, write_subtask_state
 from state_engine.backends.files import join, write_parquet
-from state_engine.core.checkpoint import DataFile, StateSchema
-from state_engine.core.ddl import ddl_text
-from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.errors import StatelakeError, StateMigrationError
-from state_engine.core.functions import MIN_TIMESTAMP, TimerService
-from state_engine.core.key_groups import key_group_range
-from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperator, Outputs, Refusal
+from state_engine.backends.state_backend import KeyedStateBackend
+from state_engine.core.checkpoint import DataFile
+from state_engine.core.checkpointed import CheckpointListener
+from state_engine.core.errors import StatelakeError
+from state_engine.core.evolution import recorded_schema
 from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.row import rows_from_columns
+from state_engine.core.operator_snapshot import SubtaskSnapshot
+from state_engine.core.outputs import ElementRefused, Outputs, Refusal
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
-from state_engine.core.type_parsing import arrow_type
-from state_engine.runtime.frames import EVENT_TIME
-from state_engine.runtime.output_files import order_of, write_exchange_files, write_sink_file
+from state_engine.core.stream_operator import StreamOperator
+from state_engine.core.timer_service import MIN_TIMESTAMP, TimerService
+from state_engine.core.timers import TIMERS
+from state_engine.runtime.frames import EVENT_TIME, order_name
+from state_engine.runtime.output_files import write_exchange_files, write_sink_file
+from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
 from state_engine.runtime.routing import HASH, KEY_REFUSAL, SUBTASK
-from state_engine.runtime.subtask_spec import SubtaskReport, SubtaskSpec
+from state_engine.runtime.subtask_input import (
+    broadcast_rows,
+    broadcast_values,
+    count_sources,
+    in_total_order,
+    keys_of,
+    timestamps_of,
+    values_of,
+)
+from state_engine.runtime.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
+from state_engine.runtime.subtask_state import SubtaskKeyedState
+
+_ORDER_OF_NOTHING = (order_name(0), order_name(1))
+"""Order columns of an operator without input, whose timers may fire all the same."""
+_NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in (HASH, EVENT_TIME, *_ORDER_OF_NOTHING)})
 
 
 def subtask_runner(spec: SubtaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -68,6 +83,7 @@ class Subtask:
         self.report = SubtaskReport(subtask=index)
         self._refused = RefusedRows(spec, index)
         self._clock = time.perf_counter()
+        self._events = self._broadcast = _NO_ROWS
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
         """Do all of it; errors of rows and functions are in the report."""
@@ -76,208 +92,218 @@ class Subtask:
                 raise StatelakeError(
                     f"subtask {self.index} got no marker row: Spark planned the shuffle away"
                 )
-            self._run(self._events(table))
+            self._receive(table)
+            self._run()
         except ElementRefused as refused:
-            self.report.error = self._refused.explain(refused.refusal, self._table)
+            self.report.error = self._refused.explain(refused.refusal, self._rows_of(refused.refusal))
         except StatelakeError as error:
             self.report.error = {"class": type(error).__name__, "message": str(error)}
         return self.report
 
-    def _events(self, table: pa.Table) -> pa.Table:
-        """The rows with a key, in total order; checks that they belong here."""
+    # -- input -----------------------------------------------------------------------------------------------------
+
+    def _receive(self, table: pa.Table) -> None:
+        """Take the rows in total order; checks that they belong here."""
         routed = self.spec.routed
         if pc.any(pc.not_equal(table[SUBTASK], self.index)).as_py():
             raise StatelakeError(f"rows of another subtask reached subtask {self.index}")
+        if routed is None:
+            return
         if routed.refused:
-            self.report.rows_in += self._refused.add_unparsable(table)
-        events = table.filter(pc.is_valid(table[HASH])) if table[HASH].null_count else table
+            for source, rows in self._refused.add_unparsable(table).items():
+                self.report.rows_in += rows
+                self.report.rows_by_source[source] = self.report.rows_by_source.get(source, 0) + rows
+        rows = table.filter(pc.is_valid(table[HASH])) if table[HASH].null_count else table
         self._lap("receive")
-        events = _sorted(events, routed.order)
+        rows = in_total_order(rows, routed.order)
+        self._events, self._broadcast = broadcast_rows(rows, routed)
         self._lap("sort")
-        self.report.rows_in += events.num_rows
-        return self._without_bad_keys(events)
-
-    def _run(self, events: pa.Table) -> None:
-        spec, routed = self.spec, self.spec.routed
-        self._table = events
-        key_columns = [_whole(events[c]) for c in routed.keys]
-        hashes = events[HASH].to_numpy()
-        keys = routed.key_schema.decode(key_columns)
-        index_of = dict(zip(keys, range(len(keys)), strict=True))
-        touched = hashes[np.fromiter(index_of.values(), np.int64, len(index_of))]
-        self._check_groups(hashes)
-        self.report.keys = len(index_of)
-        values = self._values(events)
-        timestamps = self._timestamps(events)
-        self._lap("decode")
-
-        context = KeyContext(
-            clock_ms=spec.clock_ms,
-            watermark_ms=None if spec.watermark_ms == MIN_TIMESTAMP else spec.watermark_ms,
-            has_event_time=routed.event_time,
-        )
-        store = KeyedStateStore(spec.uid, context, self._loader(touched, index_of))
-        info = TaskInfo(
-            spec.uid, self.index, spec.parallelism, spec.max_parallelism, self.attempt, spec.parameters
-        )
-        operator = KeyedProcessOperator(
-            spec.function,
-            info=info,
-            store=store,
-            context=context,
-            timers=TimerService(spec.clock_ms, spec.watermark_ms),
-            output_type=spec.output_type.types[0] if spec.scalar else spec.output_type,
-            dead_letters=spec.dead_letters,
-        )
-        out = Outputs()
-        operator.open()
-        self._lap("open")
-        try:
-            operator.process(keys, values, timestamps, out)
-        finally:
-            operator.close()
-        self._lap("process")
-        self._write_changes(store, index_of, key_columns, hashes)
-        self._lap("changelog")
-        self._write_outputs(out, events)
-        for refusal in out.refused:
-            self._refused.add(refusal, events)
-        self._write_dead_letters()
-        self._lap("write")
-
-    # -- input -----------------------------------------------------------------------------------------------------
-
-    def _values(self, events: pa.Table) -> list[Any]:
-        payload = self.spec.routed.payload
-        columns = [arrow_type(events.schema.field(c).type).from_arrow(_whole(events[c])) for c in payload]
-        return columns[0] if self.spec.routed.scalar else rows_from_columns(payload, columns)
-
-    def _timestamps(self, events: pa.Table) -> Iterable[int | None]:
-        if not self.spec.routed.event_time:
-            return repeat(None, events.num_rows)
-        column = events[EVENT_TIME]
-        self.report.max_event_ms = pc.max(column).as_py()
-        found: list[int | None] = column.to_pylist()
-        return found
-
-    def _check_groups(self, hashes: np.ndarray[Any, Any]) -> None:
-        """Every key in its own key group, every key group on its own subtask."""
-        spec = self.spec
-        own = key_group_range(spec.max_parallelism, spec.parallelism, self.index)
-        groups = np.mod(hashes, spec.max_parallelism)
-        if len(groups) and (groups.min() < own.start or groups.max() > own.end):
-            raise StatelakeError(f"operator '{spec.uid}': subtask {self.index} got keys of another key group")
-        present, counts = np.unique(groups, return_counts=True)
-        self.report.group_rows = dict(zip(present.tolist(), counts.tolist(), strict=True))
+        self.report.rows_in += self._events.num_rows
+        count_sources(self._events, self.spec, self.report)
+        if not self.index:  # all subtasks have the same
+            self.report.rows_in += self._broadcast.num_rows
+            count_sources(self._broadcast, self.spec, self.report)
+        if routed.keys:
+            self._events = self._without_bad_keys(self._events)
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
-        routed = self.spec.routed
+        routed, spec = self.spec.routed, self.spec
+        assert routed is not None
+        assert spec.key_schema is not None
         if routed.key_refusals:
             why = events[KEY_REFUSAL]
         elif len(routed.keys) == 1 and events[routed.keys[0]].null_count:
-            text = f"the key '{routed.key_schema.names[0]}' is null"
+            text = f"the key '{spec.key_schema.names[0]}' is null"
             why = pc.if_else(pc.is_null(events[routed.keys[0]]), text, pa.scalar(None, pa.string()))
         else:
             return events
         bad = pc.is_valid(why)
-        self._table = events
         for index in np.flatnonzero(bad.to_numpy(zero_copy_only=False)).tolist():
             refusal = Refusal(index, None, f"InvalidKeyError: {why[index].as_py()}", "")
-            if not self.spec.dead_letters:
+            if not spec.dead_letters:
                 raise ElementRefused(refusal)
             self._refused.add(refusal, events)
         return events.filter(pc.invert(bad)).combine_chunks()
 
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        spec, clocks = self.spec, self.spec.clocks
+        context = KeyContext(
+            clock_ms=clocks.clock_ms,
+            watermark_ms=None if clocks.watermark_ms == MIN_TIMESTAMP else clocks.watermark_ms,
+            has_event_time=spec.routed is not None and spec.routed.event_time,
+        )
+        if not spec.keyed:
+            self._run_function(None, None, context)
+            return
+        keyed = SubtaskKeyedState(spec, self.index, keys_of(self._events, spec, self.report))
+        keyed.with_due_timers()
+        with spec.backend.create_keyed_backend(
+            spec.uid, key_groups=keyed.key_groups, context=context, load=keyed.load
+        ) as backend:
+            self._run_function(keyed, backend, context)
+
+    def _run_function(
+        self, keyed: SubtaskKeyedState | None, backend: KeyedStateBackend | None, context: KeyContext
+    ) -> None:
+        spec, clocks = self.spec, self.spec.clocks
+        values, timestamps = values_of(self._events, spec.routed), timestamps_of(self._events, spec.routed)
+        self._lap("decode")
+        operator = self._operator(None if backend is None else backend.store, context)
+        out = Outputs()
+        operator.open()
+        self._tell_completed(operator)
+        self._lap("open")
+        try:
+            if spec.routed is not None and self._broadcast.num_rows:
+                times = timestamps_of(self._broadcast, spec.routed)
+                operator.process_broadcast(broadcast_values(self._broadcast, spec.routed), times, out)
+            keys = None if keyed is None else keyed.keys.of_rows
+            operator.process(keys, values, timestamps, out)
+            operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
+            snapshot = operator.snapshot()
+        finally:
+            operator.close()
+        self.report.metrics = operator.metrics()
+        self._lap("process")
+        if keyed is not None and backend is not None:
+            self._write_keyed_state(keyed, backend)
+        self._write_operator_state(snapshot)
+        self._lap("changelog")
+        for output in spec.outputs:
+            self._write_output(output, out)
+        for refusal in out.refused:
+            self._refused.add(refusal, self._rows_of(refusal))
+        self._write_dead_letters()
+        self._lap("write")
+
+    def _operator(self, store: KeyedStateStore | None, context: KeyContext) -> StreamOperator:
+        spec, clocks, held = self.spec, self.spec.clocks, self.spec.operator_state
+        restored = read_subtask_state(
+            held.ref,
+            held.files,
+            uri=spec.layout.operator_state,
+            subtask=self.index,
+            parallelism=spec.parallelism,
+            max_parallelism=spec.max_parallelism,
+            restored=held.restored,
+        )
+        if restored is None and held.known:
+            restored = (
+                SubtaskSnapshot()
+            )  # there is keyed state, or none of its own: it continues all the same
+        return StreamOperator(
+            spec.function,
+            info=TaskInfo(
+                spec.uid, self.index, spec.parallelism, spec.max_parallelism, self.attempt, spec.parameters
+            ),
+            store=store,
+            context=context,
+            timers=TimerService(clocks.clock_ms, clocks.watermark_ms),
+            output_type=spec.outputs[0].kind.element,
+            dead_letters=spec.dead_letters,
+            side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
+            out_of_orderness_ms=clocks.out_of_orderness_ms,
+            restored=restored,
+            restored_checkpoint_id=spec.parent_id if restored is not None else None,
+            checkpoint_id=spec.checkpoint_id,
+        )
+
+    def _tell_completed(self, operator: StreamOperator) -> None:
+        """Tell a listener which checkpoints were completed since its operator ran last, and that run's."""
+        if isinstance(operator.function, CheckpointListener):
+            for checkpoint_id in self.spec.operator_state.completed:
+                operator.function.notify_checkpoint_complete(checkpoint_id)
+
+    def _rows_of(self, refusal: Refusal) -> pa.Table:
+        return self._broadcast if refusal.broadcast else self._events
+
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _loader(
-        self, touched: np.ndarray[Any, Any], index_of: dict[Any, int]
-    ) -> Callable[[StateDescriptor], Any]:
-        spec = self.spec
-        own = key_group_range(spec.max_parallelism, spec.parallelism, self.index)
-        files = [
-            f.listed for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
-        ]
-        found: list[TouchedState] = []
-
-        def load(descriptor: StateDescriptor) -> dict[Any, Any]:
-            recorded = spec.recorded_states.get(descriptor.name)
-            now = state_schema(descriptor)
-            if recorded is not None and (recorded.kind, recorded.type) != (now.kind, now.type):
-                raise StateMigrationError(
-                    f"operator '{spec.uid}': state '{descriptor.name}' is stored as {recorded.kind} of "
-                    f"{recorded.type}, the function declares {now.kind} of {now.type}. Restore the old declaration, "
-                    "or give the new state another name"
-                )
-            if recorded is None:
-                return {}
-            if not found:
-                found.append(TouchedState(files, touched, spec.routed.key_schema, index_of.__contains__))
-            return found[0].load(descriptor)
-
-        return load
-
-    def _write_changes(
-        self,
-        store: KeyedStateStore,
-        index_of: dict[Any, int],
-        key_columns: list[pa.Array],
-        hashes: np.ndarray[Any, Any],
-    ) -> None:
-        spec, key_type = self.spec, self.spec.routed.key_schema.storage
-        self.report.states = [state_schema(t.descriptor) for t in store.tables.values()]
-        table = changelog_table(
-            list(store.changes()),
-            key_type=key_type,
-            index_of=index_of,
-            keys=pa.StructArray.from_arrays(
-                [c.cast(f.type) for c, f in zip(key_columns, key_type, strict=True)], fields=list(key_type)
-            ),
-            hashes=hashes,
-            max_parallelism=spec.max_parallelism,
-        )
-        if table is None:
+    def _write_keyed_state(self, keyed: SubtaskKeyedState, backend: KeyedStateBackend) -> None:
+        if self.spec.key_schema is None:  # no row with a key ever came, so there is no entry either
             return
-        path = partition_path(spec.write_id, self._file_name())
-        size = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
-        groups, file_hashes = table["key_group"].to_numpy(), table["key_hash"].to_numpy()
-        self.report.changelog = [
-            DataFile(
-                path=path,
-                bytes=size,
-                rows=table.num_rows,
-                subtask=self.index,
-                key_group_min=int(groups[0]),
-                key_group_max=int(groups[-1]),
-                key_hash_min=int(file_hashes.min()),
-                key_hash_max=int(file_hashes.max()),
-            )
-        ]
+        tables = backend.store.tables
+        self.report.states = [recorded_schema(t.descriptor) for t in tables.values()]
+        changes = backend.snapshot(self.spec.checkpoint_id).result()
+        self.report.changelog = keyed.write(
+            changes, name=self._file_name(), subtask=self.index, key_type=self.spec.key_schema.storage
+        )
+        self.report.next_timers_ms = keyed.next_timers_ms(tables.get(TIMERS))
+
+    def _write_operator_state(self, snapshot: Any) -> None:
+        spec = self.spec
+        file, self.report.operator_state = write_subtask_state(
+            snapshot,
+            uri=spec.layout.operator_state,
+            operator=spec.uid,
+            write_id=spec.write_id,
+            subtask=self.index,
+            attempt=self.attempt_id,
+            parent=spec.operator_state.ref,
+        )
+        self.report.operator_state_files = [] if file is None else [file]
 
     # -- output ----------------------------------------------------------------------------------------------------
 
-    def _write_outputs(self, out: Outputs, events: pa.Table) -> None:
-        spec = self.spec
-        self.report.rows_out = len(out.values)
-        if not out.values or not (spec.sinks or spec.exchange):
+    def _write_output(self, output: OutputSpec, out: Outputs) -> None:
+        part: Any = out if output.tag is None else out.side.get(output.name)
+        if output.tag is None:
+            self.report.rows_out = len(out.values)
+        if part is None or not part.values or not (output.sinks or output.exchange):
             return
-        values = [(v,) for v in out.values] if spec.scalar else out.values
-        array = spec.output_type.to_arrow(values, storage=False)
-        table = pa.Table.from_arrays(array.flatten(), schema=pa.schema(list(spec.output_type.arrow)))
-        for sink in spec.sinks:
+        spec, kind = self.spec, output.kind
+        values = [(v,) for v in part.values] if kind.scalar else part.values
+        array = kind.columns.to_arrow(values, storage=False)
+        table = pa.Table.from_arrays(array.flatten(), schema=pa.schema(list(kind.columns.arrow)))
+        for sink in output.sinks:
             self.report.sinks[sink.name] = [
                 write_sink_file(table, sink, self._file_name(sink.format), self.index)
             ]
-        if not spec.exchange:
+        if not output.exchange:
             return
-        shared = next((s for s in spec.sinks if s.format == "parquet"), None)
-        self.report.exchange = write_exchange_files(
+        shared = next((s for s in output.sinks if s.format == "parquet"), None)
+        self.report.exchange[output.name] = write_exchange_files(
             table,
-            order_of(events, out.origins, spec.routed),
+            self._order_of(part.origins),
             directory=join(spec.layout.exchange, spec.write_id),
-            name=f"{spec.uid}-{self._file_name()}",
+            name="-".join(filter(None, (spec.uid, output.name, self._file_name()))),
             subtask=self.index,
             written=join(shared.uri, self.report.sinks[shared.name][0].path) if shared else None,
+        )
+
+    def _order_of(self, origins: list[Any]) -> pa.Table:
+        spec, routed = self.spec, self.spec.routed
+        return order_of(
+            origins,
+            self._events,
+            self._broadcast,
+            order=_ORDER_OF_NOTHING if routed is None else routed.order,
+            event_time=routed is None or routed.event_time,
+            timed_order=routed is None or routed.timed_order,
+            out_of_orderness_ms=spec.clocks.out_of_orderness_ms or 0,
+            operator=spec.uid,
         )
 
     def _write_dead_letters(self) -> None:
@@ -296,29 +322,3 @@ class Subtask:
         now = time.perf_counter()
         self.report.seconds[name] = self.report.seconds.get(name, 0.0) + round(now - self._clock, 4)
         self._clock = now
-
-
-def state_schema(descriptor: StateDescriptor) -> StateSchema:
-    """How a state is recorded in checkpoints."""
-    ttl = descriptor.ttl.to_json() if descriptor.ttl else ""
-    return StateSchema(descriptor.name, descriptor.kind, ddl_text(descriptor.column_type), ttl)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _sorted(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
-    """Rows in total order, as one chunk; left alone where they are in order already."""
-    columns = [events[c] for c in order]
-    if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
-        arrays = [c.to_numpy() for c in columns]
-        later, tie = np.zeros(max(len(events) - 1, 0), bool), np.ones(max(len(events) - 1, 0), bool)
-        for array in arrays:
-            later |= tie & (array[1:] > array[:-1])
-            tie &= array[1:] == array[:-1]
-        if bool((later | tie).all()):
-            return events.combine_chunks()
-        return events.take(pa.array(np.lexsort(arrays[::-1]))).combine_chunks()
-    keys = [(c, "ascending", "at_start") for c in order]
-    return events.take(pc.sort_indices(events, sort_keys=keys)).combine_chunks()

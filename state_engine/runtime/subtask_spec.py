@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.checkpoint import DataFile, StateSchema
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.types import StructType
+from state_engine.backends.heap_backend import HashMapStateBackend
+from state_engine.backends.state_backend import StateBackend
+from state_engine.core.checkpoint import DataFile, OperatorStateRef, OperatorStateSchema, StateSchema
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.operator_state_ref import schemas_from_json
+from state_engine.core.output_tag import OutputTag
+from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.routing import RoutedLayout
 from state_engine.runtime.sinks.base import SinkTarget
 
@@ -29,6 +34,66 @@ class StateFile:
 
 
 @dataclass(frozen=True)
+class OutputSpec:
+    """One output of an operator: the main one, or a side output.
+
+    Attributes:
+        tag: of a side output; None for the main one.
+        kind: type of the outputs.
+        sinks: sinks that take it as it is.
+        exchange: whether a chained step reads it.
+    """
+
+    tag: OutputTag | None
+    kind: OutputType
+    sinks: list[SinkTarget]
+    exchange: bool
+
+    @property
+    def name(self) -> str:
+        """Id of the tag; empty for the main output."""
+        return "" if self.tag is None else self.tag.tag_id
+
+
+@dataclass(frozen=True)
+class BatchClocks:
+    """Time in one micro-batch, as an operator sees it; milliseconds.
+
+    Attributes:
+        clock_ms: processing time.
+        watermark_ms: at the start.
+        end_watermark_ms: at the end.
+        out_of_orderness_ms: how far the watermark stays behind an element; None where elements do not move it.
+        drain: whether the input has ended for good.
+    """
+
+    clock_ms: int
+    watermark_ms: int
+    end_watermark_ms: int
+    out_of_orderness_ms: int | None = None
+    drain: bool = False
+
+
+@dataclass(frozen=True)
+class RestoredOperatorState:
+    """What the parent checkpoint holds of an operator's own state.
+
+    Attributes:
+        ref: where it lies; None where no checkpoint knows any.
+        files: that hold it.
+        restored: whether a restore lies between the operator's last run and now.
+        known: whether the parent checkpoint knows the operator at all.
+        completed: ids of the checkpoints that listeners are told now.
+    """
+
+    ref: OperatorStateRef | None
+    files: list[DataFile]
+    restored: bool = False
+    known: bool = False
+    completed: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class SubtaskSpec:
     """Everything that the subtasks of one operator need; the same object for all of them.
 
@@ -37,18 +102,20 @@ class SubtaskSpec:
         write_id: names the attempt.
         uid, parallelism, max_parallelism: of the operator.
         function: the user's; every subtask gets its own copy by pickling.
-        routed: columns of the input.
-        output_type: columns of the output.
-        scalar: whether outputs are bare values of the one column.
+        routed: columns of the input; None where no stream has anything new.
+        keyed: whether the operator is on a keyed stream.
+        key_schema: of the key; None without one, and where none is known yet.
+        outputs: the main output and the side outputs that somebody reads.
         state_files: changelog files of the path, oldest first.
         recorded_states: states as of the parent, by name.
-        sinks: sinks that take the output as it is.
-        exchange: whether a chained step reads the output.
+        operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.
-        clock_ms, watermark_ms: of the batch.
-        labels: names of the source's files by place.
-        source: name of the source that the rows come straight from.
+        clocks: time in this batch.
+        checkpoint_id, parent_id: that this batch makes, and that it continues.
+        labels: by source, names of its files by place.
+        source: name of the source that the rows come straight from; None for several, or after an operator.
         parameters: of the job.
+        backend: where subtasks keep their working state.
     """
 
     layout: JobLayout
@@ -56,38 +123,51 @@ class SubtaskSpec:
     uid: str
     parallelism: int
     max_parallelism: int
-    function: KeyedProcessFunction
-    routed: RoutedLayout
-    output_type: StructType
-    scalar: bool
+    function: Any
+    routed: RoutedLayout | None
+    keyed: bool
+    key_schema: KeySchema | None
+    outputs: list[OutputSpec]
     state_files: list[StateFile]
     recorded_states: dict[str, StateSchema]
-    sinks: list[SinkTarget]
-    exchange: bool
+    operator_state: RestoredOperatorState
     dead_letters: bool
-    clock_ms: int
-    watermark_ms: int
-    labels: tuple[str, ...] = ()
+    clocks: BatchClocks
+    checkpoint_id: int
+    parent_id: int | None
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     source: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
+    backend: StateBackend = field(default_factory=HashMapStateBackend)
 
 
 @dataclass
 class SubtaskReport:
-    """What a subtask did. ``error`` is set where it gave up; its files are orphans then."""
+    """What a subtask did. ``error`` is set where it gave up; its files are orphans then.
+
+    Attributes:
+        rows_by_source, max_event_ms: of the rows that come straight from sources, by source.
+        exchange: pairs of output and order file, by output.
+        next_timers_ms: time of the first timer left, by domain.
+    """
 
     subtask: int
     rows_in: int = 0
     rows_out: int = 0
     rows_refused: int = 0
     keys: int = 0
+    rows_by_source: dict[str, int] = field(default_factory=dict)
+    max_event_ms: dict[str, int] = field(default_factory=dict)
     changelog: list[DataFile] = field(default_factory=list)
     sinks: dict[str, list[DataFile]] = field(default_factory=dict)
-    exchange: list[DataFile] = field(default_factory=list)
+    exchange: dict[str, list[DataFile]] = field(default_factory=dict)
     dead_letters: list[DataFile] = field(default_factory=list)
     states: list[StateSchema] = field(default_factory=list)
+    operator_state: list[OperatorStateSchema] = field(default_factory=list)
+    operator_state_files: list[DataFile] = field(default_factory=list)
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     group_rows: dict[int, int] = field(default_factory=dict)
-    max_event_ms: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     error: dict[str, str | None] | None = None
 
@@ -100,9 +180,11 @@ class SubtaskReport:
         """Back from text."""
         raw = json.loads(text)
         files = lambda found: [DataFile(**f) for f in found]  # noqa: E731
-        for name in ("changelog", "exchange", "dead_letters"):
+        for name in ("changelog", "dead_letters", "operator_state_files"):
             raw[name] = files(raw[name])
-        raw["sinks"] = {name: files(found) for name, found in raw["sinks"].items()}
+        for name in ("sinks", "exchange"):
+            raw[name] = {at: files(found) for at, found in raw[name].items()}
         raw["states"] = [StateSchema(**s) for s in raw["states"]]
+        raw["operator_state"] = schemas_from_json(raw["operator_state"])
         raw["group_rows"] = {int(k): v for k, v in raw["group_rows"].items()}
         return cls(**raw)

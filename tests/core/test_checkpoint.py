@@ -73,7 +73,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string>>, "
             f"`changelog`: {file}, "
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
-            "`checkpoint_id`: bigint>>, `changed_entries`: bigint>>"
+            "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
+            "`next_timers_ms`: map<string, bigint>>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "

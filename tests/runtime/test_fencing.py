@@ -20,7 +20,7 @@ from state_engine.core.errors import (
     SinkIdentityError,
     StaleParentError,
 )
-from state_engine.runtime.coordinator import Attempt, CheckpointCoordinator
+from state_engine.runtime.coordinator import Attempt, CheckpointCoordinator, RunOptions
 from tests.runtime.small_job import CLOCK_MS, Results, build, results, write_feed
 
 
@@ -66,7 +66,7 @@ def site(tmp_path: Path, spark: SparkSession, expected: tuple[Path, Results]) ->
 
 
 def coordinator_of(engine: StateEngine, job: StatefulJob) -> CheckpointCoordinator:
-    return engine._coordinator(job, CLOCK_MS, {}, "test")
+    return engine._coordinator(job, RunOptions(lambda: CLOCK_MS, {}, "test"))
 
 
 def prepared(coordinator: CheckpointCoordinator) -> Attempt:

@@ -37,7 +37,10 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another key column": ({"key_by": ("v",)}, "its state is stored by key"),
     "one more key column": ({"key_by": ("k", "v")}, "its state is stored by key"),
-    "another type of state": ({"function": Sum(kind=float)}, "state 'total' is stored as value of bigint"),
+    "another type of state": (
+        {"function": Sum(kind=float)},
+        "state 'total' is stored as bigint, the function declares double",
+    ),
     "another max parallelism": (
         {"max_parallelism": 64},
         "has 128 key groups, the job declares max_parallelism=64",

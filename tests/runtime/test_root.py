@@ -39,6 +39,12 @@ def mark(directory: Path, text: str) -> str:
     return normal_uri(directory)
 
 
+def test_an_older_format_is_refused(tmp_path: Path) -> None:
+    uri = mark(tmp_path, json.dumps({"root_id": "x", "format": str(FORMAT_VERSION - 1)}))
+    with pytest.raises(RootError, match="of an unreleased version"):
+        open_root(uri, create=False)
+
+
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     uri = mark(tmp_path, json.dumps({"root_id": "x", "format": str(FORMAT_VERSION + 1)}))
     for create in (True, False):

@@ -35,42 +35,80 @@ class ListedFile:
     rows: int
 
 
-class TouchedState:
-    """What the files of a path hold for the keys that a micro-batch touches.
+Hashes = np.ndarray[Any, Any]
+Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+"""Gives a stored column the form that a descriptor's type takes."""
+
+
+class StoredState:
+    """What the files of a path hold for some keys.
 
     Args:
         files: changelog files of the path that overlap this subtask's key groups, in path order.
-        touched: hashes of the touched keys, as int64.
+        wanted: which rows are wanted, by their hashes.
         key_schema: how stored keys come back.
+    """
+
+    def __init__(
+        self, files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], key_schema: KeySchema
+    ) -> None:
+        self._key_schema = key_schema
+        self._parts = [part for f in files if (part := _Part.open(f, wanted)) is not None]
+
+    def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
+        """The rows of one state in path order; None where there are none."""
+        found = [rows for part in self._parts if (rows := part.rows(descriptor, read)) is not None]
+        if not found:
+            return None
+        table = pa.concat_tables(found).combine_chunks()
+        return _latest(table) if descriptor.shape == "value" else table
+
+    def fold(self, descriptor: StateDescriptor, table: pa.Table) -> dict[Any, Any]:
+        """Entries of one state by key, as of the end of the path."""
+        entries: dict[Any, Any] = {}
+        keys = self._key_schema.decode_struct(_one(table["key"]))
+        _FOLDS[descriptor.shape](entries, descriptor, keys, table)
+        return entries
+
+
+class TouchedState(StoredState):
+    """What the files of a path hold for the keys that a micro-batch touches.
+
+    Args:
+        files, key_schema: see ``StoredState``.
+        touched: hashes of the touched keys, as int64.
         is_touched: whether a whole key is touched: the hash only narrows.
     """
 
     def __init__(
         self,
         files: Sequence[ListedFile],
-        touched: np.ndarray[Any, Any],
+        touched: Hashes,
         key_schema: KeySchema,
         is_touched: Callable[[Any], bool],
     ) -> None:
-        self._touched, self._key_schema, self._is_touched = np.sort(touched), key_schema, is_touched
-        self._parts = [part for f in files if (part := _Part.open(f, self._touched)) is not None]
+        ordered = np.sort(touched)
 
-    def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
+        def wanted(hashes: Hashes) -> Hashes:
+            if not len(ordered):
+                return np.zeros(len(hashes), bool)
+            at_or_after = np.searchsorted(ordered, hashes)
+            at_or_after[at_or_after == len(ordered)] = 0
+            found: Hashes = ordered[at_or_after] == hashes
+            return found
+
+        super().__init__(files, wanted, key_schema)
+        self._is_touched = is_touched
+
+    def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path."""
-        found = [rows for part in self._parts if (rows := part.rows(descriptor)) is not None]
-        entries: dict[Any, Any] = {}
-        if found:
-            table = pa.concat_tables(found).combine_chunks()
-            if descriptor.shape == "value":
-                table = _latest(table)
-            keys = self._key_schema.decode_struct(_one(table["key"]))
-            _FOLDS[descriptor.shape](entries, descriptor, keys, table)
-        is_touched = self._is_touched
+        table, is_touched = self.table(descriptor, read), self._is_touched
+        entries = {} if table is None else self.fold(descriptor, table)
         return {k: v for k, v in entries.items() if is_touched(k)}
 
 
 class _Part:
-    """The rows of one file whose hash is touched."""
+    """The rows of one file that are wanted."""
 
     def __init__(self, file: pq.ParquetFile, mask: pa.Array) -> None:
         self._file, self._mask = file, mask
@@ -78,7 +116,7 @@ class _Part:
         self._shared = file.read(columns=["key_hash", "key", "state", "op"], use_threads=False).filter(mask)
 
     @classmethod
-    def open(cls, listed: ListedFile, touched: np.ndarray[Any, Any]) -> _Part | None:
+    def open(cls, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> _Part | None:
         at = open_location(listed.uri)
         try:
             file = pq.ParquetFile(at.path, filesystem=at.fs)
@@ -92,21 +130,16 @@ class _Part:
                 f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
                 "it was changed by something else. Restore an older checkpoint or a savepoint"
             )
-        hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
-        if not len(touched) or not len(hashes):
-            return None
-        at_or_after = np.searchsorted(touched, hashes)
-        at_or_after[at_or_after == len(touched)] = 0
-        mask = touched[at_or_after] == hashes
+        mask = wanted(file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy())
         return cls(file, pa.array(mask)) if mask.any() else None
 
-    def rows(self, descriptor: StateDescriptor) -> pa.Table | None:
+    def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
         """Hash, key, op and value column of one state's rows; None where it has none here."""
         column = state_column(descriptor.name)
         if column not in self._columns:
             return None
-        values = self._file.read(columns=[column], use_threads=False).filter(self._mask)
-        table = self._shared.append_column(column, values[column])
+        values = self._file.read(columns=[column], use_threads=False).filter(self._mask)[column]
+        table = self._shared.append_column(column, values if read is None else read(values))
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             stamps = self._file.read(columns=["updated_at"], use_threads=False).filter(self._mask)
             table = table.append_column("updated_at", stamps["updated_at"])

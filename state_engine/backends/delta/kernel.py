@@ -122,13 +122,14 @@ class DeltaKernel:
         version = int(snapshot.getVersion())
         known = self._facts.get(uri)
         if known is None or known[0] != fingerprint:
-            features = [*protocol.getReaderFeatures(), *protocol.getWriterFeatures()]
+            features = [*_elements(protocol.getReaderFeatures()), *_elements(protocol.getWriterFeatures())]
+            properties = _elements(metadata.getConfiguration().entrySet())
             facts = TableFacts(
                 version=version,
                 identity=str(metadata.getId()),
                 schema=json.loads(metadata.getSchemaString()),
-                properties={str(k): str(v) for k, v in dict(metadata.getConfiguration()).items()},
-                partition_columns=[str(c) for c in snapshot.getPartitionColumnNames()],
+                properties={str(e.getKey()): str(e.getValue()) for e in properties},
+                partition_columns=[str(c) for c in _elements(snapshot.getPartitionColumnNames())],
                 reader_version=int(protocol.getMinReaderVersion()),
                 writer_version=int(protocol.getMinWriterVersion()),
                 features=frozenset(str(f) for f in features),
@@ -171,8 +172,6 @@ class DeltaKernel:
         classes, engine = self._classes, self._engine
         kernel_schema = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
         with table_lock(uri, timeout_s=self._lock_timeout_s):
-            if self._snapshot(uri) is not None:
-                return False
             builder = classes.table.forPath(engine, uri).createTransactionBuilder(
                 engine, ENGINE_INFO, classes.create_table
             )
@@ -181,8 +180,14 @@ class DeltaKernel:
                 builder = builder.withPartitionColumns(engine, self._list(partition_by))
             if properties:
                 builder = builder.withTableProperties(engine, self._map(dict(properties)))
+            try:
+                transaction = builder.build(engine)
+            except Py4JJavaError as error:
+                if _java_class(error) == "TableAlreadyExistsException":
+                    return False
+                raise _classified(error, uri, committing=False) from error
             empty = classes.iterable.emptyIterable()
-            self._commit(uri, lambda: builder.build(engine), lambda transaction: empty)
+            self._commit(uri, lambda: transaction, lambda _: empty)
         return True
 
     def append(
@@ -298,6 +303,12 @@ class _Classes:
         self.type_json, self.utils = kernel.internal.types.DataTypeJsonSerDe, kernel.internal.util.Utils
         self.scan_files = kernel.internal.InternalScanFileUtils
         self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap
+
+
+def _elements(collection: Any) -> list[Any]:
+    """Elements of a Java collection; iterating over it would end with a Java exception, which is dear."""
+    array = collection.toArray()
+    return [array[i] for i in range(len(array))]
 
 
 def _statistics(file: DataFile) -> str:

@@ -21,8 +21,8 @@ import pyarrow as pa
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import ROW_TYPE
 
-FORMAT_VERSION = 1
-"""Of the tables below. A root of a newer format is refused."""
+FORMAT_VERSION = 2
+"""Of the tables below. A root of another format is refused."""
 
 TABLE_PROPERTIES = {
     # our own tables must stay readable by every Delta reader and must never lose a transaction id

@@ -64,6 +64,16 @@ class FileSink(Sink):
         return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, self.format)
 
 
+def published_directory(checkpoint_id: int) -> str:
+    """Name of the directory with the outputs of a checkpoint.
+
+    Example:
+        >>> published_directory(7)
+        'checkpoint_id=000000000007'
+    """
+    return f"checkpoint_id={checkpoint_id:012d}"
+
+
 class FilePublisher(Publisher):
     """Publishes by renaming the staged directory."""
 
@@ -84,7 +94,7 @@ class FilePublisher(Publisher):
                 "staged its files. Put the old directory back, or restore the checkpoint's parent"
             )
         at = open_location(staged.path)
-        final = f"checkpoint_id={checkpoint_id:012d}"
+        final = published_directory(checkpoint_id)
         names = [f.path.split("/", 1)[1] for f in staged.files]
         with table_lock(staged.path):
             if at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory:

@@ -34,6 +34,7 @@ class Slice:
         position_from, position_to: summaries as JSON; a slice starts where its parent ended.
         labels: names of the files by place, for messages.
         detail: what ``read`` needs; only the source looks inside.
+        endless: whether there will always be more: then a run takes one slice, unless it was told how many.
     """
 
     elements: list[Element]
@@ -41,6 +42,7 @@ class Slice:
     position_to: str
     labels: list[str]
     detail: Any = None
+    endless: bool = False
 
 
 @dataclass(frozen=True)

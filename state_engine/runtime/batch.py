@@ -1,0 +1,39 @@
+"""``BatchContext``: what one attempt at a micro-batch works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.runtime.sources.base import Slice
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What one attempt works on.
+
+    Attributes:
+        write_id: names the attempt.
+        path: rows from the first checkpoint to the parent.
+        slices: what each source gives to this batch; sources without news are absent.
+        clock_ms: processing time of the batch.
+        watermarks_ms: watermark of each source with event time before the batch; None before its first row.
+        parameters: of the job.
+        checkpoint_id: that the attempt hopes to commit.
+        drain: whether the input has ended for good.
+    """
+
+    write_id: str
+    path: list[CheckpointRow]
+    slices: Mapping[str, Slice]
+    clock_ms: int
+    watermarks_ms: Mapping[str, int | None]
+    parameters: Mapping[str, str]
+    checkpoint_id: int
+    drain: bool = False
+
+    @property
+    def parent(self) -> CheckpointRow | None:
+        """The checkpoint that the batch continues."""
+        return self.path[-1] if self.path else None

@@ -1,0 +1,70 @@
+"""``collect``: the elements of a stream, from a run of what it needs in a state root of its own. For tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.backends.files import join, read_parquet
+from state_engine.core.row import rows_from_columns
+from state_engine.core.type_parsing import arrow_type
+from state_engine.runtime.graph import Node, OperatorNode, SourceNode, is_scalar, upstream
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.sinks.files import FileSink, published_directory
+from state_engine.runtime.streams import DataStream
+
+_SINK = "collected"
+
+
+def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) -> list[Any]:
+    """Run a job until caught up, only as far as a stream needs it, and give the stream's elements.
+
+    They come in the order of batches and subtasks; at parallelism 1, in their total order. Sinks of the job are not
+    written, and its state is neither read nor changed.
+
+    Args:
+        spark, options: for ``StateEngine`` and its ``run``.
+    """
+    from state_engine.runtime.engine import StateEngine
+
+    with tempfile.TemporaryDirectory(prefix="statelake-collect-") as directory:
+        part = _part_of(job, node)
+        DataStream(part, node).sink(_SINK, FileSink(str(Path(directory) / "out")))
+        engine = StateEngine(Path(directory) / "root", spark)
+        engine.run(part, **options)
+        found: list[Any] = []
+        for row in engine.checkpoints(part):
+            for staged in row.sinks:
+                for file in sorted(staged.files, key=lambda f: f.subtask or 0):
+                    name = file.path.split("/", 1)[1]
+                    table = read_parquet(
+                        join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}")
+                    )
+                    found += _elements(table, scalar=is_scalar(node))
+        return found
+
+
+def _part_of(job: StatefulJob, node: Node) -> StatefulJob:
+    part = StatefulJob(
+        job.name,
+        parallelism=job.parallelism,
+        max_parallelism=job.max_parallelism,
+        on_error=job.on_error,
+        state_backend=job.state_backend,
+    )
+    needed = {id(n) for n in upstream(node)}
+    part.sources = {name: n for name, n in job.sources.items() if _is_in(n, needed)}
+    part.operators = {uid: n for uid, n in job.operators.items() if _is_in(n, needed)}
+    return part
+
+
+def _is_in(node: SourceNode | OperatorNode, needed: set[int]) -> bool:
+    return id(node) in needed
+
+
+def _elements(table: pa.Table, *, scalar: bool) -> list[Any]:
+    columns = [arrow_type(f.type).from_arrow(table[f.name].combine_chunks()) for f in table.schema]
+    return columns[0] if scalar else list(rows_from_columns(tuple(table.schema.names), columns))

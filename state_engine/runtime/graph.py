@@ -1,0 +1,176 @@
+"""The nodes of a job's graph: sources, DataFrame steps, unions, operators with their side outputs, and sinks.
+
+A node names what it reads, so that the graph is read from its ends. Building one starts nothing. Mirrors Flink's
+``Transformation`` and ``StreamGraph``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from state_engine.core.function import Function
+from state_engine.core.key_selector import KeySelector
+from state_engine.core.output_tag import OutputTag
+from state_engine.core.types import StructType, TypeInformation
+from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.sinks.base import Sink
+from state_engine.runtime.sources.base import Source
+
+KEY_COLUMN = "key"
+"""Column of the stored key where a key selector makes it."""
+
+
+@dataclass(eq=False)
+class SourceNode:
+    """A source and how its rows are ordered and timed."""
+
+    name: str
+    source: Source
+    order_by: tuple[str, ...] = ()
+    event_time: str | None = None
+    max_out_of_orderness_ms: int = 0
+    scalar: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TransformNode:
+    """Any DataFrame code between two streams; ``order_by`` names an order where the code loses the old one."""
+
+    parent: Node
+    function: Callable[[DataFrame], DataFrame]
+    order_by: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class UnionNode:
+    """The rows of several streams with the same columns."""
+
+    parents: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class SelectedKey:
+    """A key that a function makes of every element."""
+
+    selector: KeySelector
+    key_type: TypeInformation
+
+
+@dataclass(frozen=True)
+class OperatorInput:
+    """A stream into an operator.
+
+    Attributes:
+        parent: the stream.
+        key: columns of the key, or what makes one; None on a stream without key.
+        broadcast: whether every subtask sees all of it.
+    """
+
+    parent: Node
+    key: tuple[str, ...] | SelectedKey | None = None
+    broadcast: bool = False
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Names of the columns of the stored key; none without key."""
+        if isinstance(self.key, SelectedKey):
+            kind = self.key.key_type
+            return tuple(kind.names) if isinstance(kind, StructType) else (KEY_COLUMN,)
+        return self.key or ()
+
+
+@dataclass(eq=False)
+class OperatorNode:
+    """A function on one stream or two.
+
+    Attributes:
+        inputs: streams, in the order in which the function knows them; a broadcast one is last.
+        function: the user's.
+        uid: identity of the operator and of its state.
+        output_type: of the outputs; None where they are of the type of the first input.
+        parallelism: number of subtasks; None for the job's.
+        explicit_uid: whether the user chose the uid.
+        name: for people; the uid where there is none.
+        side_outputs: tags that somebody reads.
+    """
+
+    inputs: tuple[OperatorInput, ...]
+    function: Function
+    uid: str
+    output_type: OutputType | None
+    parallelism: int | None = None
+    explicit_uid: bool = True
+    name: str | None = None
+    side_outputs: dict[str, OutputTag] = field(default_factory=dict)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there is keyed state."""
+        return self.inputs[0].key is not None
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Names of the columns of the stored key."""
+        return self.inputs[0].key_columns
+
+
+@dataclass(frozen=True, eq=False)
+class SideOutputNode:
+    """What an operator sends to one tag."""
+
+    operator: OperatorNode
+    tag: OutputTag
+
+
+Node = SourceNode | TransformNode | UnionNode | OperatorNode | SideOutputNode
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """A sink and the stream that it takes."""
+
+    name: str
+    parent: Node
+    sink: Sink
+
+
+def parents(node: Node) -> tuple[Node, ...]:
+    """What a node reads."""
+    if isinstance(node, TransformNode):
+        return (node.parent,)
+    if isinstance(node, UnionNode):
+        return node.parents
+    if isinstance(node, OperatorNode):
+        return tuple(i.parent for i in node.inputs)
+    if isinstance(node, SideOutputNode):
+        return (node.operator,)
+    return ()
+
+
+def upstream(node: Node) -> Iterator[Node]:
+    """A node and everything that it reads, directly or not; shared nodes come more than once."""
+    yield node
+    for parent in parents(node):
+        yield from upstream(parent)
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether the elements of a stream are bare values. DataFrame code makes rows."""
+    if isinstance(node, SourceNode):
+        return node.scalar
+    if isinstance(node, UnionNode):
+        return all(is_scalar(p) for p in node.parents)
+    if isinstance(node, OperatorNode):
+        return is_scalar(node.inputs[0].parent) if node.output_type is None else node.output_type.scalar
+    if isinstance(node, SideOutputNode):
+        return OutputType.of(node.tag.type_info).scalar
+    return False
+
+
+def reads_directly(reader: Any, node: Node) -> bool:
+    """Whether a chained step, and not only a sink, reads a node's rows."""
+    return any(parent is node for parent in parents(reader))

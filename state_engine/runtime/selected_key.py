@@ -1,0 +1,73 @@
+"""Keys that a function makes of every element: evaluated in Python before rows are routed, in the same Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType as SparkStruct
+
+from state_engine.core.row import rows_from_columns
+from state_engine.core.spark_types import spark_schema
+from state_engine.core.type_parsing import arrow_type, to_type
+from state_engine.core.types import StructType, TypeInformation
+from state_engine.runtime.frames import HIDDEN, StreamFrame
+from state_engine.runtime.graph import SelectedKey
+
+KEY_REFUSAL = HIDDEN + "key_refusal"
+"""Why a row's key cannot be one; null for a good key."""
+
+
+def selected_name(position: int) -> str:
+    """Name of a column of a key that a function made."""
+    return f"{HIDDEN}s{position}"
+
+
+def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> tuple[StreamFrame, list[str]]:
+    """The frame with the columns of the key and, where the function raised, the reason; and their names."""
+    parts = list(key.key_type.types) if isinstance(key.key_type, StructType) else [key.key_type]
+    names = [selected_name(i) for i in range(len(parts))]
+    columns = [to_type(f.dataType, parameter=f.name).arrow for f in frame.rows.schema.fields]
+    fields = [pa.field(f.name, c) for f, c in zip(frame.rows.schema.fields, columns, strict=True)]
+    fields += [pa.field(n, p.arrow) for n, p in zip(names, parts, strict=True)]
+    schema = pa.schema([*fields, pa.field(KEY_REFUSAL, pa.string())])
+    select = _selector(key.selector.get_key, key.key_type, frame.user_columns, names, parts, scalar)
+    rows = frame.rows.mapInArrow(select, SparkStruct.fromJson(spark_schema(schema)))
+    return replace(frame, rows=rows), names
+
+
+def _selector(
+    get_key: Callable[[Any], Any],
+    key_type: TypeInformation,
+    payload: list[str],
+    names: list[str],
+    parts: list[TypeInformation],
+    scalar: bool,
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [arrow_type(batch.schema.field(c).type).from_arrow(batch[c]) for c in payload]
+            elements = columns[0] if scalar else rows_from_columns(tuple(payload), columns)
+            keys: list[Any] = []
+            reasons: list[str | None] = []
+            for element in elements:
+                key, reason = None, None
+                try:
+                    found = get_key(element)
+                    key = None if found is None else key_type.normalise(found)
+                except Exception as error:  # a user's function may raise anything
+                    reason = f"the key selector raised {type(error).__name__}: {error}"
+                keys.append(key)
+                reasons.append(reason)
+            arrays = list(batch.columns)
+            for i, part in enumerate(parts):
+                values = keys if len(parts) == 1 and not isinstance(key_type, StructType) else [
+                    None if k is None else k[i] for k in keys
+                ]  # fmt: skip
+                arrays.append(part.to_arrow(values, storage=False))
+            arrays.append(pa.array(reasons, pa.string()))
+            yield pa.RecordBatch.from_arrays(arrays, [*batch.schema.names, *names, KEY_REFUSAL])
+
+    return run

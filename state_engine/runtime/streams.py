@@ -1,0 +1,405 @@
+"""Streams: what a job's author holds while wiring it. Every call adds a node to the graph and returns a new stream.
+
+``DataStream`` has no key and so no keyed state; ``KeyedStream`` has both; ``ConnectedStreams`` are two streams into one
+function, ``BroadcastStream`` one that every subtask sees whole. Mirror the classes of these names in
+``pyflink.datastream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import DataFrame
+
+from state_engine.core.aggregates import ReduceFunction
+from state_engine.core.descriptors import MapStateDescriptor
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.function import Function
+from state_engine.core.function_calls import check_stream, takes_broadcast, takes_two_inputs
+from state_engine.core.key_selector import KeySelector
+from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce
+from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
+from state_engine.core.names import check_name
+from state_engine.core.output_tag import OutputTag
+from state_engine.core.sink_function import SinkFunction
+from state_engine.core.time import Duration, Time, to_milliseconds
+from state_engine.core.type_parsing import to_type
+from state_engine.runtime.graph import (
+    Node,
+    OperatorInput,
+    OperatorNode,
+    SelectedKey,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    upstream,
+)
+from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.sinks.base import Sink
+from state_engine.runtime.typed_by_input import TypedByInput
+
+if TYPE_CHECKING:
+    from state_engine.runtime.job import StatefulJob
+
+
+class Stream:
+    """What all streams have in common."""
+
+    def __init__(self, job: StatefulJob, node: Node) -> None:
+        self._job, self._node = job, node
+
+    def uid(self, uid: str) -> Any:
+        """Give the operator that makes this stream its identity: state is found by it. Returns the stream."""
+        self._job.rename(self._operator("uid"), uid)
+        return self
+
+    def name(self, name: str) -> Any:
+        """Give the operator that makes this stream a name for people. Returns the stream."""
+        self._operator("name").name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Any:
+        """Give the operator that makes this stream a number of subtasks of its own. Returns the stream."""
+        operator = self._operator("set_parallelism")
+        self._job.check_parallelism(parallelism, what=f"operator '{operator.uid}'")
+        operator.parallelism = parallelism
+        return self
+
+    def _operator(self, method: str) -> OperatorNode:
+        if not isinstance(self._node, OperatorNode):
+            raise ConfigurationError(
+                f"{method} names or sizes the operator that makes a stream; call it right after map, process, …"
+            )
+        return self._node
+
+    def _add(
+        self,
+        inputs: tuple[OperatorInput, ...],
+        function: Function,
+        *,
+        method: str,
+        uid: str | None,
+        output_type: Any,
+    ) -> DataStream:
+        """A new operator, and the stream that it makes."""
+        job = self._job
+        named = job.new_uid(method) if uid is None else uid
+        check_stream(function, operator=named, keyed=inputs[0].key is not None)
+        made = None
+        if output_type is not None:
+            made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
+        elif method in _NEED_OUTPUT_TYPE:
+            raise ConfigurationError(
+                f"operator '{named}': output_type is missing: declare what {method} gives"
+            )
+        node = OperatorNode(inputs, function, named, made, explicit_uid=uid is not None)
+        job.add_operator(node)
+        return DataStream(job, node)
+
+
+_NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state")
+
+
+class DataStream(Stream):
+    """Rows on their way through a job."""
+
+    def transform(
+        self, function: Callable[[DataFrame], DataFrame], *, order_by: Sequence[str] | None = None
+    ) -> DataStream:
+        """Apply DataFrame code to every micro-batch.
+
+        It must treat rows one by one (select, filter, join with a static table, explode); what it keeps of other
+        rows must go through state.
+
+        Args:
+            function: DataFrame to DataFrame.
+            order_by: names the total order of the result; needed where the result lost the source's hidden order
+                columns and the source declares no ``order_by``.
+        """
+        if not callable(function):
+            raise ConfigurationError(
+                f"transform takes a function from DataFrame to DataFrame, not {function!r}"
+            )
+        node = TransformNode(self._node, function, None if order_by is None else tuple(order_by))
+        return DataStream(self._job, node)
+
+    def key_by(self, *key: str | KeySelector | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
+        """Partition the stream by key.
+
+        Args:
+            key: names of columns, which is the fast way: one gives scalar keys, several give tuples. Or one function
+                (or ``KeySelector``) from an element to its key.
+            key_type: type of the key, where a function gives it.
+        """
+        return KeyedStream(self._job, self._node, _key(key, key_type))
+
+    def map(
+        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None, *, uid: str | None = None
+    ) -> DataStream:
+        """One output for every element."""
+        made = MapFunction.of(function, what="map")
+        return self._add((self._input(),), made, method="map", uid=uid, output_type=output_type)
+
+    def flat_map(
+        self,
+        function: FlatMapFunction | Callable[[Any], Any],
+        output_type: Any = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Any number of outputs for every element."""
+        made = FlatMapFunction.of(function, what="flat_map")
+        return self._add((self._input(),), made, method="flat_map", uid=uid, output_type=output_type)
+
+    def filter(
+        self, function: FilterFunction | Callable[[Any], bool], *, uid: str | None = None
+    ) -> DataStream:
+        """The elements for which the function is true."""
+        made = FilterFunction.of(function, what="filter")
+        return self._add((self._input(),), made, method="filter", uid=uid, output_type=None)
+
+    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
+        """Run a function over every element.
+
+        Args:
+            function: sees the elements of its subtask in total order; on a keyed stream with the state of the key.
+            uid: identity of the operator and of its state, across versions of the job; or call ``uid(...)`` after.
+            output_type: of the outputs: DDL, ``Types``, Spark, Arrow or Python types; see ``type_parsing.to_type``.
+        """
+        if isinstance(function, MapFunction | FlatMapFunction | FilterFunction) or takes_two_inputs(function):
+            raise ConfigurationError(
+                f"operator '{uid}': process takes a ProcessFunction or a KeyedProcessFunction, not {function!r}"
+            )
+        return self._add((self._input(),), function, method="process", uid=uid, output_type=output_type)
+
+    def union(self, *others: DataStream) -> DataStream:
+        """The rows of several streams with the same columns, merged by their order."""
+        return DataStream(self._job, UnionNode((self._node, *(_of(self._job, o)._node for o in others))))
+
+    def connect(self, other: DataStream | BroadcastStream) -> Any:
+        """Two streams into one function: ``ConnectedStreams``, or ``BroadcastConnectedStream``."""
+        if isinstance(other, BroadcastStream):
+            return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other))
+        return ConnectedStreams(self._job, self._input(), _of(self._job, other)._input())
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
+        """A stream that every subtask sees whole, to be connected with another one.
+
+        Args:
+            descriptors: the broadcast states; for readers, a function asks for them by descriptor.
+        """
+        return BroadcastStream(self._job, self._node)
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """What the operator that makes this stream yields as ``tag, value``."""
+        operator = self._operator("get_side_output")
+        known = operator.side_outputs.setdefault(tag.tag_id, tag)
+        if known != tag:
+            raise ConfigurationError(
+                f"operator '{operator.uid}': the side output '{tag.tag_id}' is read as {known.type_info} and as "
+                f"{tag.type_info}; use one tag"
+            )
+        return DataStream(self._job, SideOutputNode(operator, tag))
+
+    def assign_timestamps_and_watermarks(
+        self, event_time: str, max_out_of_orderness: timedelta | Duration | Time | int = 0
+    ) -> DataStream:
+        """Declare the event time of the sources of this stream.
+
+        Args:
+            event_time: column (timestamp or date) that holds it where an operator reads the stream.
+            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds.
+        """
+        for node in upstream(self._node):
+            if isinstance(node, OperatorNode):
+                raise ConfigurationError(
+                    "event time belongs to sources: declare it before the first operator, which passes it on"
+                )
+            if isinstance(node, SourceNode):
+                node.event_time, node.max_out_of_orderness_ms = (
+                    event_time,
+                    to_milliseconds(max_out_of_orderness),
+                )
+        return DataStream(self._job, self._node)
+
+    def sink(self, name: str, sink: Sink) -> DataStream:
+        """Write the stream to a sink; returns the stream itself."""
+        check_name(name, what="sink")
+        if name == "dead_letters":
+            raise ConfigurationError(
+                "a sink cannot be named 'dead_letters': that is the job's own; rename it"
+            )
+        if name in self._job.sinks:
+            raise ConfigurationError(f"job '{self._job.name}' has two sinks named '{name}': rename one")
+        if not isinstance(sink, Sink):
+            raise ConfigurationError(
+                f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path), "
+                "and add_sink(...) for a SinkFunction"
+            )
+        self._job.sinks[name] = SinkNode(name, self._node, sink)
+        return self
+
+    def add_sink(self, function: SinkFunction, *, uid: str | None = None) -> DataStream:
+        """Hand every element to a function that has no outputs: delivery is at least once, its state exactly once.
+
+        Returns the stream that ``uid``, ``name`` and ``set_parallelism`` may be called on; it has no rows.
+        """
+        if not isinstance(function, SinkFunction):
+            raise ConfigurationError(
+                f"add_sink takes a SinkFunction, not {function!r}; for tables use sink(name, …)"
+            )
+        return self._add((self._input(),), function, method="sink", uid=uid, output_type=None)
+
+    def collect(self, **options: Any) -> list[Any]:
+        """Run what this stream needs in a state of its own, and give its elements; for tests.
+
+        Args:
+            options: for ``StateEngine.run``, and ``spark``: a session.
+        """
+        from state_engine.runtime.collecting import collect
+
+        return collect(self._job, self._node, **options)
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node)
+
+
+class KeyedStream(DataStream):
+    """A stream partitioned by key: the only place where keyed state exists."""
+
+    def __init__(self, job: StatefulJob, node: Node, key: tuple[str, ...] | SelectedKey) -> None:
+        super().__init__(job, node)
+        self._key = key
+
+    def map_with_state(
+        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: Any, output_type: Any, *,
+        uid: str | None = None,
+    ) -> DataStream:  # fmt: skip
+        """One output for every element, with a value state: ``function(value, state or None) -> (output, new state)``.
+
+        A new state of None clears it.
+        """
+        made = MapWithState(function, state_type)
+        return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
+
+    def reduce(self, function: Any, *, uid: str | None = None) -> DataStream:
+        """For every element, the reduction of all elements of its key so far."""
+        check = ReduceFunction.of(function, what="reduce")
+        made = TypedByInput(lambda kind: RollingReduce(check, kind))
+        return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
+
+    def sum(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the sum of a field so far."""
+        return self._rolling("sum", field, uid)
+
+    def min(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the least value of a field so far."""
+        return self._rolling("min", field, uid)
+
+    def max(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the greatest value of a field so far."""
+        return self._rolling("max", field, uid)
+
+    def sink(self, name: str, sink: Sink) -> DataStream:
+        """Write the stream to a sink; keys do not matter there."""
+        DataStream(self._job, self._node).sink(name, sink)
+        return self
+
+    def _rolling(self, kind: Literal["sum", "min", "max"], field: str | int, uid: str | None) -> DataStream:
+        made = TypedByInput(lambda value_type: RollingAggregate(kind, field, value_type))
+        return self._add((self._input(),), made, method=kind, uid=uid, output_type=None)
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node, self._key)
+
+
+class BroadcastStream:
+    """A stream that every subtask of what it is connected with sees whole."""
+
+    def __init__(self, job: StatefulJob, node: Node) -> None:
+        self._job, self._node = job, node
+
+
+class ConnectedStreams(Stream):
+    """Two streams into one function, which may share keyed state."""
+
+    def __init__(self, job: StatefulJob, first: OperatorInput, second: OperatorInput) -> None:
+        super().__init__(job, first.parent)
+        if (first.key is None) != (second.key is None):
+            raise ConfigurationError("connect: one stream is keyed and the other is not; key both, or none")
+        self._inputs = (first, second)
+
+    def key_by(self, first: Any, second: Any, *, key_type: Any = None) -> ConnectedStreams:
+        """Partition both streams: columns (a name or a list of names) or functions, one for each stream."""
+        one, two = self._inputs
+        keys = [_key(k if isinstance(k, list | tuple) else (k,), key_type) for k in (first, second)]
+        return ConnectedStreams(self._job, replace(one, key=keys[0]), replace(two, key=keys[1]))
+
+    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoMapFunction``."""
+        return self._two("map", function, output_type, uid)
+
+    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoFlatMapFunction``."""
+        return self._two("flat_map", function, output_type, uid)
+
+    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
+        """Run a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` where the streams are keyed."""
+        return self._two("process", function, output_type, uid)
+
+    def _two(self, method: str, function: Function, output_type: Any, uid: str | None) -> DataStream:
+        if not takes_two_inputs(function):
+            raise ConfigurationError(
+                f"operator '{uid or method}': {function!r} takes one stream; connected streams need a CoMapFunction, "
+                "CoFlatMapFunction, CoProcessFunction or KeyedCoProcessFunction"
+            )
+        return self._add(self._inputs, function, method=method, uid=uid, output_type=output_type)
+
+
+class BroadcastConnectedStream(Stream):
+    """A stream, keyed or not, beside one that every subtask sees whole."""
+
+    def __init__(self, job: StatefulJob, first: OperatorInput, second: BroadcastStream) -> None:
+        super().__init__(job, first.parent)
+        self._inputs = (first, OperatorInput(second._node, broadcast=True))
+
+    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
+        """Run a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` where the stream is keyed."""
+        if not takes_broadcast(function):
+            raise ConfigurationError(
+                f"operator '{uid or 'process'}': {function!r} takes no broadcast elements; use a "
+                "BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
+            )
+        return self._add(self._inputs, function, method="process", uid=uid, output_type=output_type)
+
+
+def _key(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
+    if key and all(isinstance(c, str) for c in key):
+        if key_type is not None:
+            raise ConfigurationError("key_type is for functions: a column has its type already")
+        return tuple(key)
+    if (
+        len(key) == 1
+        and not isinstance(key[0], str)
+        and (callable(key[0]) or isinstance(key[0], KeySelector))
+    ):
+        selector = KeySelector.of(key[0], what="key_by")
+        return SelectedKey(selector, to_type(key_type, parameter="key_type of key_by"))
+    raise ConfigurationError(
+        f"key_by takes names of columns, or one function and its key_type, not {tuple(key)!r}"
+    )
+
+
+def _of(job: StatefulJob, stream: Any) -> Any:
+    if not isinstance(stream, DataStream | BroadcastStream):
+        raise ConfigurationError(f"{stream!r} is no stream of job '{job.name}'")
+    if stream._job is not job:
+        raise ConfigurationError(
+            f"a stream of job '{stream._job.name}' cannot be joined with one of job '{job.name}': build both in one job"
+        )
+    return stream

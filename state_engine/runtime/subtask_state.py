@@ -1,0 +1,136 @@
+"""Keyed state in a subtask: read from the files of the path at the start, written as one file of changes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.backends.delta.changelog import StoredState, TouchedState, changelog_table
+from state_engine.backends.delta.layout import partition_path
+from state_engine.backends.files import join, write_parquet
+from state_engine.core.checkpoint import DataFile
+from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.evolution import evolve_state
+from state_engine.core.key_groups import key_group_range
+from state_engine.core.state_table import Change, StateTable
+from state_engine.core.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.runtime.subtask_input import Keys
+from state_engine.runtime.subtask_spec import SubtaskSpec
+
+
+class SubtaskKeyedState:
+    """Keyed state of one operator in one subtask.
+
+    Args:
+        spec: of the operator.
+        subtask: index.
+        keys: of the batch's rows.
+    """
+
+    def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys) -> None:
+        self._spec = spec
+        own = self.key_groups = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
+        self._files = [
+            f.listed for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
+        ]
+        self._found: list[TouchedState] = []
+        self._timers: dict[Any, dict[Any, bool]] = {}
+        self.keys = keys
+
+    def with_due_timers(self) -> None:
+        """Add the keys that have a timer which this batch may fire; they need no row to be touched."""
+        spec = self._spec
+        if TIMERS not in spec.recorded_states or spec.key_schema is None:
+            return
+        stored, descriptor = StoredState(self._files, self._is_own, spec.key_schema), TimersDescriptor()
+        table = stored.table(descriptor)
+        if table is None:
+            return
+        self._timers = stored.fold(descriptor, table)
+        row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(_one(table["key"])))}
+        clocks = spec.clocks
+        until = {EVENT: clocks.end_watermark_ms, PROCESSING: clocks.clock_ms}
+        due = [
+            key
+            for key, timers in self._timers.items()
+            if key not in self.keys.index_of
+            and (clocks.drain or any(time <= until[domain] for time, domain in timers))
+        ]
+        rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
+        self.keys = self.keys.and_also(due, _one(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+
+    def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
+        """Entries of a state for the keys of the batch; raises StateMigrationError."""
+        spec = self._spec
+        recorded = spec.recorded_states.get(descriptor.name)
+        if recorded is None:
+            return {}
+        evolution = evolve_state(recorded, descriptor, operator=spec.uid)
+        if not self._found:
+            assert spec.key_schema is not None
+            index_of = self.keys.index_of
+            self._found.append(
+                TouchedState(self._files, self.keys.touched, spec.key_schema, index_of.__contains__)
+            )
+        return self._found[0].load(descriptor, evolution.read)
+
+    def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
+        """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch."""
+        now: Iterable[Any] = [] if table is None else (t for timers in table.entries.values() for t in timers)
+        touched = self.keys.index_of
+        untouched = (t for key, timers in self._timers.items() if key not in touched for t in timers)
+        first: dict[str, int] = {}
+        for timers in (now, untouched):
+            for time, domain in timers:
+                first[domain] = min(time, first.get(domain, time))
+        return first
+
+    def write(
+        self,
+        changes: Sequence[tuple[StateDescriptor, list[Change]]],
+        *,
+        name: str,
+        subtask: int,
+        key_type: pa.DataType,
+    ) -> list[DataFile]:
+        """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
+        spec, keys = self._spec, self.keys
+        columns = [c.cast(f.type) for c, f in zip(keys.columns, key_type, strict=True)]
+        table = changelog_table(
+            changes,
+            key_type=key_type,
+            index_of=keys.index_of,
+            keys=pa.StructArray.from_arrays(columns, fields=list(key_type)),
+            hashes=keys.hashes,
+            max_parallelism=spec.max_parallelism,
+        )
+        if table is None:
+            return []
+        path = partition_path(spec.write_id, name)
+        size = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
+        groups, hashes = table["key_group"].to_numpy(), table["key_hash"].to_numpy()
+        return [
+            DataFile(
+                path=path,
+                bytes=size,
+                rows=table.num_rows,
+                subtask=subtask,
+                key_group_min=int(groups[0]),
+                key_group_max=int(groups[-1]),
+                key_hash_min=int(hashes.min()),
+                key_hash_max=int(hashes.max()),
+            )
+        ]
+
+    def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        groups = np.mod(hashes, self._spec.max_parallelism)
+        found: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
+        return found
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -1,0 +1,192 @@
+"""The state examples of Flink's documents on the real engine: one batch and a fresh engine an element, and at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    CheckpointedFunction,
+    DataStream,
+    FlatMapFunction,
+    ListStateDescriptor,
+    ProcessFunction,
+    RuntimeContext,
+    SortedMapStateDescriptor,
+    StatefulJob,
+    Types,
+    ValueStateDescriptor,
+)
+from tests.runtime.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
+AVERAGE = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
+FIRST_ENTRY = [(1, 3), (1, 5), (1, 3), (1, 7), (1, 4), (1, 2), (1, 2), (1, 1)]
+COUNTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
+
+
+class CountWindowAverage(FlatMapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        descriptor = ValueStateDescriptor("average", PAIR, default=(0, 0))
+        self.sum = runtime_context.get_state(descriptor)
+
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        count, total = self.sum.value()
+        count, total = count + 1, total + value[1]
+        self.sum.update((count, total))
+        if count >= 2:
+            yield value[0], total // count
+            self.sum.clear()
+
+
+class CountWindowFirstEntry(FlatMapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        descriptor = SortedMapStateDescriptor("sorted", Types.LONG(), Types.LONG())
+        self.counts = runtime_context.get_sorted_map_state(descriptor)
+
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        self.counts.put(value[1], (self.counts.get(value[1]) or 0) + 1)
+        first = self.counts.first_entry()
+        assert first is not None
+        yield value[0], *first
+
+
+class BufferingSink(ProcessFunction, CheckpointedFunction):
+    """Emits what it buffered as soon as there are two elements."""
+
+    def __init__(self) -> None:
+        self.buffered: list[Any] = []
+
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any]:
+        self.buffered.append(tuple(value))
+        if len(self.buffered) == 2:
+            yield from self.buffered
+            self.buffered.clear()
+
+    def snapshot_state(self, context: Any) -> None:
+        self.stored.clear()
+        for element in self.buffered:
+            self.stored.add(element)
+
+    def initialize_state(self, context: Any) -> None:
+        descriptor = ListStateDescriptor("buffered_elements", PAIR)
+        self.stored = context.get_operator_state_store().get_list_state(descriptor)
+        if context.is_restored():
+            self.buffered.extend(self.stored.get())
+
+
+def examples(cut: int | None) -> Any:
+    """All examples in one job: each has a source of its own."""
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        def pairs(name: str, elements: list[Any], kind: Any = PAIR) -> DataStream:
+            return job.from_collection(elements, kind, name=name, max_rows_per_batch=cut)
+
+        triple = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
+        count = Types.TUPLE([Types.STRING(), Types.LONG()])
+        return {
+            "average": pairs("averaged", AVERAGE)
+            .key_by(lambda pair: pair[0], key_type=Types.LONG())
+            .flat_map(CountWindowAverage(), output_type=PAIR)
+            .uid("average_of_window"),
+            "first_entry": pairs("entered", FIRST_ENTRY)
+            .key_by("f0")
+            .flat_map(CountWindowFirstEntry(), output_type=triple)
+            .uid("first_entry_of_window"),
+            "count": pairs("counted", COUNTS, count)
+            .key_by("f0")
+            .map_with_state(
+                lambda p, n: ((p[0], n or 0), (n or 0) + p[1]), Types.LONG(), count, uid="running_count"
+            ),
+            "buffer": pairs("sent", AVERAGE)
+            .process(BufferingSink(), uid="buffering", output_type=PAIR)
+            .set_parallelism(1),
+        }
+
+    return build
+
+
+EXPECTED = {
+    "average": [(1, 4), (1, 5)],
+    "first_entry": [(1, 3, 1), (1, 3, 1), (1, 3, 2), (1, 3, 2), (1, 3, 2), (1, 2, 1), (1, 2, 2), (1, 1, 1)],
+    "buffer": AVERAGE[:4],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_every_element_in_a_batch_and_an_engine_of_its_own(
+    tmp_path: Path, spark: SparkSession, parallelism: int
+) -> None:
+    pipeline = Pipeline(tmp_path, spark, examples(1), parallelism=parallelism)
+    runs = 0
+    while pipeline.run(max_batches=1).batches:
+        runs += 1
+    assert runs == len(FIRST_ENTRY)
+    found = pipeline.outputs()
+    assert found.pop("count") == [("a", 0), ("b", 0), ("a", 1), ("b", 2), ("a", 4)]
+    assert found == EXPECTED
+    assert pipeline.state("average_of_window", "average") == [(1, (1, 2))]
+    assert pipeline.state("first_entry_of_window", "sorted") == [
+        (1, 1, 1),
+        (1, 2, 2),
+        (1, 3, 2),
+        (1, 4, 1),
+        (1, 5, 1),
+        (1, 7, 1),
+    ]
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_all_elements_in_one_batch(tmp_path: Path, spark: SparkSession, parallelism: int) -> None:
+    pipeline = Pipeline(tmp_path, spark, examples(None), parallelism=parallelism)
+    assert len(pipeline.run().batches) == 1
+    found = pipeline.outputs()
+    assert sorted(found.pop("count")) == [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)]
+    assert found == EXPECTED
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from state_engine.runtime.session import local_session
+from state_engine.runtime.settings import SparkSettings
+sys.path.insert(0, {project!r})
+from tests.porting.test_examples_of_flink import Pipeline, examples
+spark = local_session(SparkSettings(master="local[2]", driver_memory="1g"))
+Pipeline(Path({directory!r}), spark, examples(3), parallelism=4).run(max_batches=1)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, spark: SparkSession) -> None:
+    project = Path(__file__).parents[2]
+    script = _SCRIPT.format(project=str(project), directory=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=project,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pipeline = Pipeline(tmp_path, spark, examples(3), parallelism=4)
+    assert len(pipeline.run().batches) == 2
+    found = pipeline.outputs()
+    assert sorted(found.pop("count")) == [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)]
+    assert found == EXPECTED

@@ -1,0 +1,164 @@
+"""Timers on the real engine: cuts and parallelism change nothing, empty runs fire, draining fires the rest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import DataStream, KeyedProcessFunction, ListStateDescriptor, RuntimeContext, StatefulJob
+from state_engine.core.errors import ConfigurationError
+from tests.runtime.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EVENTS = [("a", 0), ("b", 2), ("a", 7), ("c", 8), ("b", 11), ("a", 12), ("c", 19), ("a", 30)]
+
+
+def rows(events: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
+    return [(k, EPOCH + timedelta(seconds=at)) for k, at in events]
+
+
+class Silence(KeyedProcessFunction):
+    """Reports a key that was silent for six seconds, and everything it saw of it."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        at = ctx.timestamp()
+        assert at is not None
+        for before in self.seen.get():
+            ctx.timer_service().delete_event_time_timer(before * 1000 + 6_000)
+        self.seen.add(at // 1000)
+        ctx.timer_service().register_event_time_timer(at + 6_000)
+        yield str(ctx.get_current_key()), "seen", at // 1000
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), ",".join(map(str, self.seen.get())), timestamp // 1000
+        self.seen.clear()
+
+
+class Log(KeyedProcessFunction):
+    """Everything that came, in order, under one key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.log = runtime_context.get_list_state(ListStateDescriptor("log", str))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.log.add("|".join(map(str, (value.k, value.what, value.at))))
+
+
+OUT = "k string, what string, at bigint"
+
+
+def build_for(cut: int | None, **source: Any) -> Any:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        events = job.from_collection(
+            rows(EVENTS), "k string, at timestamp", name="events", max_rows_per_batch=cut,
+            **({"order_by": ["at"], "event_time": "at"} | source),
+        )  # fmt: skip
+        silent = events.key_by("k").process(Silence(), uid="silence", output_type=OUT)
+        everything = silent.transform(lambda f: f.selectExpr("*", "1 as one")).key_by("one")
+        return {
+            "silent": silent,
+            "log": everything.process(Log(), uid="log", output_type="x bigint"),
+        }
+
+    return build
+
+
+EXPECTED = [("a", "0", 6), ("a", "7,12", 18), ("b", "11", 17), ("b", "2", 8), ("c", "19", 25), ("c", "8", 14)]
+
+
+def timers_of(pipeline: Pipeline) -> list[Any]:
+    return sorted(o for o in pipeline.outputs()["silent"] if o[1] != "seen")
+
+
+def test_cuts_and_parallelism_change_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    """Neither what timers put out, nor the order in which a chained operator sees it, nor state."""
+    logs = []
+    for cut, parallelism in ((None, 1), (3, 4), (1, 2)):
+        pipeline = Pipeline(tmp_path / f"{cut}", spark, build_for(cut), parallelism=parallelism)
+        pipeline.run()
+        assert timers_of(pipeline) == EXPECTED
+        assert pipeline.state("silence", "seen") == [("a", [30])]
+        logs.append(pipeline.state("log", "log"))
+    assert logs[0] == logs[1] == logs[2]
+    in_order = [line for _, lines in logs[0] for line in lines]
+    assert (
+        in_order.index("a|0|6")
+        < in_order.index("a|seen|7")
+        < in_order.index("b|2|8")
+        < in_order.index("c|seen|8")
+    )
+    assert len(in_order) == len(EVENTS) + len(EXPECTED)
+
+
+def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, build_for(None), parallelism=2)
+    pipeline.run()
+    assert len(pipeline.run().batches) == 0
+    drained = pipeline.run(drain=True, parallelism=3)
+    assert len(drained.batches) == 1
+    assert timers_of(pipeline) == sorted([*EXPECTED, ("a", "30", 36)])
+    assert pipeline.state("silence", "seen") == []
+    assert len(pipeline.run(drain=True).batches) == 0
+
+
+def test_late_rows_wait_for_the_out_of_orderness(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, build_for(2, max_out_of_orderness=timedelta(seconds=20)))
+    pipeline.run()
+    # the watermark reached 10, but later elements had moved the timers of 6 and 8 before
+    assert timers_of(pipeline) == []
+    pipeline.run(drain=True)
+    assert timers_of(pipeline) == [("a", "0,7,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25)]
+
+
+def test_chained_outputs_of_timers_need_the_event_time_first_in_the_order(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    pipeline = Pipeline(tmp_path, spark, build_for(None, order_by=[]))
+    with pytest.raises(ConfigurationError, match="begin order_by of the source with its event_time column"):
+        pipeline.run()
+
+
+class Remind(KeyedProcessFunction):
+    """Says so a second of processing time later; twice."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 1_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        assert ctx.time_domain().name == "PROCESSING_TIME"
+        if timestamp <= 2_500:
+            ctx.timer_service().register_processing_time_timer(timestamp + 1_000)
+        yield ctx.get_current_key(), timestamp
+
+
+def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark: SparkSession) -> None:
+    """Also for keys whose declared type is not the stored one, and into chained operators."""
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        days = job.from_collection([(EPOCH.date(),)], "day date", name="days")
+        reminded = days.key_by("day").process(Remind(), uid="remind", output_type="day date, at bigint")
+        return {"reminded": reminded, "again": reminded.map(lambda r: r.at + 1, output_type="bigint")}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    assert len(pipeline.run(clock=500).batches) == 1
+    assert len(pipeline.run(clock=1_499).batches) == 0
+    assert len(pipeline.run(clock=1_500, parallelism=3).batches) == 1
+    assert pipeline.outputs() == {"reminded": [(EPOCH.date(), 1_500)], "again": [1_501]}
+    assert len(pipeline.run(clock=9_000).batches) == 1
+    assert len(pipeline.run(clock=99_000).batches) == 0
+    assert pipeline.outputs()["reminded"][1:] == [(EPOCH.date(), 2_500), (EPOCH.date(), 3_500)]
