@@ -70,6 +70,7 @@ from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
+from state_engine.runtime.sources.python_data_source import PythonDataSource
 from state_engine.runtime.streams import (
     BroadcastConnectedStream,
     BroadcastStream,
@@ -81,7 +82,7 @@ from state_engine.runtime.streams import (
 __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
-    "FileSource", "DeltaSource", "DeltaSink", "FileSink",
+    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions

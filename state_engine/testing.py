@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from state_engine.backends.state_backend import StateBackend
 from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_two_inputs
@@ -60,7 +61,7 @@ class OperatorHarness:
         key_by: gives an element's key; a pair of callables where the function has two inputs; None: not keyed.
         parallelism, max_parallelism: of the pretended operator.
         clock_ms: processing time.
-        backend: only None, entries in memory, so far.
+        backend: where subtasks keep their working state, a StateBackend; None keeps entries in dicts.
         output_type: what outputs are normalised to; left as they are without it.
         timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs.
         max_out_of_orderness_ms: how far the watermark stays behind the elements' times; without it only
@@ -98,8 +99,10 @@ class OperatorHarness:
 
     def __post_init__(self) -> None:
         check_parallelism(max_parallelism=self.max_parallelism, parallelism=self.parallelism)
-        if self.backend is not None:
-            raise ConfigurationError(f"the harness keeps entries in memory; it cannot use {self.backend!r}")
+        if self.backend is not None and not isinstance(self.backend, StateBackend):
+            raise ConfigurationError(
+                f"backend must be a StateBackend (HashMapStateBackend() and the like) or None, not {self.backend!r}"
+            )
         self._watermark_ms, self._checkpoint_id, self._elements = MIN_TIMESTAMP, 0, 0
         self._keyed_state = MemoryState()
         self._operator_state: tuple[SubtaskSnapshot, ...] | None = None
@@ -269,6 +272,7 @@ class OperatorHarness:
             parameters=dict(self.parameters),
             checkpoint_id=self._checkpoint_id + 1,
             state=self._keyed_state,
+            backend=self.backend,
         )
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
 

@@ -164,8 +164,8 @@ def test_parallelism_is_checked() -> None:
         count(parallelism=200, max_parallelism=128)
 
 
-def test_a_backend_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(ConfigurationError, match="the harness keeps entries in memory"):
+def test_what_is_no_backend_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="backend must be a StateBackend"):
         count(backend="rocksdb")
 
 

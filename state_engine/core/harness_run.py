@@ -6,13 +6,14 @@ What ``state_engine.testing`` runs in the place of a Spark task: the operators t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.function_calls import has_timers
-from state_engine.core.key_groups import assign_to_key_group, subtask_for_key_group
+from state_engine.core.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.memory_state import MemoryState
 from state_engine.core.operator_snapshot import SubtaskSnapshot
@@ -45,6 +46,7 @@ class BatchSettings:
     parameters: dict[str, str]
     checkpoint_id: int
     state: MemoryState
+    backend: Any = None
 
 
 class HarnessRun:
@@ -81,22 +83,22 @@ class HarnessRun:
             watermark_ms=None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms,
             has_event_time=s.has_event_time,
         )
-        store = None if keys is None else KeyedStateStore(s.operator, context, self._loader(keys))
-        operator = self._operator(context, store)
-        try:
-            operator.open()
+        with self._working_state(keys, context) as (store, changes):
+            operator = self._operator(context, store)
             try:
-                if broadcast:
-                    operator.process_broadcast(broadcast, [None] * len(broadcast), self.out)
-                operator.process(keys, values, stamps, self.out)
-                operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
-                self.state = operator.snapshot()
-            finally:
-                operator.close()
-        except ElementRefused as refused:
-            raise refused.__cause__ or refused from None
-        self.metrics = operator.metrics()
-        self.changes = list(store.changes()) if store is not None else []
+                operator.open()
+                try:
+                    if broadcast:
+                        operator.process_broadcast(broadcast, [None] * len(broadcast), self.out)
+                    operator.process(keys, values, stamps, self.out)
+                    operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
+                    self.state = operator.snapshot()
+                finally:
+                    operator.close()
+            except ElementRefused as refused:
+                raise refused.__cause__ or refused from None
+            self.metrics = operator.metrics()
+            self.changes = changes()
 
     def collect(self, max_elements: int) -> bool:
         """Run a source; whether it may have more."""
@@ -119,6 +121,25 @@ class HarnessRun:
         self.out.values, self.out.origins = found.values, list(range(len(found.values)))
         self.metrics = operator.metrics()
         return found.full
+
+    @contextmanager
+    def _working_state(
+        self, keys: list[Any] | None, context: KeyContext
+    ) -> Iterator[tuple[KeyedStateStore | None, Callable[[], Any]]]:
+        """Keyed states of the batch, and what gives their changes at its end."""
+        s = self._settings
+        if keys is None:
+            yield None, list
+        elif s.backend is None:
+            store = KeyedStateStore(s.operator, context, self._loader(keys))
+            yield store, lambda: list(store.changes())
+        else:
+            own = key_group_range(s.max_parallelism, s.parallelism, self.subtask)
+            load = self._loader(keys)
+            with s.backend.create_keyed_backend(
+                s.operator, key_groups=own, context=context, load=load
+            ) as keyed:
+                yield keyed.store, lambda: keyed.snapshot(s.checkpoint_id).result()
 
     def _operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
         s = self._settings

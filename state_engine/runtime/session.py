@@ -159,12 +159,24 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
     }
     try:
         with _environment(launch):
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
     except Exception as error:
         raise SessionError(
             f"Spark did not start (master {settings.master}, Java {java.version} from {java.origin}): {error}\n"
             f"`statelake doctor` looks for the cause."
         ) from error
+    if settings.master.startswith("local"):
+        _write_no_checksums(spark)
+    return spark
+
+
+def _write_no_checksums(spark: Any) -> None:
+    """Hadoop starts a process for every local file that it creates, and one more for its checksum file.
+
+    Nothing of ours reads the checksum files; Parquet and the commit's sizes tell damage.
+    """
+    configuration = spark._jsc.hadoopConfiguration()
+    spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
 @contextmanager

@@ -30,6 +30,8 @@ from state_engine.core.type_text import type_from_text
 from state_engine.runtime.state_files import state_files
 
 _ORDER = "_statelake_order"
+_ROWS_OF_ONE_TASK = 100_000
+"""Changes that one task folds as fast as several."""
 Alive = Callable[[Column], Column]
 
 
@@ -46,19 +48,22 @@ def read_state(
     key_type, column_type = parse_ddl(key_schema).arrow, type_from_text(schema.type).storage
     columns = changelog_schema(key_type, {state: column_type})
     structure = StructType.fromJson(spark_schema(columns))
-    frames = []
+    frames, rows = [], 0
     for order, row in enumerate(path):
         files = [f.listed for f in state_files(layout, [row], uid)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda f: _check(f.uri, f.rows), files))
         if files:
             frames.append((order, [f.uri for f in files]))
+            rows += sum(f.rows for f in files)
     if not frames:
         changes = spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
     else:
         uris = [uri for _, found in frames for uri in found]
         order_of = {uri.rsplit("-", 2)[1]: order for order, found in frames for uri in found}
         changes = spark.read.schema(structure).parquet(*uris)
+        if rows <= _ROWS_OF_ONE_TASK:  # the fold would shuffle otherwise, which costs more than it saves
+            changes = changes.coalesce(1)
         write_id = F.regexp_extract(F.col("_metadata.file_name"), r"-([0-9a-f]{32})-", 1)
         lookup = F.create_map(*[F.lit(x) for pair in order_of.items() for x in pair])
         changes = changes.withColumn(_ORDER, lookup[write_id])

@@ -21,11 +21,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import join
+from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
 from state_engine.core.spark_types import spark_schema
@@ -82,6 +83,7 @@ class DeltaKernel:
         self._classes = _Classes(jvm)
         self._lock_timeout_s = lock_timeout_s
         self._facts: dict[str, tuple[str, TableFacts]] = {}
+        self._seen: set[str] = set()
         java_context: Any = spark._jsc
         configuration = jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
         for key, value in _log_stores(java_context):
@@ -270,6 +272,10 @@ class DeltaKernel:
         return int(result.getVersion())
 
     def _snapshot(self, uri: str) -> Any:
+        if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing
+            if open_location(join(uri, "_delta_log")).info().type != pafs.FileType.Directory:
+                return None
+            self._seen.add(uri)
         try:
             return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
         except Py4JJavaError as error:
