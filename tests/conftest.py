@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Half of hypothesis' own number: a run looks elsewhere each time, and there are many runs.
+settings.register_profile("tests", max_examples=50)
+settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

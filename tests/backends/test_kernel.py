@@ -122,6 +122,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_append_to_one_table(kernel: DeltaKernel, uri: str) -> None:
     kernel.create_table(uri, SCHEMA)

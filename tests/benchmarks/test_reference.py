@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 def test_both_engines_give_the_expected_results(spark: SparkSession) -> None:

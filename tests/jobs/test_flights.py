@@ -158,10 +158,20 @@ class Found:
         assert totals.row(0) == (2_257_174, 327_346, 24_258)
 
 
+OFTEN = {("rows", 5), ("year", 1)}
+"""What ``make test`` runs on the whole year; ``make test-all`` runs all pairs."""
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, 2, 5])
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("cut", "parallelism"),
+    [
+        pytest.param(cut, parallelism, marks=() if (cut, parallelism) in OFTEN else pytest.mark.long)
+        for cut in CUTS
+        for parallelism in (1, 2, 5)
+    ],
+)
 def test_the_year_equals_the_reference(
     tmp_path: Path,
     engine: StateEngine,
@@ -178,13 +188,14 @@ def test_the_year_equals_the_reference(
     found = Found.of(tmp_path, engine, job)
     found.assert_equal(year)
     found.assert_golden_numbers()
-    if (cut, parallelism) == ("year", 2):
+    if (cut, parallelism) == ("year", 1):
         worst = collected(flights.worst_routes(engine.read_state(job, "route_ranking", "totals")))
         assert worst.select(*ROUTE, "total_arr_delay", "arrived").row(0) == ("EWR", "TYS", 12_880, 313)
         assert worst.filter(pl.col("arrived") < 100).is_empty()
         assert worst["mean_arr_delay"].is_sorted(descending=True)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_month_day_by_day_equals_the_reference(
@@ -200,15 +211,30 @@ def test_a_month_day_by_day_equals_the_reference(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("months", "refused"),
+    [(["2013-01", "2013-02"], None), pytest.param(None, 2_512, marks=pytest.mark.long)],
+)
 def test_cancelled_flights_without_an_aircraft_become_dead_letters(
-    tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
+    tmp_path: Path,
+    engine: StateEngine,
+    build: Callable[..., StatefulJob],
+    feeds: Path,
+    raw: pl.DataFrame,
+    months: list[str] | None,
+    refused: int | None,
 ) -> None:
-    options, _ = CUTS["rows"]
-    job = build(prepare_feed(feeds), on_error="dead_letter", keep_cancelled=True, **options)
-    engine.run(job)
+    feed = prepare_feed(feeds) if months is None else prepare_feed(feeds, months=months)
+    job = build(feed, on_error="dead_letter", keep_cancelled=True, max_files_per_batch=1)
+    report = engine.run(job)
+    departures = reference.departures(raw, keep_cancelled=True)
+    if months is not None:
+        departures = departures.filter(reference.new_york_month(pl.col("departed_at")).is_in(months))
+        refused = departures["tailnum"].null_count()
     letters = DeltaTable(str(tmp_path / "root" / "flights" / "dead_letters")).to_pyarrow_table()
-    assert letters.num_rows == 2_512
-    expected = Expected.of(reference.departures(raw, keep_cancelled=True))
+    assert letters.num_rows == refused == sum(b.rows_refused for b in report.batches)
+    assert refused
+    expected = Expected.of(departures)
     Found.of(tmp_path, engine, job).assert_equal(expected)
 
 

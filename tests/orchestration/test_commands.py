@@ -41,18 +41,17 @@ def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [("dg", "check", "defs"), ("dagster", "definitions", "validate", "-w", "workspace.yaml")]
-)
-def test_definitions_are_valid_to_dagster(tmp_path: Path, command: tuple[str, ...]) -> None:
-    done = run(tmp_path, *command)
+def test_definitions_are_valid_to_dagster(tmp_path: Path) -> None:
+    """``make check`` asks ``dg`` the same."""
+    done = run(tmp_path, "dagster", "definitions", "validate", "-w", "workspace.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
-def test_launch_from_the_shell_leaves_a_history_and_checkpoints_to_list(tmp_path: Path) -> None:
+def test_launch_from_the_shell_leaves_a_history(tmp_path: Path) -> None:
     done = run(tmp_path, "dg", "launch", "--assets", "group:count_window_average")
     assert done.returncode == 0, done.stdout + done.stderr
     with dg.DagsterInstance.from_ref(
@@ -66,10 +65,3 @@ def test_launch_from_the_shell_leaves_a_history_and_checkpoints_to_list(tmp_path
             assert event is not None
             assert event.asset_materialization is not None
             assert (event.asset_materialization.tags or {})["dagster/data_version"] == expected
-    listed = run(tmp_path, "statelake", "checkpoints", "count_window_average")
-    assert listed.returncode == 0, listed.stderr
-    lines = [line.split() for line in listed.stdout.splitlines() if "dagster run" in line]
-    # id, parent (none for the first), rows in, rows out
-    assert [line[: 3 if index == 0 else 4] for index, line in enumerate(lines)] == [
-        ["1", "2", "1"], ["2", "1", "2", "1"], ["3", "2", "1", "0"]
-    ]  # fmt: skip

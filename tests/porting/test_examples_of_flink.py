@@ -126,7 +126,7 @@ EXPECTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, 4])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_every_element_in_a_batch_and_an_engine_of_its_own(
     tmp_path: Path, spark: SparkSession, parallelism: int
 ) -> None:
@@ -166,7 +166,7 @@ from state_engine.runtime.settings import SparkSettings
 sys.path.insert(0, {project!r})
 from tests.porting.test_examples_of_flink import Pipeline, examples
 spark = local_session(SparkSettings(master="local[2]", driver_memory="1g"))
-Pipeline(Path({directory!r}), spark, examples(3), parallelism=4).run(max_batches=1)
+Pipeline(Path({directory!r}), spark, examples(4), parallelism=1).run(max_batches=1)
 spark.stop()
 """
 
@@ -185,8 +185,8 @@ def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, sp
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    pipeline = Pipeline(tmp_path, spark, examples(3), parallelism=4)
-    assert len(pipeline.run().batches) == 2
+    pipeline = Pipeline(tmp_path, spark, examples(4), parallelism=1)
+    assert len(pipeline.run().batches) == 1
     found = pipeline.outputs()
     assert sorted(found.pop("count")) == [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)]
     assert found == EXPECTED

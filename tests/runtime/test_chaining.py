@@ -98,7 +98,9 @@ def run(
     return sorted(tuple(r.values()) for r in rows), sorted(state, key=repr), len(report.batches)
 
 
-@pytest.mark.parametrize(("seed", "cuts"), [(1, [(2, None), (5, 25)]), (2, [(2, 13)])])
+@pytest.mark.parametrize(
+    ("seed", "cuts"), [pytest.param(1, [(5, 25)], marks=pytest.mark.long), (2, [(2, 13)])]
+)
 def test_neither_cuts_nor_parallelism_matter(
     tmp_path: Path, spark: SparkSession, seed: int, cuts: list[tuple[int, int | None]]
 ) -> None:

@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from state_engine.backends.delta.layout import FORMAT_VERSION
+from state_engine.cli import app
 from state_engine.core.errors import RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
 from state_engine.runtime.settings import Settings, SparkSettings
+from tests.runtime.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]
 
@@ -126,6 +130,7 @@ def test_examine_reports_instead_of_raising(tmp_path: Path) -> None:
     assert [check.status for check in checks] == ["missing"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_is_started_or_its_failure_is_readable() -> None:
     good = doctor.check_spark(SparkSettings(master="local[1]", driver_memory="1g"))
@@ -154,3 +159,20 @@ def test_make_says_when_python_does_not_fit(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "PYTHON=/no/python3 does not start, or is older than 3.11" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.spark
+def test_checkpoints_are_listed_newest_last(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, spark).put(ROWS)
+    site.engine().run(site.job(batch_rows=2), requested_by="the night shift")
+    monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
+    listed = CliRunner().invoke(app, ["checkpoints", "tiny"])
+    assert listed.exit_code == 0, listed.output
+    lines = [line.split() for line in listed.output.splitlines() if "night shift" in line]
+    # id, parent (none for the first), rows in, rows out, changes
+    assert [line[: 4 if index == 0 else 5] for index, line in enumerate(lines)] == [
+        ["1", "2", "2", "2"], ["2", "1", "2", "2", "2"]
+    ]  # fmt: skip
+    assert CliRunner().invoke(app, ["checkpoints", "nothing"]).exit_code == 1

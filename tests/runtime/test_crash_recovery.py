@@ -197,6 +197,7 @@ StateEngine(work / "root").run(build(feed, work / "sinks"), clock=CLOCK_MS)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_process_changes_no_result(ground: Ground, spark: SparkSession) -> None:
     """A process of its own dies between commit and publish; this one goes on from there."""

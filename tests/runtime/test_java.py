@@ -142,6 +142,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_without_any_java_the_wheel_runs_spark_and_delta(tmp_path: Path) -> None:
     # What Spark's start script calls; everything else, java above all, is off the PATH.

@@ -154,7 +154,7 @@ def everything(pipeline: Pipeline) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_cuts_parallelism_and_backends_change_nothing(tmp_path: Path, spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     found = []

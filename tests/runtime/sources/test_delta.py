@@ -142,7 +142,7 @@ def test_merge_that_only_inserts_and_overwrite(
     assert run.ids() == [0, 1, 2, 7, 52], "an overwrite is skipped with the rows that it wrote"
 
 
-@pytest.mark.parametrize("mapping", ["none", "name"])
+@pytest.mark.parametrize("mapping", ["none", pytest.param("name", marks=pytest.mark.long)])
 def test_deletion_vectors_column_mapping_and_partitions(
     spark: SparkSession, tmp_path: Path, table: str, mapping: str
 ) -> None:
@@ -167,6 +167,7 @@ def test_deletion_vectors_column_mapping_and_partitions(
         assert ids == sorted(ids), "rows of a file come in its order"
 
 
+@pytest.mark.long
 def test_place_and_row_tell_where_a_row_is_despite_deletion_vectors(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
