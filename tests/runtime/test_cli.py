@@ -168,6 +168,7 @@ def test_checkpoints_are_listed_newest_last(
     site = Site(tmp_path, spark).put(ROWS)
     site.engine().run(site.job(batch_rows=2), requested_by="the night shift")
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("COLUMNS", "200")
     listed = CliRunner().invoke(app, ["checkpoints", "tiny"])
     assert listed.exit_code == 0, listed.output
     lines = [line.split() for line in listed.output.splitlines() if "night shift" in line]
