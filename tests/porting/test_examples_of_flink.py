@@ -171,6 +171,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, spark: SparkSession) -> None:
     project = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine.backends.delta.layout import FORMAT_VERSION
-from state_engine.cli import app
+from state_engine.cli import app, console
 from state_engine.core.errors import RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
@@ -168,7 +168,7 @@ def test_checkpoints_are_listed_newest_last(
     site = Site(tmp_path, spark).put(ROWS)
     site.engine().run(site.job(batch_rows=2), requested_by="the night shift")
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "width", 200)
     listed = CliRunner().invoke(app, ["checkpoints", "tiny"])
     assert listed.exit_code == 0, listed.output
     lines = [line.split() for line in listed.output.splitlines() if "night shift" in line]

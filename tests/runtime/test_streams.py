@@ -36,7 +36,7 @@ from tests.runtime.pipelines import Pipeline
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
-parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
+parallelisms = pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.long), 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
 PAIRS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
 ODD = OutputTag("odd", Types.INT())
