@@ -82,6 +82,7 @@ class OperatorCheckpoint:
         changed_entries: rows in ``changelog``.
         key_type: declared type of the key, as text; empty on streams without key.
         next_timers_ms: time of the first timer that is left, by domain.
+        base_files: files of the base that this attempt wrote, whose ``base_id`` is the attempt's ``write_id``.
     """
 
     uid: str
@@ -94,6 +95,7 @@ class OperatorCheckpoint:
     changed_entries: int
     key_type: str = ""
     next_timers_ms: dict[str, int] = field(default_factory=dict)
+    base_files: list[DataFile] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,8 @@ class StagedSink:
         identity: of the table or directory when the files were staged; another one is never written to.
         schema: columns that were checked, as JSON.
         files: what is staged.
+        withdrawn: files published before that leave the sink in the same commit, because the checkpoint moves the
+            head to another path.
     """
 
     name: str
@@ -193,11 +197,42 @@ class StagedSink:
     identity: str
     schema: str
     files: list[DataFile]
+    withdrawn: list[DataFile] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
         """Rows over all files."""
         return sum(f.rows for f in self.files)
+
+
+@dataclass(frozen=True)
+class PinnedCheckpoint:
+    """A checkpoint that must stay restorable: what a savepoint is a copy of, from before it is copied.
+
+    Attributes:
+        name: of the savepoint.
+        checkpoint_id: what it is a copy of.
+        path: directory of the savepoint.
+    """
+
+    name: str
+    checkpoint_id: int
+    path: str
+
+
+@dataclass(frozen=True)
+class RescaledOperator:
+    """The parallelism that an operation gave to an operator, until the job declares another one than it did then.
+
+    Attributes:
+        uid: of the operator.
+        parallelism: in force.
+        declared: what the job declared when it was rescaled.
+    """
+
+    uid: str
+    parallelism: int
+    declared: int
 
 
 @dataclass(frozen=True)
@@ -219,6 +254,10 @@ class CheckpointRow:
         metrics: sums of user metrics over subtasks.
         delta_versions: version of each table that this attempt committed to, by table name.
         job: name of the job, code_version: as given by the job, requested_by: who or what asked for it.
+        replaced_id: head that this row abandons: of a restore or promotion; None elsewhere.
+        retired: checkpoints that can no longer be restored from this row on: of a retention row.
+        pinned: savepoints whose checkpoints are kept from this row on, unpinned: names of those that are not any more.
+        rescaled: operators whose parallelism an operation changed, as long as that is in force.
     """
 
     checkpoint_id: int
@@ -243,6 +282,11 @@ class CheckpointRow:
     job: str = ""
     code_version: str = ""
     requested_by: str = ""
+    replaced_id: int | None = None
+    retired: list[int] = field(default_factory=list)
+    pinned: list[PinnedCheckpoint] = field(default_factory=list)
+    unpinned: list[str] = field(default_factory=list)
+    rescaled: list[RescaledOperator] = field(default_factory=list)
 
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""

@@ -6,11 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from state_engine.backends.files import join, read_parquet
-from state_engine.core.row import rows_from_columns
-from state_engine.core.type_parsing import arrow_type
+from state_engine.core.columns import elements
 from state_engine.runtime.graph import Node, OperatorNode, SourceNode, is_scalar, upstream
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.sinks.files import FileSink, published_directory
@@ -43,7 +40,7 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
                     table = read_parquet(
                         join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}")
                     )
-                    found += _elements(table, scalar=is_scalar(node))
+                    found += elements(table, table.schema.names, scalar=is_scalar(node))
         return found
 
 
@@ -63,8 +60,3 @@ def _part_of(job: StatefulJob, node: Node) -> StatefulJob:
 
 def _is_in(node: SourceNode | OperatorNode, needed: set[int]) -> bool:
     return id(node) in needed
-
-
-def _elements(table: pa.Table, *, scalar: bool) -> list[Any]:
-    columns = [arrow_type(f.type).from_arrow(table[f.name].combine_chunks()) for f in table.schema]
-    return columns[0] if scalar else list(rows_from_columns(tuple(table.schema.names), columns))

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.core.row import rows_from_columns
+from state_engine.core.columns import elements
 from state_engine.core.spark_types import spark_schema
-from state_engine.core.type_parsing import arrow_type, to_type
+from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType, TypeInformation
 from state_engine.runtime.frames import HIDDEN, StreamFrame
 from state_engine.runtime.graph import SelectedKey
@@ -48,11 +48,9 @@ def _selector(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            columns = [arrow_type(batch.schema.field(c).type).from_arrow(batch[c]) for c in payload]
-            elements = columns[0] if scalar else rows_from_columns(tuple(payload), columns)
             keys: list[Any] = []
             reasons: list[str | None] = []
-            for element in elements:
+            for element in elements(batch, payload, scalar=scalar):
                 key, reason = None, None
                 try:
                     found = get_key(element)

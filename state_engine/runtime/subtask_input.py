@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.columns import elements, one_chunk
 from state_engine.core.errors import StatelakeError
 from state_engine.core.key_groups import key_group_range
-from state_engine.core.row import rows_from_columns
-from state_engine.core.type_parsing import arrow_type
 from state_engine.runtime.frames import EVENT_TIME, SOURCE
 from state_engine.runtime.routing import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.runtime.subtask_spec import SubtaskReport, SubtaskSpec
@@ -59,7 +58,7 @@ def keys_of(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> Keys:
     if spec.routed is None or spec.key_schema is None or not spec.routed.keys:
         stored = [] if spec.key_schema is None else list(spec.key_schema.storage)
         return Keys([], {}, [pa.array([], f.type) for f in stored], np.array([], np.int64))
-    columns = [_whole(events[c]) for c in spec.routed.keys]
+    columns = [one_chunk(events[c]) for c in spec.routed.keys]
     hashes = events[HASH].to_numpy()
     own = key_group_range(spec.max_parallelism, spec.parallelism, report.subtask)
     groups = np.mod(hashes, spec.max_parallelism)
@@ -152,9 +151,4 @@ def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
 
 
 def _decoded(events: pa.Table, one: InputLayout) -> list[Any]:
-    columns = [arrow_type(events.schema.field(c).type).from_arrow(_whole(events[c])) for c in one.columns]
-    return columns[0] if one.scalar else rows_from_columns(one.names, columns)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return elements(events, one.columns, names=one.names, scalar=one.scalar)

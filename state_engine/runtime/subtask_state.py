@@ -12,6 +12,7 @@ from state_engine.backends.delta.changelog import StoredState, TouchedState, cha
 from state_engine.backends.delta.layout import partition_path
 from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile
+from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.evolution import evolve_state
 from state_engine.core.key_groups import key_group_range
@@ -50,7 +51,7 @@ class SubtaskKeyedState:
         if table is None:
             return
         self._timers = stored.fold(descriptor, table)
-        row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(_one(table["key"])))}
+        row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(one_chunk(table["key"])))}
         clocks = spec.clocks
         until = {EVENT: clocks.end_watermark_ms, PROCESSING: clocks.clock_ms}
         due = [
@@ -60,7 +61,7 @@ class SubtaskKeyedState:
             and (clocks.drain or any(time <= until[domain] for time, domain in timers))
         ]
         rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
-        self.keys = self.keys.and_also(due, _one(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+        self.keys = self.keys.and_also(due, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
 
     def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
         """Entries of a state for the keys of the batch; raises StateMigrationError."""
@@ -129,8 +130,3 @@ class SubtaskKeyedState:
         groups = np.mod(hashes, self._spec.max_parallelism)
         found: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
         return found
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

@@ -74,7 +74,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             f"`changelog`: {file}, "
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
-            "`next_timers_ms`: map<string, bigint>>>"
+            f"`next_timers_ms`: map<string, bigint>, `base_files`: {file}>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
@@ -89,10 +89,15 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         ),
         "sinks": (
             "array<struct<`name`: string, `kind`: string, `path`: string, `identity`: string, `schema`: string, "
-            f"`files`: {file}>>"
+            f"`files`: {file}, `withdrawn`: {file}>>"
         ),
         "dead_letters": file,
         "durations_ms": "map<string, bigint>",
         "metrics": "map<string, double>",
         "delta_versions": "map<string, bigint>",
+        "replaced_id": "bigint",
+        "retired": "array<bigint>",
+        "pinned": "array<struct<`name`: string, `checkpoint_id`: bigint, `path`: string>>",
+        "unpinned": "array<string>",
+        "rescaled": "array<struct<`uid`: string, `parallelism`: bigint, `declared`: bigint>>",
     }

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from state_engine.backends.delta.layout import changelog_schema, state_column
 from state_engine.backends.files import open_location
+from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.key_schema import KeySchema
@@ -66,7 +67,7 @@ class StoredState:
     def fold(self, descriptor: StateDescriptor, table: pa.Table) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path."""
         entries: dict[Any, Any] = {}
-        keys = self._key_schema.decode_struct(_one(table["key"]))
+        keys = self._key_schema.decode_struct(one_chunk(table["key"]))
         _FOLDS[descriptor.shape](entries, descriptor, keys, table)
         return entries
 
@@ -155,7 +156,7 @@ def _latest(table: pa.Table) -> pa.Table:
         return table
     last = len(hashes) - 1 - first
     kept = pa.array(last[which][::-1])
-    for column in _one(table["key"]).flatten():
+    for column in one_chunk(table["key"]).flatten():
         other = column.take(kept)
         same = pc.fill_null(pc.equal(column, other), pc.and_(pc.is_null(column), pc.is_null(other)))
         if not pc.all(same).as_py():
@@ -166,7 +167,7 @@ def _latest(table: pa.Table) -> pa.Table:
 def _fold_value(
     entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    values = descriptor.value_type.from_arrow(_one(table[state_column(descriptor.name)]))
+    values = descriptor.value_type.from_arrow(one_chunk(table[state_column(descriptor.name)]))
     items = _stamped(descriptor, values, table)
     for key, op, item in zip(keys, table["op"].to_pylist(), items, strict=True):
         if op == PUT:
@@ -178,7 +179,7 @@ def _fold_value(
 def _fold_list(
     entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    array = _one(table[state_column(descriptor.name)])
+    array = one_chunk(table[state_column(descriptor.name)])
     elements = array.flatten()
     items = descriptor.value_type.from_arrow(elements.field("value"))
     if descriptor.ttl is not None:
@@ -195,7 +196,7 @@ def _fold_list(
 def _fold_map(entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table) -> None:
     key_type, array = (
         cast(MapStateDescriptor, descriptor).key_type,
-        _one(table[state_column(descriptor.name)]),
+        one_chunk(table[state_column(descriptor.name)]),
     )
     map_keys, values = array.flatten()
     items = _stamped(descriptor, descriptor.value_type.from_arrow(values), table)
@@ -215,7 +216,7 @@ def _stamped(descriptor: StateDescriptor, values: list[Any], table: pa.Table) ->
     """Values with their time where the state has a time to live; stored times are ignored where it has none."""
     if descriptor.ttl is None:
         return values
-    return list(map(Stamped, values, _milliseconds(_one(table["updated_at"]))))
+    return list(map(Stamped, values, _milliseconds(one_chunk(table["updated_at"]))))
 
 
 def _milliseconds(stamps: pa.Array) -> list[int | None]:
@@ -228,11 +229,6 @@ def _timestamps(at_ms: list[int | None]) -> pa.Array:
 
 
 _FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def changelog_table(

@@ -3,6 +3,7 @@
     <root>/_statelake.json                   id and format of the root
     <root>/<job>/checkpoints                 one row a completed checkpoint: the commit point
     <root>/<job>/operators/<uid>/changelog   one row a change of an entry of keyed state
+    <root>/<job>/operators/<uid>/base        one row an entry of keyed state as of a compaction
     <root>/<job>/operator_state              one row an element of operator state, source positions included
     <root>/<job>/dead_letters                one row an input row that was refused
     <root>/<job>/exchange                    outputs on their way to a chained operator; no table, emptied after use
@@ -21,7 +22,7 @@ import pyarrow as pa
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import ROW_TYPE
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of the tables below. A root of another format is refused."""
 
 TABLE_PROPERTIES = {
@@ -91,6 +92,10 @@ class JobLayout:
     def changelog(self, uid: str) -> str:
         """Changes of one operator's keyed state."""
         return join(self.directory, "operators", uid, "changelog")
+
+    def base(self, uid: str) -> str:
+        """Entries of one operator's keyed state as of compactions."""
+        return join(self.directory, "operators", uid, "base")
 
 
 def changelog_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:
