@@ -10,10 +10,11 @@ import pytest
 from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import MissingFilesError, StateAccessError, StateMigrationError
 from state_engine.core.functions import MIN_TIMESTAMP, Function, KeyedProcessFunction, TimerService
-from state_engine.core.keyed_operator import ElementRefused, KeyedProcessOperator, Outputs
+from state_engine.core.outputs import ElementRefused, Outputs
 from state_engine.core.row import Row
 from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import NO_KEY
+from state_engine.core.stream_operator import StreamOperator
 from state_engine.core.type_parsing import to_type
 from tests.core.handles import Bench
 
@@ -36,8 +37,8 @@ class Returns(KeyedProcessFunction):
 
 def operator(
     function: KeyedProcessFunction, bench: Bench, *, output: Any = int, dead_letters: bool = False
-) -> KeyedProcessOperator:
-    made = KeyedProcessOperator(
+) -> StreamOperator:
+    made = StreamOperator(
         function,
         info=TaskInfo("counter"),
         store=bench.store,
@@ -236,7 +237,7 @@ def test_open_and_close_fail_the_batch_whatever_the_policy(dead_letters: bool) -
     with pytest.raises(ElementRefused, match="ValueError: in open") as caught:
         operator(Broken(), Bench(), dead_letters=dead_letters)
     assert (caught.value.refusal.index, caught.value.refusal.key) == (None, None)
-    unopened = KeyedProcessOperator(
+    unopened = StreamOperator(
         Broken(),
         info=TaskInfo("counter"),
         store=Bench().store,
