@@ -151,3 +151,18 @@ class CheckpointListener:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never be committed. Need not be defined."""
+
+
+def has_checkpoint_hooks(function: object) -> bool:
+    """Whether checkpoints concern a function: it keeps state of its own, or is told of them.
+
+    Example:
+        >>> has_checkpoint_hooks(CheckpointListener()), has_checkpoint_hooks(max)
+        (True, False)
+    """
+    return has_operator_state(function) or isinstance(function, CheckpointListener)
+
+
+def has_operator_state(function: object) -> bool:
+    """Whether a function keeps state of its own over checkpoints, through ``snapshot_state``."""
+    return isinstance(function, CheckpointedFunction | ListCheckpointed)

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from state_engine.core.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    ListCheckpointed,
+    has_checkpoint_hooks,
+    has_operator_state,
+)
+from state_engine.core.functions import MapFunction
 
 
 class Nothing(CheckpointedFunction):
@@ -59,3 +66,18 @@ def test_the_interfaces_mix() -> None:
     sink.notify_checkpoint_complete(3)
     assert isinstance(sink, CheckpointedFunction)
     assert sink.told == [3]
+
+
+@pytest.mark.parametrize(
+    ("function", "hooks", "state"),
+    [
+        (Nothing(), True, True),
+        (NoList(), True, True),
+        (Deaf(), True, False),
+        (MapFunction(), False, False),
+        (None, False, False),
+        (Nothing, False, False),  # the class is no function
+    ],
+)
+def test_what_checkpoints_concern(function: Any, hooks: bool, state: bool) -> None:
+    assert (has_checkpoint_hooks(function), has_operator_state(function)) == (hooks, state)
