@@ -20,7 +20,7 @@ from state_engine.core.checkpoint import (
 from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.runtime.batch import BatchContext
-from state_engine.runtime.executor import Execution
+from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.job import StatefulJob
 
 
@@ -75,11 +75,11 @@ def build_row(
 def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
     parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
     report = attempt.done.operators.get(uid)
-    if report is None:  # its source had nothing new: the state, if there is any, is what it was
-        return replace(parent, changelog=[], changed_entries=0) if parent else None
     key = attempt.done.key_schemas.get(uid)
-    if key is None:  # no key, so no keyed state
-        return parent
+    if (
+        report is None or key is None
+    ):  # nothing came, or never any key: the state, if there is any, is what it was
+        return replace(parent, changelog=[], base_files=[], changed_entries=0) if parent else None
     states = {s.name: s for s in parent.states} if parent else {}
     states |= {s.name: s for s in attempt.done.states[uid]}
     return OperatorCheckpoint(

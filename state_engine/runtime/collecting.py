@@ -8,7 +8,7 @@ from typing import Any
 
 from state_engine.backends.files import join, read_parquet
 from state_engine.core.columns import elements
-from state_engine.runtime.graph import Node, OperatorNode, SourceNode, is_scalar, upstream
+from state_engine.runtime.graph import Node, is_scalar, upstream
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.sinks.files import FileSink, published_directory
 from state_engine.runtime.streams import DataStream
@@ -53,10 +53,6 @@ def _part_of(job: StatefulJob, node: Node) -> StatefulJob:
         state_backend=job.state_backend,
     )
     needed = {id(n) for n in upstream(node)}
-    part.sources = {name: n for name, n in job.sources.items() if _is_in(n, needed)}
-    part.operators = {uid: n for uid, n in job.operators.items() if _is_in(n, needed)}
+    part.sources = {name: n for name, n in job.sources.items() if id(n) in needed}
+    part.operators = {uid: n for uid, n in job.operators.items() if id(n) in needed}
     return part
-
-
-def _is_in(node: SourceNode | OperatorNode, needed: set[int]) -> bool:
-    return id(node) in needed

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from state_engine.runtime.sources.failures import reading
 
 _OPTIONS = {
     "spark.sql.adaptive.enabled": "false",
@@ -33,3 +35,17 @@ def execution(spark: SparkSession, label: str) -> Iterator[None]:
         for key in changed:
             spark.conf.set(key, str(before[key]))
         spark.sparkContext.setJobDescription("")
+
+
+def collected(rows: DataFrame, *, label: str, source: str | None, job: str, into: str) -> list[Row]:
+    """The rows of a small result, from one Spark job that runs with the engine's options.
+
+    Args:
+        label: for Spark's UI.
+        source, job, into: for errors of the source, see ``reading``.
+
+    Raises:
+        SourceError: a file cannot be read, or a record cannot be parsed.
+    """
+    with execution(rows.sparkSession, label), reading(source, job=job, into=into):
+        return rows.collect()

@@ -13,7 +13,15 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, MapType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.graph import TransformNode
@@ -66,6 +74,11 @@ class StreamFrame:
         """Columns that functions and sinks see."""
         return [c for c in self.rows.schema.names if not c.startswith(HIDDEN)]
 
+    @property
+    def user_schema(self) -> StructType:
+        """The columns that functions and sinks see, with their types."""
+        return StructType([f for f in self.rows.schema.fields if not f.name.startswith(HIDDEN)])
+
     def transformed(self, step: TransformNode) -> StreamFrame:
         """The frame after DataFrame code of the user."""
         rows = step.function(self.rows)
@@ -107,7 +120,9 @@ class StreamFrame:
 
     def order_types(self) -> list[DataType]:
         """Types of the order columns."""
-        return [f.dataType for f in self.rows.select(*self.order_columns()).schema.fields]
+        types = {f.name: f.dataType for f in self.rows.schema.fields}
+        hidden = [types[c] for c in self.hidden_order] or [LongType()]  # the hash of the row
+        return [types[c] for c in self.order_by] + hidden
 
     def event_time_column(self, what: str) -> Column:
         """Event time in milliseconds; null where there is none."""
@@ -153,6 +168,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
             raise ConfigurationError(
                 f"union: the streams have different columns: {columns} and {other.user_columns}; select the same ones"
             )
+    for frame in frames:
+        frame.require(frame.order_by, what="order_by of the union")
     orders = merged_orders(frames)
     timed = any(f.event_time is not None for f in frames)
     parts = []

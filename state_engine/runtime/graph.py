@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -151,11 +150,29 @@ def parents(node: Node) -> tuple[Node, ...]:
     return ()
 
 
-def upstream(node: Node) -> Iterator[Node]:
-    """A node and everything that it reads, directly or not; shared nodes come more than once."""
-    yield node
-    for parent in parents(node):
-        yield from upstream(parent)
+def upstream(*ends: Node) -> Iterator[Node]:
+    """Nodes and everything that they read, directly or not, each once."""
+    seen: set[int] = set()
+    waiting = list(ends)
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(parents(node))
+
+
+MAIN_OUTPUT = ""
+"""Stands for the tag of an operator's main output."""
+
+
+def output_of(node: Node) -> tuple[str, str] | None:
+    """The operator's uid and the tag, if a node is an output of an operator."""
+    if isinstance(node, OperatorNode):
+        return node.uid, MAIN_OUTPUT
+    if isinstance(node, SideOutputNode):
+        return node.operator.uid, node.tag.tag_id
+    return None
 
 
 def is_scalar(node: Node) -> bool:
@@ -169,8 +186,3 @@ def is_scalar(node: Node) -> bool:
     if isinstance(node, SideOutputNode):
         return OutputType.of(node.tag.type_info).scalar
     return False
-
-
-def reads_directly(reader: Any, node: Node) -> bool:
-    """Whether a chained step, and not only a sink, reads a node's rows."""
-    return any(parent is node for parent in parents(reader))

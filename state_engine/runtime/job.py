@@ -6,7 +6,7 @@ far as it makes sense in micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from state_engine.core.names import check_name
 from state_engine.core.source_function import SourceFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
 from state_engine.core.type_parsing import to_type
-from state_engine.runtime.graph import OperatorNode, SinkNode, SourceNode, upstream
+from state_engine.runtime.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Source
 from state_engine.runtime.sources.collection import CollectionSource
@@ -137,12 +137,11 @@ class StatefulJob:
 
     def check(self) -> None:
         """Refuse a job that would read something and do nothing with it, or do nothing at all, or lose its state."""
-        ends = [*self.operators.values(), *(s.parent for s in self.sinks.values())]
-        if not ends:
+        if not self.operators and not self.sinks:
             raise ConfigurationError(
                 f"job '{self.name}' has neither operators nor sinks: there is nothing to run"
             )
-        used = {node.name for end in ends for node in upstream(end) if isinstance(node, SourceNode)}
+        used = {node.name for node in self.nodes() if isinstance(node, SourceNode)}
         unused = sorted(set(self.sources) - used)
         if unused:
             raise ConfigurationError(
@@ -158,6 +157,10 @@ class StatefulJob:
                     f"job '{self.name}': the operator '{operator.uid}' may hold state, which is found by the "
                     "operator's uid: give it one, for example process(..., uid='averages')"
                 )
+
+    def nodes(self) -> Iterator[Node]:
+        """All that operators and sinks are or read, each node once."""
+        return upstream(*self.operators.values(), *(s.parent for s in self.sinks.values()))
 
     def parallelism_of(self, operator: OperatorNode) -> int:
         """Number of subtasks of an operator."""

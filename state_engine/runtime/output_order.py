@@ -62,7 +62,7 @@ def order_of(
             ) from None
         first_timer = events.num_rows + broadcast.num_rows
         place: dict[Any, int] = {timer: first_timer + i for i, timer in enumerate(timers)}
-        place |= {o: events.num_rows + o.index for o in origins if isinstance(o, BroadcastOrigin)}
+        place |= {o: events.num_rows + o.element for o in origins if isinstance(o, BroadcastOrigin)}
         at = np.array([o if isinstance(o, int) else place[o] for o in origins], np.int64)
         made = _timer_rows(timers, rows.schema, order, out_of_orderness_ms)
         rows = pa.concat_tables([rows, broadcast.select(columns), made]).combine_chunks()

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, LongType, StructField, StructType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_schema import KeySchema
@@ -100,7 +100,7 @@ class RoutedLayout:
     """Columns of a routed row, by name.
 
     Attributes:
-        inputs: one, or two.
+        inputs: one, or two; none where no stream has anything new.
         order: the total order.
         named: how many columns of the order the user named.
         timed_order: whether the order begins with the event time.
@@ -124,6 +124,22 @@ class RoutedLayout:
     key_refusals: bool
     refused: bool
     sources: bool
+
+
+_NOTHING_NEW = RoutedLayout(
+    inputs=(),
+    order=(order_name(0), order_name(1)),  # timers have a time and a key
+    named=1,
+    timed_order=True,
+    positioned=False,
+    keys=(),
+    key_schema=None,
+    event_time=True,
+    key_refusals=False,
+    refused=False,
+    sources=False,
+)
+"""Of the input of an operator whose streams have nothing new."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +205,15 @@ class Router:
             rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
         return rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout
 
-    def markers(self, parallelism: int) -> DataFrame:
-        """The input of an operator whose streams have nothing new: one row a subtask."""
-        rows = self._spark.range(0, parallelism, 1, 1).select(F.col("id").cast("int").alias(SUBTASK))
-        return rows.repartitionById(parallelism, F.col(SUBTASK))
+    def nothing_new(self, parallelism: int, *, event_time: bool) -> tuple[DataFrame, RoutedLayout]:
+        """The input of an operator whose streams have nothing new, and what its columns are: one row a subtask."""
+        layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
+        columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else [])]
+        schema = StructType(
+            [StructField(c, LongType()) for c in columns] + [StructField(SUBTASK, LongType())]
+        )
+        rows = self._filled_markers(schema, parallelism)
+        return rows.repartitionById(parallelism, F.col(SUBTASK)), layout
 
     def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
         key = operator.inputs[one.place].key

@@ -33,7 +33,6 @@ from state_engine.core.state_table import KeyContext
 from state_engine.core.stream_operator import StreamOperator
 from state_engine.core.timer_service import MIN_TIMESTAMP, TimerService
 from state_engine.core.timers import TIMERS
-from state_engine.runtime.frames import EVENT_TIME, order_name
 from state_engine.runtime.output_files import write_exchange_files, write_sink_file
 from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
@@ -49,10 +48,6 @@ from state_engine.runtime.subtask_input import (
 )
 from state_engine.runtime.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.runtime.subtask_state import SubtaskKeyedState
-
-_ORDER_OF_NOTHING = (order_name(0), order_name(1))
-"""Order columns of an operator without input, whose timers may fire all the same."""
-_NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in (HASH, EVENT_TIME, *_ORDER_OF_NOTHING)})
 
 
 def subtask_runner(spec: SubtaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -83,7 +78,7 @@ class Subtask:
         self.report = SubtaskReport(subtask=index)
         self._refused = RefusedRows(spec, index)
         self._clock = time.perf_counter()
-        self._events = self._broadcast = _NO_ROWS
+        self._events = self._broadcast = pa.table({})
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
         """Do all of it; errors of rows and functions are in the report."""
@@ -107,8 +102,6 @@ class Subtask:
         routed = self.spec.routed
         if pc.any(pc.not_equal(table[SUBTASK], self.index)).as_py():
             raise StatelakeError(f"rows of another subtask reached subtask {self.index}")
-        if routed is None:
-            return
         if routed.refused:
             for source, rows in self._refused.add_unparsable(table).items():
                 self.report.rows_in += rows
@@ -128,7 +121,6 @@ class Subtask:
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
         routed, spec = self.spec.routed, self.spec
-        assert routed is not None
         assert spec.key_schema is not None
         if routed.key_refusals:
             why = events[KEY_REFUSAL]
@@ -152,7 +144,7 @@ class Subtask:
         context = KeyContext(
             clock_ms=clocks.clock_ms,
             watermark_ms=None if clocks.watermark_ms == MIN_TIMESTAMP else clocks.watermark_ms,
-            has_event_time=spec.routed is not None and spec.routed.event_time,
+            has_event_time=spec.routed.event_time,
         )
         if not spec.keyed:
             self._run_function(None, None, context)
@@ -176,7 +168,7 @@ class Subtask:
         self._tell_completed(operator)
         self._lap("open")
         try:
-            if spec.routed is not None and self._broadcast.num_rows:
+            if self._broadcast.num_rows:
                 times = timestamps_of(self._broadcast, spec.routed)
                 operator.process_broadcast(broadcast_values(self._broadcast, spec.routed), times, out)
             keys = None if keyed is None else keyed.keys.of_rows
@@ -299,9 +291,9 @@ class Subtask:
             origins,
             self._events,
             self._broadcast,
-            order=_ORDER_OF_NOTHING if routed is None else routed.order,
-            event_time=routed is None or routed.event_time,
-            timed_order=routed is None or routed.timed_order,
+            order=routed.order,
+            event_time=routed.event_time,
+            timed_order=routed.timed_order,
             out_of_orderness_ms=spec.clocks.out_of_orderness_ms or 0,
             operator=spec.uid,
         )

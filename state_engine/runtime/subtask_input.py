@@ -55,7 +55,7 @@ class Keys:
 
 def keys_of(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> Keys:
     """The keys of rows; raises StatelakeError where one is in another subtask's key group."""
-    if spec.routed is None or spec.key_schema is None or not spec.routed.keys:
+    if spec.key_schema is None or not spec.routed.keys:
         stored = [] if spec.key_schema is None else list(spec.key_schema.storage)
         return Keys([], {}, [pa.array([], f.type) for f in stored], np.array([], np.int64))
     columns = [one_chunk(events[c]) for c in spec.routed.keys]
@@ -72,10 +72,8 @@ def keys_of(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> Keys:
     return Keys(keys, index_of, columns, hashes)
 
 
-def values_of(events: pa.Table, routed: RoutedLayout | None) -> list[Any]:
+def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
     """Elements as functions see them; of two connected streams, pairs of stream and element."""
-    if routed is None:
-        return []
     plain = [at for at, one in enumerate(routed.inputs) if not one.broadcast]
     if len(plain) == 1:
         return _decoded(events, routed.inputs[plain[0]]) if events.num_rows else []
@@ -108,9 +106,9 @@ def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
     return _decoded(events, next(one for one in routed.inputs if one.broadcast))
 
 
-def timestamps_of(events: pa.Table, routed: RoutedLayout | None) -> Iterable[int | None]:
+def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None]:
     """Event times in milliseconds."""
-    if routed is None or not routed.event_time:
+    if not routed.event_time:
         return repeat(None, events.num_rows)
     found: list[int | None] = events[EVENT_TIME].to_pylist()
     return found
@@ -119,8 +117,6 @@ def timestamps_of(events: pa.Table, routed: RoutedLayout | None) -> Iterable[int
 def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:
     """Tell how many rows came straight from each source, and the largest event time among them."""
     routed = spec.routed
-    if routed is None:
-        return
     parts: list[tuple[str, pa.Table]] = []
     if routed.sources:
         names = pc.unique(events[SOURCE]).drop_null().to_pylist()

@@ -102,7 +102,7 @@ class SubtaskSpec:
         write_id: names the attempt.
         uid, parallelism, max_parallelism: of the operator.
         function: the user's; every subtask gets its own copy by pickling.
-        routed: columns of the input; None where no stream has anything new.
+        routed: columns of the input.
         keyed: whether the operator is on a keyed stream.
         key_schema: of the key; None without one, and where none is known yet.
         outputs: the main output and the side outputs that somebody reads.
@@ -124,7 +124,7 @@ class SubtaskSpec:
     parallelism: int
     max_parallelism: int
     function: Any
-    routed: RoutedLayout | None
+    routed: RoutedLayout
     keyed: bool
     key_schema: KeySchema | None
     outputs: list[OutputSpec]

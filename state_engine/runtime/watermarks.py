@@ -42,6 +42,11 @@ class Watermarks:
         }
         self._what = f"operator '{operator.uid}'"
 
+    @property
+    def timed(self) -> bool:
+        """Whether any source of the operator has event time."""
+        return bool(self._sources)
+
     def look_ahead(
         self, frames: Sequence[StreamFrame], collect: Callable[[DataFrame], Sequence[Any]]
     ) -> None:

@@ -31,7 +31,7 @@ from state_engine import (
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.runtime.executor import state_files
+from state_engine.runtime.state_files import state_files
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -1,0 +1,155 @@
+"""One operator in one micro-batch, as the driver sees it: what its subtasks are told, and their answers.
+
+Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame
+
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.operator_state_files import files_of
+from state_engine.core import errors
+from state_engine.core.checkpoint import OperatorStateRef
+from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.resumption import completed_since_last_run, restored_since_last_run
+from state_engine.runtime.batch import BatchContext
+from state_engine.runtime.execution import collected
+from state_engine.runtime.graph import OperatorNode
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.routing import RoutedInput, RoutedLayout
+from state_engine.runtime.state_files import state_files
+from state_engine.runtime.subtask import subtask_runner
+from state_engine.runtime.subtask_spec import (
+    REPORT_SCHEMA,
+    BatchClocks,
+    OutputSpec,
+    RestoredOperatorState,
+    SubtaskReport,
+    SubtaskSpec,
+)
+from state_engine.runtime.typed_by_input import TypedByInput
+
+
+def subtask_spec(
+    job: StatefulJob,
+    operator: OperatorNode,
+    batch: BatchContext,
+    *,
+    layout: JobLayout,
+    routed: RoutedLayout,
+    inputs: Sequence[RoutedInput],
+    outputs: list[OutputSpec],
+    clocks: BatchClocks,
+) -> SubtaskSpec:
+    """What all subtasks of an operator are told.
+
+    Raises:
+        StateMigrationError: the stored state is of other keys, or of another number of key groups.
+    """
+    recorded = batch.parent.operator(operator.uid) if batch.parent else None
+    function = operator.function
+    return SubtaskSpec(
+        layout=layout,
+        write_id=batch.write_id,
+        uid=operator.uid,
+        parallelism=job.parallelism_of(operator),
+        max_parallelism=job.max_parallelism,
+        function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
+        routed=routed,
+        keyed=operator.keyed,
+        key_schema=_key_schema(job, operator, routed, batch),
+        outputs=outputs,
+        state_files=state_files(layout, batch.path, operator.uid),
+        recorded_states={s.name: s for s in recorded.states} if recorded else {},
+        operator_state=_restored_state(operator.uid, batch, known=recorded is not None),
+        dead_letters=job.on_error == "dead_letter",
+        clocks=clocks,
+        checkpoint_id=batch.checkpoint_id,
+        parent_id=batch.parent.checkpoint_id if batch.parent else None,
+        labels=dict(one for i in inputs for one in i.frame.labels),
+        source=inputs[0].frame.source if len(inputs) == 1 else None,
+        parameters=dict(batch.parameters),
+        backend=job.state_backend,
+    )
+
+
+def run_subtasks(routed: DataFrame, spec: SubtaskSpec, *, job: str) -> list[SubtaskReport]:
+    """Run all subtasks in one Spark job; their reports, by subtask.
+
+    Raises:
+        UserFunctionError: a row or function failed.
+        StatelakeError: of the class that a subtask reported.
+    """
+    rows = collected(
+        routed.mapInArrow(subtask_runner(spec), REPORT_SCHEMA),
+        label=f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}",
+        source=spec.source,
+        job=job,
+        into=f"operator '{spec.uid}'",
+    )
+    reports = sorted((SubtaskReport.from_json(r["report"]) for r in rows), key=lambda r: r.subtask)
+    for report in reports:
+        if report.error is not None:
+            raise _error(report.error, job=job, uid=spec.uid)
+    if [r.subtask for r in reports] != list(range(spec.parallelism)):
+        raise StatelakeError(
+            f"operator '{spec.uid}': {spec.parallelism} subtasks were planned, {[r.subtask for r in reports]} "
+            "reported; nothing was committed, run again"
+        )
+    return reports
+
+
+def _error(error: dict[str, str | None], *, job: str, uid: str) -> StatelakeError:
+    if error["class"] == "UserFunctionError":
+        row = f" (row {error['row']})" if error.get("row") else ""
+        return UserFunctionError(
+            job=job, operator=uid, cause=f"{error['cause']}{row}", key=error["key"],
+            position=error["position"], traceback_text=error["traceback"] or "",
+        )  # fmt: skip
+    kind = getattr(errors, str(error["class"]), StatelakeError)
+    made: StatelakeError = kind(f"job '{job}': {error['message']}")
+    return made
+
+
+def _key_schema(
+    job: StatefulJob, operator: OperatorNode, routed: RoutedLayout, batch: BatchContext
+) -> KeySchema | None:
+    """Of the key: from the rows, or where none came, as recorded."""
+    recorded, found = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
+    if recorded is None:
+        return found
+    where = f"job '{job.name}', operator '{operator.uid}'"
+    if not operator.keyed:
+        raise StateMigrationError(
+            f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
+            "Restore the old key_by, or give the operator another uid to start empty"
+        )
+    if found is not None and recorded.key_schema != str(found):
+        raise StateMigrationError(
+            f"{where}: its state is stored by key {recorded.key_schema}, the job keys by {found}. "
+            "Restore the old key_by, or give the operator another uid to start empty"
+        )
+    if recorded.max_parallelism != job.max_parallelism:
+        raise StateMigrationError(
+            f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
+            f"max_parallelism={job.max_parallelism}. Declare the old number"
+        )
+    return KeySchema.declared(recorded.key_type) if found is None and recorded.key_type else found
+
+
+def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
+    refs: Mapping[str, OperatorStateRef] = (
+        {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+    )
+    ref = refs.get(uid)
+    return RestoredOperatorState(
+        ref=ref,
+        files=[] if ref is None else files_of(ref, batch.path),
+        restored=ref is not None and restored_since_last_run(batch.path, ref),
+        known=known or ref is not None,
+        completed=completed_since_last_run(batch.path, ref),
+    )
