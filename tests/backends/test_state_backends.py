@@ -24,18 +24,11 @@ from state_engine.core.errors import StateAccessError, StateMigrationError
 from state_engine.core.state_table import KeyContext
 from state_engine.core.ttl import Stamped, StateTtlConfig
 from tests.backends.backends import BACKENDS, keyed, on
-from tests.core.models import KINDS, StateModel, ops_of
+from tests.core.models import CONFIGS, KINDS, StateModel, check_random_operations, check_stored, ops_of
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.ttl_kinds import KINDS as TTL_KINDS
 
 EVERY_BACKEND = pytest.mark.parametrize("backend", [make() for make in BACKENDS.values()], ids=list(BACKENDS))
-CONFIGS: dict[str, StateTtlConfig | None] = {
-    "no ttl": None,
-    "on write": ttl(),
-    "on read": ttl(on_read=True),
-    "on write, shows expired": ttl(shows_expired=True),
-    "on read, shows expired": ttl(on_read=True, shows_expired=True),
-}
 
 
 @EVERY_BACKEND
@@ -47,20 +40,7 @@ def test_random_operations_equal_the_model(
     backend: StateBackend, config: StateTtlConfig | None, kind: str, data: st.DataObject, always: bool
 ) -> None:
     steps = Steps(with_ttl(KINDS[kind].make(), config), restoring=always, opener=on(backend))
-    models: dict[int, StateModel] = {}
-    now = 0
-    for op, key, wait, checkpoint in data.draw(ops_of(kind)):
-        now += wait
-        model = models.setdefault(key, StateModel(KINDS[kind], config))
-        found = steps.at(now, lambda s, op=op: KINDS[kind].apply(s, op), key=key)
-        assert found == model.apply(op, now), (op, key, now)
-        if checkpoint:
-            steps.checkpoint()
-    stored = steps.checkpoint().get("s", {})
-    assert {k: kept for k, m in models.items() if (kept := m.stored()) is not None} == stored
-    if kind == "map":
-        for key, found in stored.items():
-            assert list(found) == [k for k, _, _ in models[key].entries]
+    check_random_operations(kind, config, steps, data.draw(ops_of(kind)))
 
 
 @EVERY_BACKEND
@@ -92,11 +72,7 @@ def test_a_refused_element_changes_nothing(backend: StateBackend, kind: str, dat
             hook()
         if data.draw(st.booleans()):
             steps.checkpoint()
-    stored = steps.checkpoint().get("s", {})
-    assert {k: kept for k, m in models.items() if (kept := m.stored()) is not None} == stored
-    if kind == "map":
-        for key, found in stored.items():
-            assert list(found) == [k for k, _, _ in models[key].entries]
+    check_stored(kind, steps, models)
 
 
 @EVERY_BACKEND

@@ -9,11 +9,14 @@ from state_engine.core.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
+from state_engine.core.functions import MIN_TIMESTAMP, TimerService
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.list_state import ListState
 from state_engine.core.map_state import MapState
 from state_engine.core.runtime_context import RuntimeContext, TaskInfo
 from state_engine.core.state_table import KeyContext
+from state_engine.core.stream_operator import StreamOperator
+from state_engine.core.type_parsing import to_type
 from state_engine.core.value_state import ValueState
 
 
@@ -28,6 +31,22 @@ class Bench:
     def at(self, key: Any) -> Bench:
         self.context.key = key
         return self
+
+    def operator(
+        self, function: Any, *, output: Any = int, clock_ms: int = 1000, **options: Any
+    ) -> StreamOperator:
+        """An operator on this store, opened."""
+        made = StreamOperator(
+            function,
+            info=TaskInfo("counter"),
+            store=self.store,
+            context=self.context,
+            timers=TimerService(clock_ms, MIN_TIMESTAMP),
+            output_type=to_type(output, parameter="output"),
+            **options,
+        )
+        made.open()
+        return made
 
     def entries(self, name: str = "s") -> Any:
         return self.store.tables[name].entries

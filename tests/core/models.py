@@ -12,7 +12,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_engine.core.aggregates import AggregateFunction
 from state_engine.core.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -24,21 +23,16 @@ from state_engine.core.descriptors import (
     ValueStateDescriptor,
 )
 from state_engine.core.ttl import Stamped, StateTtlConfig
+from tests.core.aggregates import Collect
+from tests.core.steps import Steps, ttl
 
 Op = tuple[Any, ...]
 
 
-class Texts(AggregateFunction):
+class Texts(Collect):
     """Collects numbers in a list, in place; gives them as text."""
 
-    def create_accumulator(self) -> list[int]:
-        return []
-
-    def add(self, value: int, accumulator: list[int]) -> list[int]:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: list[int]) -> str:
+    def get_result(self, accumulator: list[int]) -> str:  # type: ignore[override]
         return ",".join(map(str, accumulator))
 
 
@@ -238,3 +232,37 @@ class StateModel:
         if op in bounds:
             return [(k, v) for k, v, _ in self._read(bounds[op])]
         return self._map(op, *args)
+
+
+CONFIGS: dict[str, StateTtlConfig | None] = {
+    "no ttl": None,
+    "on write": ttl(),
+    "on read": ttl(on_read=True),
+    "on write, shows expired": ttl(shows_expired=True),
+    "on read, shows expired": ttl(on_read=True, shows_expired=True),
+}
+
+
+def check_random_operations(
+    kind: str, config: StateTtlConfig | None, steps: Steps, ops: list[tuple[Op, int, int, bool]]
+) -> None:
+    """Do the same to a state and to its model: both must give the same and end up with the same in storage."""
+    models: dict[int, StateModel] = {}
+    now = 0
+    for op, key, wait, checkpoint in ops:
+        now += wait
+        model = models.setdefault(key, StateModel(KINDS[kind], config))
+        found = steps.at(now, lambda s, op=op: KINDS[kind].apply(s, op), key=key)
+        assert found == model.apply(op, now), (op, key, now)
+        if checkpoint:
+            steps.checkpoint()
+    check_stored(kind, steps, models)
+
+
+def check_stored(kind: str, steps: Steps, models: dict[int, StateModel]) -> None:
+    """What is stored is what the models, by key, say; maps in the order of their first puts, too."""
+    stored = steps.checkpoint().get("s", {})
+    assert {k: kept for k, m in models.items() if (kept := m.stored()) is not None} == stored
+    if kind == "map":
+        for key, found in stored.items():
+            assert list(found) == [k for k, _, _ in models[key].entries]

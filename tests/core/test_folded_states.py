@@ -15,35 +15,9 @@ from state_engine.core.descriptors import (
 )
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
 from state_engine.core.state import AppendingState, MergingState
+from tests.core.aggregates import Average, Collect
 from tests.core.handles import Bench
 from tests.core.steps import Steps
-
-
-class Average(AggregateFunction):
-    """Numbers in, (sum, count) stored, a float out."""
-
-    def create_accumulator(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def get_result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-
-class Collect(AggregateFunction):
-    """Changes its accumulator in place."""
-
-    def create_accumulator(self) -> list[int]:
-        return []
-
-    def add(self, value: int, accumulator: list[int]) -> list[int]:
-        accumulator.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: list[int]) -> list[int]:
-        return accumulator
 
 
 class Longest(ReduceFunction):

@@ -1,18 +1,12 @@
-"""The examples of the seeds, at parallelism 1 and 4, with a snapshot and a restore after every element; life cycle."""
+"""The examples of Flink's documents, restored after every element, at parallelism 1 and 4; hooks and refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import pytest
 
-from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
-from state_engine.core.descriptors import (
-    ListStateDescriptor,
-    SortedMapStateDescriptor,
-    ValueStateDescriptor,
-)
+from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener
 from state_engine.core.errors import ConfigurationError, StateAccessError
 from state_engine.core.functions import (
     FilterFunction,
@@ -21,11 +15,23 @@ from state_engine.core.functions import (
     MapFunction,
     ProcessFunction,
     SinkFunction,
-    SourceFunction,
 )
 from state_engine.core.keyed_functions import MapWithState
 from state_engine.core.runtime_context import RuntimeContext
 from state_engine.testing import KeyedHarness, OperatorHarness
+from tests.examples import (
+    AVERAGE,
+    AVERAGE_OUTPUTS,
+    COUNTS,
+    COUNTS_OUTPUTS,
+    FIRST_ENTRY,
+    FIRST_ENTRY_OUTPUTS,
+    Buffering,
+    CounterSource,
+    CountWindowAverage,
+    CountWindowFirstEntry,
+    running_count,
+)
 
 parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 
@@ -40,51 +46,13 @@ def restoring(function: Any, elements: list[Any], *, parallelism: int, **options
     return outputs
 
 
-class CountWindowAverage(FlatMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.sum = runtime_context.get_state(ValueStateDescriptor("average", tuple[int, int], default=(0, 0)))
-
-    def flat_map(self, value: tuple[int, int]) -> Iterable[Any]:
-        count, total = self.sum.value()
-        count, total = count + 1, total + value[1]
-        self.sum.update((count, total))
-        if count >= 2:
-            yield value[0], total // count
-            self.sum.clear()
-
-
-class CountWindowFirstEntry(FlatMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.counts = runtime_context.get_sorted_map_state(
-            SortedMapStateDescriptor("sortedmapstate", int, int)
-        )
-
-    def flat_map(self, value: tuple[int, int]) -> Iterable[Any]:
-        self.counts.put(value[1], (self.counts.get(value[1]) or 0) + 1)
-        first = self.counts.first_entry()
-        assert first is not None
-        yield value[0], *first
-
-
-def running_count(value: tuple[str, int], seen: int | None) -> tuple[Any, int]:
-    return (value[0], seen or 0), (seen or 0) + value[1]
-
-
 @parallelisms
 @pytest.mark.parametrize(
     ("function", "elements", "expected"),
     [
-        (CountWindowAverage(), [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)], [(1, 4), (1, 5)]),
-        (
-            CountWindowFirstEntry(),
-            [(1, 3), (1, 5), (1, 3), (1, 7), (1, 4), (1, 2), (1, 2), (1, 1)],
-            [(1, 3, 1), (1, 3, 1), (1, 3, 2), (1, 3, 2), (1, 3, 2), (1, 2, 1), (1, 2, 2), (1, 1, 1)],
-        ),
-        (
-            MapWithState(running_count, int),
-            [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)],
-            [("a", 0), ("b", 0), ("a", 1), ("b", 2), ("a", 4)],
-        ),
+        (CountWindowAverage(), AVERAGE, AVERAGE_OUTPUTS),
+        (CountWindowFirstEntry(), FIRST_ENTRY, FIRST_ENTRY_OUTPUTS),
+        (MapWithState(running_count, int), COUNTS, COUNTS_OUTPUTS),
     ],
 )
 def test_the_keyed_examples(function: Any, elements: Any, expected: Any, parallelism: int) -> None:
@@ -93,31 +61,16 @@ def test_the_keyed_examples(function: Any, elements: Any, expected: Any, paralle
     assert KeyedHarness(function, parallelism=parallelism, **by).process(elements) == expected
 
 
-class BufferingSink(SinkFunction, CheckpointedFunction):
+class BufferingSink(SinkFunction, Buffering):
     """Sends groups of ``threshold`` elements to ``sent``."""
 
     sent: ClassVar[list[list[Any]]] = []
 
     def __init__(self, threshold: int) -> None:
-        self.threshold = threshold
-        self.buffered: list[Any] = []
+        super().__init__(threshold, tuple[str, int])
 
     def invoke(self, value: Any, context: SinkFunction.Context) -> None:
-        self.buffered.append(value)
-        while len(self.buffered) >= self.threshold:  # after a rescale there may be more
-            self.sent.append(self.buffered[: self.threshold])
-            del self.buffered[: self.threshold]
-
-    def snapshot_state(self, context: Any) -> None:
-        self.stored.clear()
-        for element in self.buffered:
-            self.stored.add(element)
-
-    def initialize_state(self, context: Any) -> None:
-        descriptor = ListStateDescriptor("buffered_elements", tuple[str, int])
-        self.stored = context.get_operator_state_store().get_list_state(descriptor)
-        if context.is_restored():
-            self.buffered.extend(self.stored.get())
+        self.sent.extend(self.groups(value))
 
 
 @pytest.fixture
@@ -149,28 +102,6 @@ def test_buffering_sink_keeps_every_element_across_rescales(sent: list[Any]) -> 
     assert sorted([element for group in sent for element in group] + left) == sorted(elements)
 
 
-class CounterSource(SourceFunction, ListCheckpointed):
-    def __init__(self) -> None:
-        self.offset, self.running = 0, True
-
-    def run(self, ctx: Any) -> None:
-        lock = ctx.get_checkpoint_lock()
-        while self.running:
-            with lock:
-                ctx.collect(self.offset)
-                self.offset += 1
-
-    def cancel(self) -> None:
-        self.running = False
-
-    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
-        return [self.offset]
-
-    def restore_state(self, state: list[int]) -> None:
-        for offset in state:
-            self.offset = offset
-
-
 @parallelisms
 @pytest.mark.parametrize("size", [1, 3])
 def test_counter_source_has_no_gap_and_no_repeat(parallelism: int, size: int) -> None:
@@ -184,13 +115,7 @@ def test_counter_source_has_no_gap_and_no_repeat(parallelism: int, size: int) ->
 
 
 def test_a_source_that_fails_has_collected_nothing() -> None:
-    class Fails(CounterSource):
-        def run(self, ctx: Any) -> None:
-            super().run(ctx)
-            if self.offset > 4:
-                raise RuntimeError("told to")
-
-    harness = OperatorHarness(Fails())
+    harness = OperatorHarness(CounterSource(fail_at=5))
     assert harness.collect(3) == [[0, 1, 2]]
     with pytest.raises(RuntimeError, match="told to"):
         harness.collect(3)

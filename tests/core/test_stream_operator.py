@@ -35,22 +35,6 @@ class Returns(KeyedProcessFunction):
         self.closed += 1
 
 
-def operator(
-    function: KeyedProcessFunction, bench: Bench, *, output: Any = int, dead_letters: bool = False
-) -> StreamOperator:
-    made = StreamOperator(
-        function,
-        info=TaskInfo("counter"),
-        store=bench.store,
-        context=bench.context,
-        timers=TimerService(1000, MIN_TIMESTAMP),
-        output_type=to_type(output, parameter="output"),
-        dead_letters=dead_letters,
-    )
-    made.open()
-    return made
-
-
 def run(
     function: KeyedProcessFunction,
     values: Iterable[Any],
@@ -60,7 +44,7 @@ def run(
     **options: Any,
 ) -> Outputs:
     values, out = list(values), Outputs()
-    operator(function, bench or Bench(), **options).process(
+    (bench or Bench()).operator(function, **options).process(
         [key] * len(values), values, [None] * len(values), out
     )
     return out
@@ -196,7 +180,7 @@ def test_the_elements_around_a_failing_one_are_kept() -> None:
 
 def test_a_failing_element_ends_the_batch_under_fail() -> None:
     out = Outputs()
-    made = operator(Remembers(), Bench(**loaded()), output=str)
+    made = Bench(**loaded()).operator(Remembers(), output=str)
     with pytest.raises(ElementRefused) as caught:
         made.process("kk", ["x", "bad"], [None, None], out)
     refusal = caught.value.refusal
@@ -235,7 +219,7 @@ def test_open_and_close_fail_the_batch_whatever_the_policy(dead_letters: bool) -
             raise ValueError("in close")
 
     with pytest.raises(ElementRefused, match="ValueError: in open") as caught:
-        operator(Broken(), Bench(), dead_letters=dead_letters)
+        Bench().operator(Broken(), dead_letters=dead_letters)
     assert (caught.value.refusal.index, caught.value.refusal.key) == (None, None)
     unopened = StreamOperator(
         Broken(),
@@ -280,7 +264,7 @@ def test_elements_know_their_key_time_and_clocks() -> None:
             )
 
     out = Outputs()
-    made = operator(Tells(), Bench(), output="key string, at bigint, clock bigint, watermark bigint")
+    made = Bench().operator(Tells(), output="key string, at bigint, clock bigint, watermark bigint")
     made.process(["a", "b"], [0, 0], [5, None], out)
     assert out.values == [("a", 5, 1000, MIN_TIMESTAMP), ("b", None, 1000, MIN_TIMESTAMP)]
 
@@ -304,6 +288,6 @@ def test_keys_and_values_are_paired_in_order() -> None:
             yield self.seen.value()
 
     bench, out = Bench(s={"b": 100}), Outputs()
-    operator(Counts(), bench).process("abab", [1, 2, 3, 4], [None] * 4, out)
+    bench.operator(Counts()).process("abab", [1, 2, 3, 4], [None] * 4, out)
     assert out.values == [1, 102, 4, 106]
     assert bench.changes() == [("b", "put", 106), ("a", "put", 4)]

@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 
 from state_engine.core.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import StateAccessError, ValueTypeError
-from state_engine.core.functions import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction
+from state_engine.core.functions import MAX_TIMESTAMP, KeyedProcessFunction
 from state_engine.core.outputs import ElementRefused, Outputs, TimerOrigin
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.stream_operator import StreamOperator
+from state_engine.core.runtime_context import RuntimeContext
 from state_engine.core.time import Time, TimeDomain
 from state_engine.core.timer_service import TimerService
 from state_engine.core.timers import AT_ONCE, IN_TIME, PROCESSING, TIMERS, Timer
 from state_engine.core.ttl import StateTtlConfig
-from state_engine.core.type_parsing import to_type
 from state_engine.testing import KeyedHarness
 from tests.core.handles import Bench
 
@@ -218,24 +216,12 @@ def test_under_fail_a_failing_timer_ends_the_batch() -> None:
     assert harness.state(TIMERS) == {"a": {Timer(17, "event"): True}}
 
 
-def operator(bench: Bench, function: Any, **options: Any) -> StreamOperator:
-    made = StreamOperator(
-        function,
-        info=TaskInfo("timed"),
-        store=bench.store,
-        context=bench.context,
-        timers=TimerService(50, MIN_TIMESTAMP),
-        output_type=to_type(str, parameter="p"),
-        out_of_orderness_ms=0,
-        **options,
-    )
-    made.open()
-    return made
+AT_50: dict[str, Any] = {"output": str, "clock_ms": 50, "out_of_orderness_ms": 0}
 
 
 def test_outputs_know_the_timer_they_came_from() -> None:
     bench, out = Bench(**{TIMERS: {"c": {Timer(40, PROCESSING): True}}}), Outputs()
-    made = operator(bench, Timed())
+    made = bench.operator(Timed(), **AT_50)
     elements = [Do("a", 0, event=(-5, 10)), Do("b", 5), Do("a", 20)]
     made.process([e.key for e in elements], elements, [e.at for e in elements], out)
     made.fire_rest(20, out)
@@ -250,7 +236,8 @@ def test_outputs_know_the_timer_they_came_from() -> None:
 
 
 def test_a_refused_timer_is_told_where_it_ends_the_batch() -> None:
-    made, out = operator(Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), Timed()), Outputs()
+    bench, out = Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), Outputs()
+    made = bench.operator(Timed(), **AT_50)
     with pytest.raises(
         ElementRefused, match=r"timer at 47 ms \(processing time\): RuntimeError: told to"
     ) as caught:
@@ -266,7 +253,7 @@ def test_a_function_without_on_timer_has_no_timers() -> None:
             ctx.timer_service().delete_processing_time_timer(value)
 
     bench, out = Bench(), Outputs()
-    made = operator(bench, Sets())
+    made = bench.operator(Sets(), **AT_50)
     made.process(["a"], [5], [None], out)
     made.fire_rest(MAX_TIMESTAMP, out, drain=True)
     assert TIMERS not in bench.store.tables

@@ -14,77 +14,43 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
-    CheckpointedFunction,
     DataStream,
-    FlatMapFunction,
-    ListStateDescriptor,
     ProcessFunction,
-    RuntimeContext,
-    SortedMapStateDescriptor,
     StatefulJob,
     Types,
-    ValueStateDescriptor,
+)
+from tests import examples as examples_of_flink
+from tests.examples import (
+    AVERAGE,
+    AVERAGE_OUTPUTS,
+    COUNTS,
+    COUNTS_OUTPUTS,
+    FIRST_ENTRY,
+    FIRST_ENTRY_OUTPUTS,
+    Buffering,
+    CountWindowAverage,
+    CountWindowFirstEntry,
+    running_count,
 )
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(examples_of_flink)
 
 pytestmark = pytest.mark.spark
 PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
-AVERAGE = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
-FIRST_ENTRY = [(1, 3), (1, 5), (1, 3), (1, 7), (1, 4), (1, 2), (1, 2), (1, 1)]
-COUNTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
 
 
-class CountWindowAverage(FlatMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        descriptor = ValueStateDescriptor("average", PAIR, default=(0, 0))
-        self.sum = runtime_context.get_state(descriptor)
-
-    def flat_map(self, value: Any) -> Iterable[Any]:
-        count, total = self.sum.value()
-        count, total = count + 1, total + value[1]
-        self.sum.update((count, total))
-        if count >= 2:
-            yield value[0], total // count
-            self.sum.clear()
-
-
-class CountWindowFirstEntry(FlatMapFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        descriptor = SortedMapStateDescriptor("sorted", Types.LONG(), Types.LONG())
-        self.counts = runtime_context.get_sorted_map_state(descriptor)
-
-    def flat_map(self, value: Any) -> Iterable[Any]:
-        self.counts.put(value[1], (self.counts.get(value[1]) or 0) + 1)
-        first = self.counts.first_entry()
-        assert first is not None
-        yield value[0], *first
-
-
-class BufferingSink(ProcessFunction, CheckpointedFunction):
+class BufferingSink(ProcessFunction, Buffering):
     """Emits what it buffered as soon as there are two elements."""
 
     def __init__(self) -> None:
-        self.buffered: list[Any] = []
+        super().__init__(2, PAIR)
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any]:
-        self.buffered.append(tuple(value))
-        if len(self.buffered) == 2:
-            yield from self.buffered
-            self.buffered.clear()
-
-    def snapshot_state(self, context: Any) -> None:
-        self.stored.clear()
-        for element in self.buffered:
-            self.stored.add(element)
-
-    def initialize_state(self, context: Any) -> None:
-        descriptor = ListStateDescriptor("buffered_elements", PAIR)
-        self.stored = context.get_operator_state_store().get_list_state(descriptor)
-        if context.is_restored():
-            self.buffered.extend(self.stored.get())
+        for group in self.groups(tuple(value)):
+            yield from group
 
 
 def examples(cut: int | None) -> Any:
@@ -107,9 +73,7 @@ def examples(cut: int | None) -> Any:
             .uid("first_entry_of_window"),
             "count": pairs("counted", COUNTS, count)
             .key_by("f0")
-            .map_with_state(
-                lambda p, n: ((p[0], n or 0), (n or 0) + p[1]), Types.LONG(), count, uid="running_count"
-            ),
+            .map_with_state(running_count, Types.LONG(), count, uid="running_count"),
             "buffer": pairs("sent", AVERAGE)
             .process(BufferingSink(), uid="buffering", output_type=PAIR)
             .set_parallelism(1),
@@ -119,8 +83,8 @@ def examples(cut: int | None) -> Any:
 
 
 EXPECTED = {
-    "average": [(1, 4), (1, 5)],
-    "first_entry": [(1, 3, 1), (1, 3, 1), (1, 3, 2), (1, 3, 2), (1, 3, 2), (1, 2, 1), (1, 2, 2), (1, 1, 1)],
+    "average": AVERAGE_OUTPUTS,
+    "first_entry": FIRST_ENTRY_OUTPUTS,
     "buffer": AVERAGE[:4],
 }
 
@@ -136,10 +100,10 @@ def test_every_element_in_a_batch_and_an_engine_of_its_own(
         runs += 1
     assert runs == len(FIRST_ENTRY)
     found = pipeline.outputs()
-    assert found.pop("count") == [("a", 0), ("b", 0), ("a", 1), ("b", 2), ("a", 4)]
+    assert found.pop("count") == COUNTS_OUTPUTS
     assert found == EXPECTED
     assert pipeline.state("average_of_window", "average") == [(1, (1, 2))]
-    assert pipeline.state("first_entry_of_window", "sorted") == [
+    assert pipeline.state("first_entry_of_window", "sortedmapstate") == [
         (1, 1, 1),
         (1, 2, 2),
         (1, 3, 2),
@@ -154,7 +118,7 @@ def test_all_elements_in_one_batch(tmp_path: Path, spark: SparkSession, parallel
     pipeline = Pipeline(tmp_path, spark, examples(None), parallelism=parallelism)
     assert len(pipeline.run().batches) == 1
     found = pipeline.outputs()
-    assert sorted(found.pop("count")) == [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)]
+    assert sorted(found.pop("count")) == sorted(COUNTS_OUTPUTS)
     assert found == EXPECTED
 
 
@@ -189,5 +153,5 @@ def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, sp
     pipeline = Pipeline(tmp_path, spark, examples(4), parallelism=1)
     assert len(pipeline.run().batches) == 1
     found = pipeline.outputs()
-    assert sorted(found.pop("count")) == [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)]
+    assert sorted(found.pop("count")) == sorted(COUNTS_OUTPUTS)
     assert found == EXPECTED

@@ -18,52 +18,39 @@ from state_engine import (
     DataStream,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
-    ListCheckpointed,
     ListStateDescriptor,
     MapStateDescriptor,
     ProcessFunction,
     RuntimeContext,
     SinkFunction,
-    SourceFunction,
     StatefulJob,
     Types,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import RescaleError, SourceError, StateMigrationError
+from tests import examples
+from tests.examples import Buffering, CounterSource
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(examples)
 
 pytestmark = pytest.mark.spark
 
 
-class Buffering(ProcessFunction, CheckpointedFunction):
+class Groups(ProcessFunction, Buffering):
     """Emits groups of ``threshold`` elements."""
 
-    def __init__(self, threshold: int) -> None:
-        self.threshold, self.buffered = threshold, list[int]()
-
     def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterable[Any]:
-        self.buffered.append(value)
-        while len(self.buffered) >= self.threshold:
-            yield (list(self.buffered[: self.threshold]),)
-            del self.buffered[: self.threshold]
-
-    def snapshot_state(self, context: Any) -> None:
-        self.stored.update(self.buffered)
-
-    def initialize_state(self, context: Any) -> None:
-        self.stored = context.get_operator_state_store().get_list_state(ListStateDescriptor("buffered", int))
-        self.buffered.extend(self.stored.get())
+        for group in self.groups(value):
+            yield (group,)
 
 
 def buffering(cut: int, threshold: int = 4) -> Any:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         numbers = job.from_collection(range(23), Types.INT(), name="numbers", max_rows_per_batch=cut)
-        return {
-            "groups": numbers.process(Buffering(threshold), uid="buffer", output_type="numbers array<int>")
-        }
+        return {"groups": numbers.process(Groups(threshold), uid="buffer", output_type="numbers array<int>")}
 
     return build
 
@@ -91,7 +78,7 @@ def test_state_that_did_not_change_is_not_written_again(tmp_path: Path, spark: S
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         numbers = job.from_collection([1, 2, 3], Types.INT(), name="numbers", max_rows_per_batch=1)
         other = job.from_collection([5], Types.INT(), name="other")
-        kept = other.process(Buffering(9), uid="kept", output_type="numbers array<int>")
+        kept = other.process(Groups(9), uid="kept", output_type="numbers array<int>")
         return {"kept": kept, "n": numbers.map(lambda n: n, output_type=Types.INT())}
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
@@ -185,31 +172,6 @@ def test_raw_operator_state_cannot_be_rescaled(tmp_path: Path, spark: SparkSessi
         pipeline.run(parallelism=3)
     pipeline.run()
     assert pipeline.outputs()["out"][-1] == "xxx"
-
-
-class CounterSource(SourceFunction, ListCheckpointed):
-    """Counts from where it was; fails once where it is told to."""
-
-    def __init__(self, *, fail_at: int | None = None) -> None:
-        self.offset, self.running, self.fail_at = 0, True, fail_at
-
-    def run(self, ctx: Any) -> None:
-        while self.running:
-            with ctx.get_checkpoint_lock():
-                if self.offset == self.fail_at:
-                    raise RuntimeError("told to")
-                ctx.collect(self.offset)
-                self.offset += 1
-
-    def cancel(self) -> None:
-        self.running = False
-
-    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
-        return [self.offset]
-
-    def restore_state(self, state: list[int]) -> None:
-        for offset in state:
-            self.offset = offset
 
 
 def counting(fail_at: int | None = None) -> Any:

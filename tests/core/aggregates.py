@@ -1,0 +1,32 @@
+"""Aggregate functions that tests of state share."""
+
+from __future__ import annotations
+
+from state_engine.core.aggregates import AggregateFunction
+
+
+class Average(AggregateFunction):
+    """Numbers in, (sum, count) stored, a float out."""
+
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+class Collect(AggregateFunction):
+    """Collects numbers in a list, in place."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add(self, value: int, accumulator: list[int]) -> list[int]:
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
