@@ -1,0 +1,204 @@
+"""Misuse that only a run on Spark can find: each is told with its class and its place, and nothing is committed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine import (
+    DataStream,
+    FileSource,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    MapStateDescriptor,
+    RuntimeContext,
+    SourceFunction,
+    StatefulJob,
+    Types,
+)
+from state_engine.core.errors import (
+    ConfigurationError,
+    InvalidKeyError,
+    SourceError,
+    StateAccessError,
+    StatelakeError,
+    UserFunctionError,
+)
+from tests.runtime.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+PAIR = "k string, v bigint"
+
+
+def pairs(job: StatefulJob, **options: Any) -> DataStream:
+    return job.from_collection([("a", 1), ("b", 2)], PAIR, name="pairs", **options)
+
+
+def keyed_by(selector: Callable[[Any], Any], key_type: Any) -> Callable[[StatefulJob, Path], DataStream]:
+    def build(job: StatefulJob, at: Path) -> DataStream:
+        chosen = pairs(job).key_by(selector, key_type=key_type)
+        return chosen.map(lambda pair: pair.v, output_type=int, uid="chosen")
+
+    return build
+
+
+def from_text(form: str) -> Callable[[StatefulJob, Path], DataStream]:
+    """Rows of a form that has no row index, through a transform that drops the columns of the order."""
+
+    def build(job: StatefulJob, at: Path) -> DataStream:
+        at.mkdir()
+        (at / "rows").write_text("a,1\n" if form == "csv" else '{"k": "a", "v": 1}\n')
+        source = FileSource(str(at), format=form, schema=PAIR)  # type: ignore[arg-type]
+        return mapped(job.source("rows", source).transform(lambda frame: frame.select("k", "v")))
+
+    return build
+
+
+def mapped(stream: DataStream) -> DataStream:
+    return stream.key_by("k").map(lambda pair: pair.v, output_type=int, uid="mapped")
+
+
+def timed(column: str) -> Callable[[StatefulJob, Path], DataStream]:
+    return lambda job, at: mapped(pairs(job, event_time=column))
+
+
+class Both(KeyedCoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield 1
+
+    process_element2 = process_element1
+
+
+def two_keys(job: StatefulJob, at: Path) -> DataStream:
+    stream = pairs(job)
+    return stream.key_by("k").connect(stream.key_by("v")).process(Both(), uid="both", output_type=int)
+
+
+def two_shapes(job: StatefulJob, at: Path) -> DataStream:
+    def renamed(frame: DataFrame) -> DataFrame:
+        return frame.withColumnRenamed("v", "w")
+
+    return mapped(pairs(job).union(pairs_of("others", job).transform(renamed)))
+
+
+def pairs_of(name: str, job: StatefulJob) -> DataStream:
+    return job.from_collection([("a", 1)], PAIR, name=name)
+
+
+class Stamps(SourceFunction):
+    def run(self, ctx: Any) -> None:
+        ctx.collect_with_timestamp(1, 1000)
+
+    def cancel(self) -> None:
+        return None
+
+
+def stamped(job: StatefulJob, at: Path) -> DataStream:
+    numbers = job.source("stamps", Stamps(), output_type=Types.LONG(), max_rows_per_batch=4)
+    return numbers.map(lambda n: n, output_type=Types.LONG())
+
+
+class Diverging(KeyedBroadcastProcessFunction):
+    """Puts another value into broadcast state on every subtask."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield 1
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(MapStateDescriptor("rules", str, int)).put("subtask", self.subtask)
+
+
+def diverging(job: StatefulJob, at: Path) -> DataStream:
+    stream = pairs(job)
+    return stream.key_by("k").connect(stream.broadcast()).process(Diverging(), uid="rules", output_type=int)
+
+
+Case = tuple[Callable[[StatefulJob, Path], DataStream], type[StatelakeError], str]
+CASES: dict[str, Case] = {
+    "a key selector that gives None": (
+        keyed_by(lambda pair: None, str), UserFunctionError,
+        "job 'pipeline', operator 'chosen'.*InvalidKeyError: the key .*is null",
+    ),
+    "a key selector that gives another type": (
+        keyed_by(lambda pair: "x", int), UserFunctionError,
+        "job 'pipeline', operator 'chosen'.*the key selector raised ValueTypeError: 'x'",
+    ),
+    "a key selector that gives NaN": (
+        keyed_by(lambda pair: float("nan"), float), UserFunctionError, "job 'pipeline', operator 'chosen'.*NaN",
+    ),
+    "a key selector of a list": (
+        keyed_by(lambda pair: [pair.v], list[int]), InvalidKeyError,
+        "'key' has the type array<bigint>, which cannot be a key.*key by those parts of it instead",
+    ),
+    "CSV without an order": (
+        from_text("csv"), ConfigurationError,
+        "a transform dropped the columns that give the rows their order. Name an order",
+    ),
+    "JSON without an order": (
+        from_text("json"), ConfigurationError,
+        "a transform dropped the columns that give the rows their order. Name an order",
+    ),
+    "a missing event time": (
+        timed("at"), ConfigurationError, "event_time.*there is no column 'at'",
+    ),
+    "a number as event time": (
+        timed("v"), ConfigurationError, "event_time column 'v' must be a timestamp or a date, not bigint",
+    ),
+    "streams keyed by different types": (
+        two_keys, ConfigurationError, "operator 'both': its two streams are keyed by .* of different types.*cast one",
+    ),
+    "a union of different columns": (
+        two_shapes, ConfigurationError, "union: the streams have different columns: .*; select the same ones",
+    ),
+    "a source function that gives times": (
+        stamped, SourceError, r"source 'stamps': collect_with_timestamp has no column.*name the field in source\(",
+    ),
+    "broadcast state that differs": (
+        diverging, StateAccessError,
+        "operator 'rules': broadcast state 'rules' is not the same in subtask 0 and subtask 1. Declare it on every",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_what_only_a_run_can_find_is_refused_and_nothing_committed(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    refused(tmp_path, spark, *CASES[what])
+
+
+def refused(
+    tmp_path: Path,
+    spark: SparkSession,
+    build: Callable[[StatefulJob, Path], DataStream],
+    kind: type[StatelakeError],
+    message: str,
+) -> None:
+    def job_of(job: StatefulJob) -> Mapping[str, DataStream]:
+        return {"out": build(job, tmp_path / "in")}
+
+    pipeline = Pipeline(tmp_path, spark, job_of, parallelism=2)
+    with pytest.raises(kind, match=f"(?s){message}"):
+        pipeline.run()
+    with pipeline.engine() as engine:
+        assert engine.checkpoints("pipeline") == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a type that cannot be a key is told without the operator whose key it is"
+)
+def test_a_type_that_cannot_be_a_key_is_told_with_its_operator(tmp_path: Path, spark: SparkSession) -> None:
+    build = keyed_by(lambda pair: [pair.v], list[int])
+    refused(tmp_path, spark, build, InvalidKeyError, "operator 'chosen'.*cannot be a key")

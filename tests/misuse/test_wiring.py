@@ -1,0 +1,249 @@
+"""Jobs that are written wrongly are refused while they are built, or by ``check``, before Spark is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from state_engine import (
+    BroadcastProcessFunction,
+    CheckpointedFunction,
+    DataStream,
+    FileSink,
+    FileSource,
+    KeyedProcessFunction,
+    ListCheckpointed,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    SourceFunction,
+    StatefulJob,
+    Types,
+)
+from state_engine.core.errors import ConfigurationError, InvalidNameError, StatelakeError, ValueTypeError
+
+SINK = FileSink("/nowhere")
+
+
+class Buffers(ProcessFunction, CheckpointedFunction):
+    pass
+
+
+class Numbers(MapFunction, ListCheckpointed):
+    pass
+
+
+class Rules(BroadcastProcessFunction):
+    pass
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def mapped(stream: DataStream, uid: str | None = None) -> DataStream:
+    return stream.map(same, output_type=int, uid=uid)
+
+
+def stream_of(name: str = "wires") -> tuple[StatefulJob, DataStream]:
+    job = StatefulJob(name, max_parallelism=8)
+    return job, job.from_collection([1], Types.INT(), name="numbers")
+
+
+Build = Callable[[StatefulJob, DataStream], Any]
+Refusal = tuple[Build, type[StatelakeError], str]
+_TAKEN = "job 'wires': '{}' is taken: sources and operators need different names"
+WHILE_BUILDING: dict[str, Refusal] = {
+    "set_parallelism above max": (
+        lambda j, s: mapped(s, "copies").set_parallelism(9), ConfigurationError,
+        "operator 'copies': parallelism 9 is greater than max parallelism 8.*Lower the parallelism",
+    ),
+    "set_parallelism of nothing": (
+        lambda j, s: mapped(s, "copies").set_parallelism(0), ConfigurationError,
+        "operator 'copies': parallelism must be at least 1, got 0",
+    ),
+    "two operators of one uid": (
+        lambda j, s: [mapped(s, "copies"), mapped(s, "copies")], ConfigurationError, _TAKEN.format("copies"),
+    ),
+    "a uid given twice later": (
+        lambda j, s: [mapped(s, "copies"), mapped(s).uid("copies")], ConfigurationError, _TAKEN.format("copies"),
+    ),
+    "a uid of a source": (lambda j, s: mapped(s, "numbers"), ConfigurationError, _TAKEN.format("numbers")),
+    "two sources of one name": (
+        lambda j, s: j.from_collection([1], int, name="numbers"), ConfigurationError, _TAKEN.format("numbers"),
+    ),
+    "two sinks of one name": (
+        lambda j, s: s.sink("out", SINK).sink("out", SINK), ConfigurationError,
+        "job 'wires' has two sinks named 'out': rename one",
+    ),
+    "the sink of dead letters": (
+        lambda j, s: s.sink("dead_letters", SINK), ConfigurationError, "'dead_letters': that is the job's own; rename",
+    ),
+    "a path as sink": (
+        lambda j, s: s.sink("out", "/nowhere"), ConfigurationError,  # type: ignore[arg-type]
+        r"sink 'out': '/nowhere' is not a sink; use DeltaSink\(path\)",
+    ),
+    "a callable as sink function": (
+        lambda j, s: s.add_sink(print), ConfigurationError,  # type: ignore[arg-type]
+        r"add_sink takes a SinkFunction, not .*; for tables use sink\(name",
+    ),
+    "a path as source": (
+        lambda j, s: j.source("other", "/nowhere"), ConfigurationError,  # type: ignore[arg-type]
+        "source 'other': '/nowhere' is no source; use FileSource",
+    ),
+    "a source function without an end of its batches": (
+        lambda j, s: j.source("other", SourceFunction(), output_type=int), ConfigurationError,
+        "source 'other': max_rows_per_batch must say",
+    ),
+    "a source function without a type": (
+        lambda j, s: j.source("other", SourceFunction(), max_rows_per_batch=1), ConfigurationError,
+        "output_type of source 'other' is missing: declare a type",
+    ),
+    "options of another source": (
+        lambda j, s: j.source("other", FileSource("/nowhere"), max_rows_per_batch=1), ConfigurationError,
+        "source 'other': output_type and max_rows_per_batch are for a SourceFunction",
+    ),
+    "a collection without a type": (
+        lambda j, s: j.from_collection([1], None, name="other"), ConfigurationError,
+        "type_info of from_collection is missing: declare a type",
+    ),
+    "an operator without a type": (
+        lambda j, s: s.process(ProcessFunction(), uid="untyped"), ConfigurationError,
+        "operator 'untyped': output_type is missing: declare what process gives",
+    ),
+    "what is no type": (
+        lambda j, s: s.process(ProcessFunction(), uid="untyped", output_type=object), ConfigurationError,
+        "output_type of operator 'untyped': <class 'object'> is not a supported type; use int, float",
+    ),
+    "a key selector without a type": (
+        lambda j, s: s.key_by(same), ConfigurationError, "key_type of key_by is missing: declare a type",
+    ),
+    "a type for a column": (
+        lambda j, s: s.key_by("value", key_type=int), ConfigurationError, "a column has its type already",
+    ),
+    "no key": (
+        lambda j, s: s.key_by(), ConfigurationError, r"key_by takes names of columns, or one function.*not \(\)",
+    ),
+    "a number as key": (
+        lambda j, s: s.key_by(5), ConfigurationError, r"key_by takes names of columns.*not \(5,\)",  # type: ignore[arg-type]
+    ),
+    "a keyed function without keys": (
+        lambda j, s: s.process(KeyedProcessFunction(), uid="keyed", output_type=int), ConfigurationError,
+        "operator 'keyed': KeyedProcessFunction is a KeyedProcessFunction, which works on keyed streams: call key_by",
+    ),
+    "a map function in process": (
+        lambda j, s: s.process(MapFunction(), uid="maps", output_type=int), ConfigurationError,
+        "operator 'maps': process takes a ProcessFunction or a KeyedProcessFunction",
+    ),
+    "what is no function in process": (
+        lambda j, s: s.process(5, uid="five", output_type=int), ConfigurationError,  # type: ignore[arg-type]
+        "operator 'five': 5 is no function of a stream; derive it from one of",
+    ),
+    "a broadcast function on a keyed stream": (
+        lambda j, s: s.key_by("value").connect(s.broadcast()).process(Rules(), uid="rules", output_type=int),
+        ConfigurationError, "operator 'rules': Rules is a BroadcastProcessFunction, but the stream is keyed",
+    ),
+    "what is no transform": (
+        lambda j, s: s.transform(5), ConfigurationError,  # type: ignore[arg-type]
+        "transform takes a function from DataFrame to DataFrame, not 5",
+    ),
+    "event time after an operator": (
+        lambda j, s: mapped(s).assign_timestamps_and_watermarks("value"), ConfigurationError,
+        "event time belongs to sources: declare it before the first operator",
+    ),
+    "the uid of a source": (
+        lambda j, s: s.uid("other"), ConfigurationError, "uid names or sizes the operator.*right after map, process",
+    ),
+    "one side output of two types": (
+        lambda j, s: [made.get_side_output(OutputTag("late", kind)) for made in [mapped(s, "copies")]
+                      for kind in (Types.INT(), Types.STRING())],
+        ConfigurationError, "operator 'copies': the side output 'late' is read as .*; use one tag",
+    ),
+    "the name of an operator": (lambda j, s: mapped(s, "Two Words"), InvalidNameError, "'Two Words' cannot name a"),
+    "the name of a sink": (
+        lambda j, s: s.sink("../out", SINK), InvalidNameError, "'../out' cannot name a sink: use lower-case letters",
+    ),
+    "the name of a source": (
+        lambda j, s: j.from_collection([1], int, name="Numbers"), InvalidNameError, "'Numbers' cannot name a source",
+    ),
+    "the name of a job": (
+        lambda j, s: StatefulJob("a/b"), InvalidNameError, "'a/b' cannot name a job: use lower-case letters",
+    ),
+    "another policy": (
+        lambda j, s: StatefulJob("wires", on_error="skip"), ConfigurationError,
+        "on_error must be 'fail' or 'dead_letter', not 'skip'",
+    ),
+    "the name of a backend": (
+        lambda j, s: StatefulJob("wires", state_backend="rocksdb"), ConfigurationError,  # type: ignore[arg-type]
+        r"job 'wires': 'rocksdb' is no state backend; use HashMapStateBackend\(\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHILE_BUILDING)
+def test_what_is_wired_wrongly_is_refused_while_it_is_built(what: str) -> None:
+    build, kind, message = WHILE_BUILDING[what]
+    with pytest.raises(kind, match=f"(?s){message}"):
+        build(*stream_of())
+
+
+_UID = r"job 'wires': the operator '{}' may hold state.*give it one, for example process\(\.\.\., uid="
+BY_CHECK: dict[str, tuple[Build, str]] = {
+    "nothing to run": (
+        lambda j, s: s, "job 'wires' has neither operators nor sinks: there is nothing to run",
+    ),
+    "a source that nothing reads": (
+        lambda j, s: [mapped(s), j.from_collection([1], int, name="idle")],
+        r"job 'wires': nothing reads the sources \['idle'\]: connect them.*or remove them",
+    ),
+    "a keyed operator without uid": (
+        lambda j, s: s.key_by("value").process(KeyedProcessFunction(), output_type=int), _UID.format("process_1"),
+    ),
+    "a CheckpointedFunction without uid": (
+        lambda j, s: s.process(Buffers(), output_type=int), _UID.format("process_1"),
+    ),
+    "a ListCheckpointed without uid": (lambda j, s: s.map(Numbers(), output_type=int), _UID.format("map_1")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BY_CHECK)
+def test_a_job_that_cannot_run_is_refused_by_its_check(what: str) -> None:
+    build, message = BY_CHECK[what]
+    job, stream = stream_of()
+    build(job, stream)
+    with pytest.raises(ConfigurationError, match=message):
+        job.check()
+
+
+@pytest.mark.xfail(strict=True, reason="check() does not know that broadcast functions hold state")
+def test_a_broadcast_function_without_uid_is_refused_by_the_check() -> None:
+    job, stream = stream_of()
+    stream.connect(stream.broadcast()).process(Rules(), output_type=int)
+    with pytest.raises(ConfigurationError, match=_UID.format("process_1")):
+        job.check()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the numbers of a job are refused with a bare ValueError without its name"
+)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parallelism": 9, "max_parallelism": 8}, "job 'wires': parallelism 9 is greater than max parallelism 8"),
+        ({"parallelism": 0}, "job 'wires': parallelism must be"),
+        ({"max_parallelism": 32769}, "job 'wires': max_parallelism must be 1 … 32768"),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name(
+    options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        StatefulJob("wires", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.xfail(strict=True, reason="an element of the wrong type is told without its source")
+def test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source() -> None:
+    with pytest.raises(ValueTypeError, match=r"source 'letters': 'a' .* is not a value of type int64"):
+        stream_of()[0].from_collection(["a"], int, name="letters")
