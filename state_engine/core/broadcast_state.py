@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from state_engine.core.errors import StateAccessError
+from state_engine.core.map_access import MapAccess
 from state_engine.core.map_state import MapState
-from state_engine.core.state import State
 
 
-class ReadOnlyBroadcastState(State):
+class ReadOnlyBroadcastState(MapAccess):
     """Handle of a broadcast state where it may be read only; every write raises StateAccessError."""
 
     __slots__ = ("_map", "_where")
@@ -63,21 +63,6 @@ class ReadOnlyBroadcastState(State):
     def clear(self) -> None:
         """Refused: this side only reads."""
         self._refuse("clear")
-
-    def __contains__(self, key: Any) -> bool:
-        return self.contains(key)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.get(key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self.remove(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.keys()
 
     def _refuse(self, method: str) -> NoReturn:
         raise StateAccessError(

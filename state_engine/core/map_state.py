@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import StateAccessError, ValueTypeError
-from state_engine.core.state import State
+from state_engine.core.map_access import MapAccess
 from state_engine.core.state_table import KeyContext, StateTable, TrackedMap, no_key
 from state_engine.core.ttl_rule import TtlRule
 
@@ -20,7 +20,7 @@ Bounds = tuple[Any, Any]
 _ALL: Bounds = (None, None)
 
 
-class MapState(State):
+class MapState(MapAccess):
     """Handle of a map state, for the key of the current element.
 
     Values may be None, keys not. Iteration sees the writes of this element; writing while iterating raises
@@ -122,21 +122,6 @@ class MapState(State):
         if context.undo is not None:
             context.undo.append(partial(self._entries.__setitem__, context.key, found))
         del self._entries[context.key]
-
-    def __contains__(self, key: Any) -> bool:
-        return self.contains(key)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.get(key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self.remove(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.keys()
 
     def _found(self) -> dict[Any, Any] | None:
         try:

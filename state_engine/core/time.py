@@ -21,15 +21,22 @@ class TimeDomain(Enum):
 
 
 @dataclass(frozen=True, order=True)
-class Time:
+class _Span:
+    """A span of time. Two are equal, or compare, only where both are of the same class."""
+
+    _milliseconds: int
+
+    def __str__(self) -> str:
+        return f"{self._milliseconds} ms"
+
+
+class Time(_Span):
     """A span of time.
 
     Example:
         >>> Time.minutes(2).to_milliseconds()
         120000
     """
-
-    _milliseconds: int
 
     def to_milliseconds(self) -> int:
         """The span in milliseconds."""
@@ -60,20 +67,14 @@ class Time:
         """A span of so many days."""
         return Time(days * _DAY)
 
-    def __str__(self) -> str:
-        return f"{self._milliseconds} ms"
 
-
-@dataclass(frozen=True, order=True)
-class Duration:
+class Duration(_Span):
     """A span of time as ``java.time.Duration`` names it.
 
     Example:
         >>> Duration.of_seconds(3).to_millis()
         3000
     """
-
-    _milliseconds: int
 
     def to_millis(self) -> int:
         """The span in milliseconds."""
@@ -135,10 +136,8 @@ class Instant:
 
 def to_milliseconds(span: Time | Duration | timedelta | int) -> int:
     """Milliseconds of a span in any spelling; a number is milliseconds already."""
-    if isinstance(span, Time):
-        return span.to_milliseconds()
-    if isinstance(span, Duration):
-        return span.to_millis()
+    if isinstance(span, Time | Duration):
+        return span._milliseconds
     if isinstance(span, timedelta):
         return span // timedelta(milliseconds=1)
     return int(span)
