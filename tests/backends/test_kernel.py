@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.commit_actions import CommitActions
+from state_engine.backends.delta.kernel import (
+    DeltaKernel,
+    FileGroup,
+    InactiveFilesError,
+    Transaction,
+    TransactionTakenError,
+)
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import write_parquet
 from state_engine.core.checkpoint import DataFile
@@ -105,6 +114,85 @@ def test_a_held_lock_stops_commits(spark: SparkSession, kernel: DeltaKernel, uri
     impatient.append(uri, [file(uri, "me", 1)])
     impatient.close()
     assert rows(uri) == [("me", 1)]
+
+
+def actions(uri: str, version: int) -> list[tuple[str, str | int]]:
+    """Kind and name of what a commit holds, besides who made it."""
+    entry = Path(uri.removeprefix("file://")) / "_delta_log" / f"{version:020d}.json"
+    found: list[tuple[str, str | int]] = []
+    for line in entry.read_text().splitlines():
+        ((kind, action),) = json.loads(line).items()
+        if kind != "commitInfo":
+            found.append((kind, action["version"] if kind == "txn" else action["path"]))
+    return sorted(found)
+
+
+def test_files_come_and_go_in_one_commit(spark: SparkSession, kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+    append(kernel, uri, "old", 3)
+    new = FileGroup([file(uri, "new", 7)])
+    at = Transaction("app", 4)
+    version = kernel.change(uri, add=[new], remove=["old-0.parquet", "old-2.parquet"], transaction=at)
+    assert actions(uri, version) == [
+        ("add", "new-7.parquet"), ("remove", "old-0.parquet"), ("remove", "old-2.parquet"), ("txn", 4)
+    ]  # fmt: skip
+    assert rows(uri) == [("new", 7), ("old", 1)]
+    assert spark.read.format("delta").load(uri).count() == 2
+    assert sorted(kernel.active_files(uri)) == ["new-7.parquet", "old-1.parquet"]
+    kernel.change(uri, add=[FileGroup([file(uri, "old", 0)])], remove=["new-7.parquet", "old-1.parquet"])
+    assert rows(uri) == [("old", 0)], "a file that was removed may come back"
+    kernel.change(uri, add=[], remove=["old-0.parquet"])
+    assert rows(uri) == []
+    with pytest.raises(TransactionTakenError):
+        kernel.change(uri, add=[new], remove=["old-0.parquet"], transaction=at)
+
+
+def test_files_of_several_partitions_in_one_commit(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, pa.schema([*SCHEMA, ("part", pa.string())]), partition_by=["part"])
+    groups = [FileGroup([file(uri, who, 1)], {"part": who}) for who in ("a", "b")]
+    kernel.change(uri, add=groups)
+    found = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
+    assert sorted((r["who"], r["part"]) for r in found) == [("a", "a"), ("b", "b")]
+
+
+def test_files_to_remove_that_are_not_there_stop_the_commit(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA)
+    append(kernel, uri, "old", 1)
+    new = FileGroup([file(uri, "new", 7)])
+    with pytest.raises(InactiveFilesError, match=r"1 files to remove.*: gone\.parquet; nothing") as caught:
+        kernel.change(uri, add=[new], remove=["old-0.parquet", "gone.parquet"])
+    assert caught.value.paths == ["gone.parquet"]
+    assert rows(uri) == [("old", 0)]
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["beside", "the same file"])
+def test_another_writer_between_looking_and_committing(
+    kernel: DeltaKernel, uri: str, monkeypatch: pytest.MonkeyPatch, rewritten: bool
+) -> None:
+    """Kernel would put the commit behind the other one without a look at what that removed."""
+    kernel.create_table(uri, SCHEMA)
+    append(kernel, uri, "old", 2)
+    scan, told = CommitActions.scan, []
+
+    def interrupted(self: CommitActions, *args: Any) -> Any:
+        found = list(scan(self, *args))
+        if not told:
+            told.append(DeltaTable(uri.removeprefix("file://")))
+            if rewritten:
+                told[0].optimize.compact()
+            else:
+                write_deltalake(told[0], pa.table({"who": ["user"], "n": [5]}), mode="append")
+        return found
+
+    monkeypatch.setattr(CommitActions, "scan", interrupted)
+    new = FileGroup([file(uri, "new", 7)])
+    if rewritten:
+        with pytest.raises(InactiveFilesError):
+            kernel.change(uri, add=[new], remove=["old-0.parquet"])
+        assert rows(uri) == [("old", 0), ("old", 1)]
+    else:
+        kernel.change(uri, add=[new], remove=["old-0.parquet"])
+        assert rows(uri) == [("new", 7), ("old", 1), ("user", 5)]
 
 
 OTHER_PROCESS = """

@@ -1,0 +1,57 @@
+"""Kernel's Java classes over py4j, and how Python values get there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class KernelClasses:
+    """Java classes by name, looked up once: py4j asks the JVM for every component of a package name."""
+
+    def __init__(self, jvm: Any) -> None:
+        kernel = jvm.io.delta.kernel
+        self.table, self.transaction = kernel.Table, kernel.Transaction
+        self.create_table, self.write = kernel.Operation.CREATE_TABLE, kernel.Operation.WRITE
+        self.default_engine = kernel.defaults.engine.DefaultEngine
+        self.iterable, self.file_status = kernel.utils.CloseableIterable, kernel.utils.DataFileStatus
+        self.literal, self.statistics = kernel.expressions.Literal, kernel.statistics.DataFileStatistics
+        self.type_json, self.utils = kernel.internal.types.DataTypeJsonSerDe, kernel.internal.util.Utils
+        self.scan_files, actions = kernel.internal.InternalScanFileUtils, kernel.internal.actions
+        self.add_file, self.single_action = actions.AddFile, actions.SingleAction
+        self.optional, self.long = jvm.java.util.Optional, jvm.java.lang.Long
+        self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap
+
+    def list(self, values: Iterable[Any]) -> Any:
+        """A ``java.util.ArrayList``."""
+        made = self.array_list()
+        for value in values:
+            made.add(value)
+        return made
+
+    def map(self, values: Mapping[str, Any]) -> Any:
+        """A ``java.util.HashMap``."""
+        made = self.hash_map()
+        for key, value in values.items():
+            made.put(key, value)
+        return made
+
+    def iterator(self, values: Any) -> Any:
+        """Kernel's iterator over a Java list: inside the JVM, as py4j loses the errors of Python's own."""
+        return self.utils.toCloseableIterator(values.iterator())
+
+
+def elements(collection: Any) -> list[Any]:
+    """Elements of a Java collection; iterating over it would end with a Java exception, which is dear."""
+    array = collection.toArray()
+    return [array[i] for i in range(len(array))]
+
+
+def log_stores(java_context: Any) -> list[tuple[str, str]]:
+    """Spark's log store settings under the keys that Kernel reads."""
+    prefix = "spark.delta.logStore."
+    pairs = [(str(p._1()), str(p._2())) for p in java_context.getConf().getAll()]
+    found = {k.removeprefix(prefix): v for k, v in pairs if k.startswith(prefix)}
+    # Kernel's default for local files starts a process for every look at a file; we hold a lock, so this is as safe
+    found.setdefault("file.impl", "io.delta.storage.LocalLogStore")
+    return [(f"io.delta.kernel.logStore.{key}", value) for key, value in found.items()]
