@@ -6,12 +6,13 @@ An origin says what an output came from, and so where it stands in the total ord
 |---|---|---|
 | int | the element of this index, and timers that it set when they were due already | the element's |
 | ``TimerOrigin`` | a timer | see ``core.output_order``: not where batches are cut |
-| ``BroadcastOrigin`` | the broadcast element of this index | before all elements of the batch |
+| ``BroadcastOrigin`` | the broadcast element of this index | the element's, or first in the batch without ``order_by`` |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import traceback
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from state_engine.core.timers import EVENT, Timer
@@ -64,6 +65,14 @@ class Refusal:
     def place(self) -> str | None:
         """Where a refused timer stands: ``timer at 5 ms (event time)``; None for anything else."""
         return None if self.timer is None else place_of(self.timer)
+
+    def caused_by(self, error: Exception) -> Refusal:
+        """The same, with what was raised: behind what it says already, and where."""
+        return replace(
+            self,
+            error=f"{self.error}{type(error).__name__}: {error}",
+            traceback_text="".join(traceback.format_exception(error)),
+        )
 
 
 def place_of(timer: Timer) -> str:

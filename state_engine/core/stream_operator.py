@@ -9,19 +9,13 @@ and its outputs are undone and it is set aside; otherwise the first failure ends
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count, repeat
-from types import GeneratorType
 from typing import Any
 
-from state_engine.core.errors import (
-    ConfigurationError,
-    MissingFilesError,
-    StateMigrationError,
-    ValueTypeError,
-)
-from state_engine.core.function_calls import Call, calls_of, check_stream, has_timers
+from state_engine.core.atomic_call import NOT_THE_ELEMENTS_FAULT, SURELY_OUTPUTS, AtomicCall, outputs_of
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.function_calls import calls_of, check_stream, has_timers
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator_snapshot import SubtaskSnapshot
@@ -42,9 +36,6 @@ from state_engine.core.timer_firing import in_firing_order
 from state_engine.core.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
 from state_engine.core.timers import AT_THE_END, Entry, TimerQueue
 from state_engine.core.types import TypeInformation
-
-_NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError)
-"""What a state handle may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
 
 class StreamOperator:
@@ -87,8 +78,12 @@ class StreamOperator:
         self.function, self.store = function, store
         self._operator, self._context, self._timers = info.task_name, context, timers
         self._dead_letters, self._delay_ms = dead_letters, out_of_orderness_ms
-        self._normalise = TaggedOr(output_type).compiled()
-        self._side = SideOutputWriter(info.task_name, side_outputs)
+        self._one = AtomicCall(
+            context,
+            normalise=TaggedOr(output_type).compiled(),
+            side=SideOutputWriter(info.task_name, side_outputs).write,
+            dead_letters=dead_letters,
+        )
         self._life = OperatorLifecycle(
             function,
             info=info,
@@ -153,12 +148,8 @@ class StreamOperator:
         """
         context, call, queue = self._context, self._calls.element, self._queue
         element, process, method = call.context, call.process, call.name
-        normalise, emit, emit_origin, side = (
-            self._normalise,
-            out.values.append,
-            out.origins.append,
-            self._side.write,
-        )
+        normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
+        emit, emit_origin = out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None
         after, index, key = context.on_element, 0, None
         try:
@@ -171,18 +162,20 @@ class StreamOperator:
                 try:
                     result = process(value, element)
                     if result is not None:
-                        for output in result if type(result) in _OUTPUTS else _outputs(result, method):
+                        for output in (
+                            result if type(result) in SURELY_OUTPUTS else outputs_of(result, method)
+                        ):
                             normal = normalise(output)
                             if normal is TAGGED:
                                 side(output, index, out)
                             else:
                                 emit(normal)
                                 emit_origin(index)
-                except _NOT_THE_ELEMENTS_FAULT:
+                except NOT_THE_ELEMENTS_FAULT:
                     raise
                 except Exception as error:
                     out.forget(index)
-                    self._refuse(Refusal(index, _shown(key), _told(error), _trace(error)), error, out)
+                    refuse(Refusal(index, None if key is NO_KEY else key, "", ""), error, out)
                 if undo:
                     undo.clear()
                 for hook in after:
@@ -206,7 +199,7 @@ class StreamOperator:
                 self._context.timestamp = timestamp
                 origin = BroadcastOrigin(index)
                 refusal = Refusal(index, None, "", "", broadcast=True)
-                self._one(call, value, origin, refusal, out)
+                self._one.run(call, value, origin, refusal, out)
         finally:
             self._leave()
 
@@ -261,83 +254,20 @@ class StreamOperator:
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
         timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
         try:
-            self._one(call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out)
+            self._one.run(
+                call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out
+            )
         finally:
             queue.firing, timers.watermark_ms = None, before_ms
-
-    # -- off the hot path ------------------------------------------------------------------------------------------
-
-    def _one(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: Outputs) -> None:
-        """A timer or a broadcast element; ``refusal`` is what is told where it fails, but for the error."""
-        context, lengths = self._context, out.lengths()
-        try:
-            result = call.process(value, call.context)
-            if result is not None:
-                for output in result if type(result) in _OUTPUTS else _outputs(result, call.name):
-                    normal = self._normalise(output)
-                    if normal is TAGGED:
-                        self._side.write(output, origin, out)
-                    else:
-                        out.values.append(normal)
-                        out.origins.append(origin)
-        except _NOT_THE_ELEMENTS_FAULT:
-            raise
-        except Exception as error:
-            out.cut(lengths)
-            told = Refusal(
-                refusal.index,
-                refusal.key,
-                refusal.error + _told(error),
-                _trace(error),
-                refusal.timer,
-                refusal.broadcast,
-            )
-            self._refuse(told, error, out)
-        if context.undo:
-            context.undo.clear()
-
-    def _refuse(self, refusal: Refusal, error: Exception, out: Outputs) -> None:
-        if not self._dead_letters:
-            raise ElementRefused(refusal) from error
-        self._context.roll_back()
-        out.refused.append(refusal)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except _NOT_THE_ELEMENTS_FAULT:
+        except NOT_THE_ELEMENTS_FAULT:
             raise
         except Exception as error:
-            raise ElementRefused(Refusal(None, None, _told(error), _trace(error))) from error
+            raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error
 
     def _leave(self) -> None:
         context = self._context
         context.key, context.timestamp, context.undo = NO_KEY, None, None
-
-
-_OUTPUTS = frozenset({GeneratorType, list})
-"""What functions return nearly always, and surely can be outputs."""
-
-
-def _outputs(result: Any, method: str) -> Iterable[Any]:
-    """What a method returned, if it can be outputs."""
-    if isinstance(result, str | bytes | dict) or not hasattr(result, "__iter__"):
-        raise ValueTypeError(
-            f"{method} returned {result!r}: yield the outputs, or return a list of them, or None"
-        )
-    if isinstance(result, tuple):
-        raise ValueTypeError(f"{method} returned the tuple {result!r}: to emit it, yield it or return [it]")
-    outputs: Iterable[Any] = result
-    return outputs
-
-
-def _shown(key: Any) -> Any:
-    return None if key is NO_KEY else key
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
