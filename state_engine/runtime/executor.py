@@ -39,7 +39,7 @@ from state_engine.runtime.graph import (
     parents,
 )
 from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.operator_run import run_subtasks, subtask_spec
+from state_engine.runtime.operator_run import checked_key, run_subtasks, subtask_spec
 from state_engine.runtime.output_files import exchange_reader, order_fields, write_sink_file
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.routing import RoutedInput, RoutedLayout, Router
@@ -144,13 +144,14 @@ class GraphExecutor:
             routed, layout = self._router.route(inputs, operator, parallelism=parallelism)
         else:
             routed, layout = self._router.nothing_new(parallelism, event_time=watermarks.timed)
+        key_schema = checked_key(job, operator, layout, batch)
+        if key_schema is not None:
+            done.key_schemas[uid] = key_schema
         outputs = self._outputs(operator, inputs, batch, done)
         spec = subtask_spec(
-            job, operator, batch, layout=self._layout, routed=layout, inputs=inputs, outputs=outputs,
-            clocks=watermarks.clocks(),
+            job, operator, batch, layout=self._layout, routed=layout, key_schema=key_schema, inputs=inputs,
+            outputs=outputs, clocks=watermarks.clocks(),
         )  # fmt: skip
-        if spec.key_schema is not None:
-            done.key_schemas[uid] = spec.key_schema
         reports = run_subtasks(routed, spec, job=job.name)
         done.add(uid, reports)
         for output in outputs:

@@ -193,17 +193,20 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     )
 
 
-def merged_orders(frames: Sequence[StreamFrame]) -> list[list[Column]]:
+def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int] | None = None) -> list[list[Column]]:
     """Columns that put the rows of several streams into one order, for each of them.
 
     First what the users named, where all named as much; then the place of the stream; then what is left of each
     stream's own order.
+
+    Args:
+        places: of the streams; by default as they come.
     """
     named, own = shared_names(frames), [f.order_columns() for f in frames]
     types = [f.order_types() for f in frames]
     orders = []
     for at, columns in enumerate(own):
-        order = [*columns[:named], F.lit(at)]
+        order = [*columns[:named], F.lit(at if places is None else places[at])]
         for other, kinds in enumerate(types):
             rest = columns[named:] if other == at else [F.lit(None).cast(kind) for kind in kinds[named:]]
             order += rest

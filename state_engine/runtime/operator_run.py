@@ -41,15 +41,12 @@ def subtask_spec(
     *,
     layout: JobLayout,
     routed: RoutedLayout,
+    key_schema: KeySchema | None,
     inputs: Sequence[RoutedInput],
     outputs: list[OutputSpec],
     clocks: BatchClocks,
 ) -> SubtaskSpec:
-    """What all subtasks of an operator are told.
-
-    Raises:
-        StateMigrationError: the stored state is of other keys, or of another number of key groups.
-    """
+    """What all subtasks of an operator are told; ``key_schema`` comes from ``checked_key``."""
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
     function = operator.function
     return SubtaskSpec(
@@ -61,7 +58,7 @@ def subtask_spec(
         function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
         routed=routed,
         keyed=operator.keyed,
-        key_schema=_key_schema(job, operator, routed, batch),
+        key_schema=key_schema,
         outputs=outputs,
         state_files=state_files(layout, batch.path, operator.uid),
         recorded_states={s.name: s for s in recorded.states} if recorded else {},
@@ -115,10 +112,14 @@ def _error(error: dict[str, str | None], *, job: str, uid: str) -> StatelakeErro
     return made
 
 
-def _key_schema(
+def checked_key(
     job: StatefulJob, operator: OperatorNode, routed: RoutedLayout, batch: BatchContext
 ) -> KeySchema | None:
-    """Of the key: from the rows, or where none came, as recorded."""
+    """Names and types of the key: from the rows, or where none came, as recorded; None without one.
+
+    Raises:
+        StateMigrationError: the stored state is of other keys, or of another number of key groups.
+    """
     recorded, found = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
     if recorded is None:
         return found

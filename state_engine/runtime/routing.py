@@ -232,7 +232,9 @@ class Router:
             _check_payload(frame, frame.user_columns, what)
         keys = [self._key(one, operator, what) for one in inputs]
         keyed = [k for k in keys if k is not None]
-        orders = merged_orders(frames) if len(frames) > 1 else [frames[0].order_columns()]
+        # broadcast elements are applied first, so what they put out stands in front of its peers
+        places = [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
+        orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
         timed = any(f.event_time is not None for f in frames)
         key_refusals = any(_may_be_refused(k) for k in keyed)
         sources = len(frames) > 1 or (frames[0].source is None and bool(frames[0].sources))

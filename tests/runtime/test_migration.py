@@ -11,10 +11,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import (
+    DeltaSink,
+    FileSource,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     RuntimeContext,
+    StatefulJob,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, RootError, StateMigrationError
@@ -46,6 +49,18 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         "has 128 key groups, the job declares max_parallelism=64",
     ),
 }
+
+
+def test_an_operator_that_loses_its_key_is_refused(ran: Site) -> None:
+    """Its keyed state would be out of reach and nobody would notice."""
+    job = StatefulJob("tiny", parallelism=2)
+    rows = job.source("events", FileSource(str(ran.feed)))
+    rows.filter(lambda row: True, uid="sums").sink("out", DeltaSink(str(ran.sink)))
+    with pytest.raises(
+        StateMigrationError, match=r"'sums': its state is stored by key .* a stream without key"
+    ):
+        ran.engine().run(job)
+    assert len(ran.engine().checkpoints("tiny")) == 1
 
 
 @pytest.mark.parametrize("what", CHANGED)

@@ -106,6 +106,25 @@ class PlainRules(BroadcastProcessFunction):
         ctx.get_broadcast_state(RULES).put(value[0], value[1])
 
 
+class Announced(PlainRules):
+    """Tells of every rule that comes, before the elements."""
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        super().process_broadcast_element(value, ctx)
+        yield -value[1]
+
+
+class InOrder(KeyedProcessFunction):
+    """All elements so far, as text."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        self.all.add(value)
+        yield " ".join(map(str, self.all.get()))
+
+
 class Seen(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
@@ -187,6 +206,20 @@ def test_connected_and_broadcast_streams(tmp_path: Path, spark: SparkSession, pa
     # batches: rules a | b | -, pairs a1 b2 | a3 b4 | a5
     assert found["ruled"] == [("a", 10, 1), ("a", 30, 2), ("a", 50, 3), ("b", 0, 1), ("b", 400, 2)]
     assert found["plainly_ruled"] == sorted([11, 12, 113, 114, 115], key=str)
+
+
+def test_what_broadcast_elements_put_out_comes_first(spark: SparkSession) -> None:
+    """Also in the order that a chained operator sees."""
+    job = StatefulJob("announcing")
+    numbers = job.from_collection([("a", 3), ("b", 4)], PAIR, name="numbers")
+    rules = job.from_collection([("a", 10), ("b", 100)], PAIR, name="rules")
+    announced = numbers.connect(rules.broadcast(RULES)).process(
+        Announced(), uid="announced", output_type=Types.LONG()
+    )
+    in_order = announced.key_by(lambda n: "all", key_type=str).process(
+        InOrder(), uid="in_order", output_type=Types.STRING()
+    )
+    assert in_order.collect(spark=spark)[-1] == "-10 -100 113 114"
 
 
 def keyed(job: StatefulJob) -> Mapping[str, DataStream]:

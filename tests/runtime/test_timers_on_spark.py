@@ -12,7 +12,16 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from state_engine import DataStream, KeyedProcessFunction, ListStateDescriptor, RuntimeContext, StatefulJob
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+    ValueStateDescriptor,
+)
 from state_engine.core.errors import ConfigurationError
 from tests.runtime.pipelines import Pipeline
 
@@ -144,6 +153,47 @@ class Remind(KeyedProcessFunction):
         if timestamp <= 2_500:
             ctx.timer_service().register_processing_time_timer(timestamp + 1_000)
         yield ctx.get_current_key(), timestamp
+
+
+class Forgets(KeyedProcessFunction):
+    """Says a minute later what it remembers of a key, which is nothing: by event time it lives ten seconds."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        lives = StateTtlConfig.new_builder(Time.seconds(10)).use_event_time().build()
+        descriptor = ValueStateDescriptor("last", int)
+        descriptor.enable_time_to_live(lives)
+        self.last = runtime_context.get_state(descriptor)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        at = ctx.timestamp()
+        assert at is not None
+        self.last.update(at)
+        for later in (5_000, 60_000):
+            ctx.timer_service().register_event_time_timer(at + later)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), timestamp, self.last.value()
+
+
+def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        events = job.from_collection(
+            rows(EVENTS[:2]), "k string, at timestamp", name="events", order_by=["at"], event_time="at"
+        )
+        forgets = events.key_by("k").process(
+            Forgets(), uid="forgets", output_type="k string, at bigint, last bigint"
+        )
+        return {"forgets": forgets, "again": forgets.filter(lambda r: r.last is None)}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    assert len(pipeline.run(drain=True).batches) == 1
+    late = [("a", 60_000, None), ("b", 62_000, None)]
+    found = pipeline.outputs()
+    assert sorted(found["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
+    assert sorted(found["again"]) == late
 
 
 def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark: SparkSession) -> None:
