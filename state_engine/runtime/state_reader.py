@@ -1,4 +1,4 @@
-"""Reads keyed state as of a checkpoint into a DataFrame: the changelog files of its path, folded by Spark.
+"""Reads keyed state as of a checkpoint into a DataFrame: its bases and the changelogs after them, folded by Spark.
 
 The same fold as in the subtasks (``backends.delta.changelog``), in Catalyst: value: the last change of a key; map: the
 last change of an entry after the key's last clear; list: what was appended after the last clear, in order. Files come
@@ -9,7 +9,7 @@ Processor API reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as pq
@@ -17,17 +17,20 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from state_engine.backends.delta.changelog import op_of_entry
 from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
 from state_engine.backends.files import open_location
 from state_engine.core.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.descriptors import SHAPES
 from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.state_table import APPEND, CLEAR, PUT
 from state_engine.core.ttl import TtlTime, TtlVisibility
 from state_engine.core.type_text import type_from_text
 from state_engine.runtime.state_files import state_files
+from state_engine.runtime.subtask_spec import StateFile
 
 _ORDER = "_statelake_order"
 _ROWS_OF_ONE_TASK = 100_000
@@ -48,25 +51,17 @@ def read_state(
     key_type, column_type = parse_ddl(key_schema).arrow, type_from_text(schema.type).storage
     columns = changelog_schema(key_type, {state: column_type})
     structure = StructType.fromJson(spark_schema(columns))
-    frames, rows = [], 0
-    for order, row in enumerate(path):
-        files = [f.listed for f in state_files(layout, [row], uid)]
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda f: _check(f.uri, f.rows), files))
-        if files:
-            frames.append((order, [f.uri for f in files]))
-            rows += sum(f.rows for f in files)
-    if not frames:
+    files = state_files(layout, path, uid)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda f: _check(f.listed.uri, f.listed.rows), files))
+    if not files:
         changes = spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
     else:
-        uris = [uri for _, found in frames for uri in found]
-        order_of = {uri.rsplit("-", 2)[1]: order for order, found in frames for uri in found}
-        changes = spark.read.schema(structure).parquet(*uris)
-        if rows <= _ROWS_OF_ONE_TASK:  # the fold would shuffle otherwise, which costs more than it saves
+        changes = spark.read.schema(structure).parquet(*[f.listed.uri for f in files])
+        # the fold would shuffle otherwise, which costs more than it saves
+        if sum(f.listed.rows for f in files) <= _ROWS_OF_ONE_TASK:
             changes = changes.coalesce(1)
-        write_id = F.regexp_extract(F.col("_metadata.file_name"), r"-([0-9a-f]{32})-", 1)
-        lookup = F.create_map(*[F.lit(x) for pair in order_of.items() for x in pair])
-        changes = changes.withColumn(_ORDER, lookup[write_id])
+        changes = _in_order(changes, files, SHAPES[schema.kind])
     changes = changes.where(F.col("state") == state)
     folded = _FOLDS[SHAPES[schema.kind]](
         changes, F.col(state_column(state)), _alive(schema.ttl, path[-1] if path else None)
@@ -87,6 +82,35 @@ def _find(path: list[CheckpointRow], uid: str, state: str) -> tuple[StateSchema,
     raise ConfigurationError(
         f"operator '{uid}' has no state '{state}'; its states: {[s.name for s in operator.states]}"
     )
+
+
+def _in_order(changes: DataFrame, files: Sequence[StateFile], shape: str) -> DataFrame:
+    """Rows with their place in the fold; entries of bases get an ``op``, and what bases hold already is left out."""
+    order_of = {f.listed.uri.rsplit("-", 2)[1]: f.order for f in files if not f.is_base}
+    order = F.lit(0)
+    if order_of:
+        write_id = F.regexp_extract(F.col("_metadata.file_name"), r"-([0-9a-f]{32})-", 1)
+        order = F.create_map(*[F.lit(x) for pair in order_of.items() for x in pair])[write_id]
+    changes = changes.withColumn(_ORDER, order)
+    partly = {f.order for f in files if f.listed.counts is not None}
+    if any(f.is_base for f in files):
+        is_entry = F.col("op").isNull()
+        changes = changes.withColumn(_ORDER, F.when(is_entry, 0).otherwise(F.col(_ORDER)))
+        changes = changes.withColumn("op", F.coalesce("op", F.lit(op_of_entry(shape))))
+    for at in partly:
+        changes = changes.where((F.col(_ORDER) != at) | _counts([f for f in files if f.order == at]))
+    return changes
+
+
+def _counts(files: Sequence[StateFile]) -> Column:
+    """Whether a row of one checkpoint is in a key group for which the checkpoint's files count."""
+    (max_parallelism,) = {c.max_parallelism for f in files if (c := f.listed.counts) is not None}
+    group, inside = F.pmod(F.col("key_hash"), F.lit(max_parallelism)), F.lit(False)
+    for file in files:
+        own = (KeyGroupRange(file.key_group_min, file.key_group_max),)
+        for found in own if file.listed.counts is None else file.listed.counts.ranges:
+            inside = inside | group.between(found.start, found.end)
+    return inside
 
 
 def _check(uri: str, rows: int) -> None:

@@ -26,11 +26,23 @@ REPORT_SCHEMA = "report string"
 
 @dataclass(frozen=True)
 class StateFile:
-    """A changelog file of the path and the key groups inside."""
+    """A file of keyed state that the path lists.
+
+    Attributes:
+        listed: where it is, and what of it counts.
+        key_group_min, key_group_max: key groups inside.
+        order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
+    """
 
     listed: ListedFile
     key_group_min: int
     key_group_max: int
+    order: int
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it holds the entries of one key group, and not changes."""
+        return self.order == 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +118,7 @@ class SubtaskSpec:
         keyed: whether the operator is on a keyed stream.
         key_schema: of the key; None without one, and where none is known yet.
         outputs: the main output and the side outputs that somebody reads.
-        state_files: changelog files of the path, oldest first.
+        state_files: files of bases, then changelog files of the path, oldest first.
         recorded_states: states as of the parent, by name.
         operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.

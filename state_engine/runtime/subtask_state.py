@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from state_engine.backends.delta.changelog import StoredState, TouchedState, changelog_table
+from state_engine.backends.delta.changelog import ListedFile, StoredState, TouchedState
+from state_engine.backends.delta.changelog_write import changelog_table
 from state_engine.backends.delta.layout import partition_path
 from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile
@@ -35,7 +36,7 @@ class SubtaskKeyedState:
         self._spec = spec
         own = self.key_groups = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
         self._files = [
-            f.listed for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
+            f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
         ]
         self._found: list[TouchedState] = []
         self._timers: dict[Any, dict[Any, bool]] = {}
@@ -46,7 +47,8 @@ class SubtaskKeyedState:
         spec = self._spec
         if TIMERS not in spec.recorded_states or spec.key_schema is None:
             return
-        stored, descriptor = StoredState(self._files, self._is_own, spec.key_schema), TimersDescriptor()
+        files, descriptor = [f.listed for f in self._files], TimersDescriptor()
+        stored = StoredState(files, self._is_own, spec.key_schema, only=TIMERS)
         table = stored.table(descriptor)
         if table is None:
             return
@@ -72,9 +74,9 @@ class SubtaskKeyedState:
         evolution = evolve_state(recorded, descriptor, operator=spec.uid)
         if not self._found:
             assert spec.key_schema is not None
-            index_of = self.keys.index_of
+            is_touched = self.keys.index_of.__contains__
             self._found.append(
-                TouchedState(self._files, self.keys.touched, spec.key_schema, index_of.__contains__)
+                TouchedState(self._touched_files(), self.keys.touched, spec.key_schema, is_touched)
             )
         return self._found[0].load(descriptor, evolution.read)
 
@@ -125,6 +127,11 @@ class SubtaskKeyedState:
                 key_hash_max=int(hashes.max()),
             )
         ]
+
+    def _touched_files(self) -> list[ListedFile]:
+        """Without the files of bases that hold no touched key: there is one a key group."""
+        groups = set(np.mod(self.keys.touched, self._spec.max_parallelism).tolist())
+        return [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
 
     def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         groups = np.mod(hashes, self._spec.max_parallelism)

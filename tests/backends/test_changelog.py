@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.delta.changelog import ListedFile, TouchedState, changelog_table
+from state_engine.backends.delta.changelog import ListedFile, TouchedState
+from state_engine.backends.delta.changelog_write import changelog_table
 from state_engine.backends.files import write_parquet
 from state_engine.core.descriptors import (
     ListStateDescriptor,

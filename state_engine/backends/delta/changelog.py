@@ -1,13 +1,15 @@
-"""Changelog files: the changes of one subtask's keyed state, written and folded with pyarrow inside the subtask.
+"""Stored keyed state: files of bases and of changes, read and folded with pyarrow inside the subtask.
 
-A file is sorted by key group and key hash; per key and state it holds at most one clear, then puts and deletes or one
-append. Folding files in path order gives the state as of a checkpoint. The hash narrows what is decoded; the whole
-key decides. Plays the part of Flink's changelog and of the sorted files under its RocksDB backend.
+A file of changes is sorted by key group and key hash; per key and state it holds at most one clear, then puts and
+deletes or one append. A file of a base holds the entries of one key group as of a checkpoint: the same rows without
+``op``. Folding a base and the changes after it in path order gives the state as of a later checkpoint. The hash
+narrows what is decoded; the whole key decides. Plays the part of Flink's changelog and of the sorted files under its
+RocksDB backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,27 +18,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from state_engine.backends.delta.layout import changelog_schema, state_column
+from state_engine.backends.delta.layout import state_column
 from state_engine.backends.files import open_location
 from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.errors import MissingFilesError
+from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.key_schema import KeySchema
-from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change
+from state_engine.core.state_table import APPEND, CLEAR, PUT
 from state_engine.core.ttl import Stamped
 
-_TIMESTAMP = pa.timestamp("us", "UTC")
+Hashes = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class KeyGroups:
+    """Some of the key groups that there are.
+
+    Example:
+        >>> some = KeyGroups(8, (KeyGroupRange(0, 1), KeyGroupRange(7, 7)))
+        >>> some.hold(np.array([8, 3, -1])).tolist()
+        [True, False, True]
+    """
+
+    max_parallelism: int
+    ranges: tuple[KeyGroupRange, ...]
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Which keys are in these key groups, given their hashes."""
+        inside = np.zeros(self.max_parallelism, bool)
+        for found in self.ranges:
+            inside[found.start : found.end + 1] = True
+        return cast(Hashes, inside[np.mod(hashes, self.max_parallelism)])
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file to read: where it is and the number of rows that its checkpoint recorded."""
+    """A file to read.
+
+    Attributes:
+        uri: where it is.
+        rows: that its checkpoint recorded.
+        counts: the key groups for which it counts, where the others are in a base already; None for all inside.
+    """
 
     uri: str
     rows: int
+    counts: KeyGroups | None = None
 
 
-Hashes = np.ndarray[Any, Any]
 Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 """Gives a stored column the form that a descriptor's type takes."""
 
@@ -45,16 +75,22 @@ class StoredState:
     """What the files of a path hold for some keys.
 
     Args:
-        files: changelog files of the path that overlap this subtask's key groups, in path order.
+        files: of the path that overlap this subtask's key groups: those of bases, then changes in path order.
         wanted: which rows are wanted, by their hashes.
         key_schema: how stored keys come back.
+        only: the one state that is asked for, if it is known: files without it are not read.
     """
 
     def __init__(
-        self, files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], key_schema: KeySchema
+        self,
+        files: Sequence[ListedFile],
+        wanted: Callable[[Hashes], Hashes],
+        key_schema: KeySchema,
+        *,
+        only: str | None = None,
     ) -> None:
         self._key_schema = key_schema
-        self._parts = [part for f in files if (part := _Part.open(f, wanted)) is not None]
+        self._parts = [part for f in files if (part := _Part.open(f, wanted, only)) is not None]
 
     def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
         """The rows of one state in path order; None where there are none."""
@@ -108,30 +144,51 @@ class TouchedState(StoredState):
         return {k: v for k, v in entries.items() if is_touched(k)}
 
 
+def open_state_file(listed: ListedFile) -> pq.ParquetFile:
+    """A file of a base or of changes, as its checkpoint recorded it.
+
+    Raises:
+        MissingFilesError: it is gone, or has another number of rows.
+    """
+    at = open_location(listed.uri)
+    try:
+        file = pq.ParquetFile(at.path, filesystem=at.fs)
+    except FileNotFoundError:
+        raise MissingFilesError(
+            f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
+            "Restore an older checkpoint or a savepoint"
+        ) from None
+    if file.metadata.num_rows != listed.rows:
+        raise MissingFilesError(
+            f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
+            "it was changed by something else. Restore an older checkpoint or a savepoint"
+        )
+    return file
+
+
+def op_of_entry(shape: str) -> str:
+    """What an entry of a base is as a change, by the shape of its state."""
+    return APPEND if shape == "list" else PUT
+
+
 class _Part:
     """The rows of one file that are wanted."""
 
     def __init__(self, file: pq.ParquetFile, mask: pa.Array) -> None:
         self._file, self._mask = file, mask
         self._columns = set(file.schema_arrow.names)
-        self._shared = file.read(columns=["key_hash", "key", "state", "op"], use_threads=False).filter(mask)
+        shared = [name for name in ("key_hash", "key", "state", "op") if name in self._columns]
+        self._shared = file.read(columns=shared, use_threads=False).filter(mask)
 
     @classmethod
-    def open(cls, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> _Part | None:
-        at = open_location(listed.uri)
-        try:
-            file = pq.ParquetFile(at.path, filesystem=at.fs)
-        except FileNotFoundError:
-            raise MissingFilesError(
-                f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
-                "Restore an older checkpoint or a savepoint"
-            ) from None
-        if file.metadata.num_rows != listed.rows:
-            raise MissingFilesError(
-                f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
-                "it was changed by something else. Restore an older checkpoint or a savepoint"
-            )
-        mask = wanted(file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy())
+    def open(cls, listed: ListedFile, wanted: Callable[[Hashes], Hashes], only: str | None) -> _Part | None:
+        file = open_state_file(listed)
+        if only is not None and state_column(only) not in file.schema_arrow.names:
+            return None
+        hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+        mask = wanted(hashes)
+        if listed.counts is not None:
+            mask = mask & listed.counts.hold(hashes)
         return cls(file, pa.array(mask)) if mask.any() else None
 
     def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
@@ -139,8 +196,12 @@ class _Part:
         column = state_column(descriptor.name)
         if column not in self._columns:
             return None
+        table = self._shared
+        if "op" not in self._columns:  # a base
+            op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
+            table = table.append_column("op", pa.repeat(op, table.num_rows))
         values = self._file.read(columns=[column], use_threads=False).filter(self._mask)[column]
-        table = self._shared.append_column(column, values if read is None else read(values))
+        table = table.append_column(column, values if read is None else read(values))
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             stamps = self._file.read(columns=["updated_at"], use_threads=False).filter(self._mask)
             table = table.append_column("updated_at", stamps["updated_at"])
@@ -224,103 +285,4 @@ def _milliseconds(stamps: pa.Array) -> list[int | None]:
     return found
 
 
-def _timestamps(at_ms: list[int | None]) -> pa.Array:
-    return pc.multiply(pa.array(at_ms, pa.int64()), 1000).cast(_TIMESTAMP)
-
-
 _FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}
-
-
-def changelog_table(
-    changes: Sequence[tuple[StateDescriptor, list[Change]]],
-    *,
-    key_type: pa.DataType,
-    index_of: Mapping[Any, int],
-    keys: pa.Array,
-    hashes: np.ndarray[Any, Any],
-    max_parallelism: int,
-) -> pa.Table | None:
-    """Changes as one table in file order; None where nothing changed.
-
-    Args:
-        changes: per state, its net changes.
-        key_type: stored type of the key struct.
-        index_of: where in ``keys`` and ``hashes`` each key stands.
-        keys, hashes: stored keys (structs) and their hashes.
-    """
-    total = sum(len(found) for _, found in changes)
-    if not total:
-        return None
-    schema = changelog_schema(key_type, {d.name: d.column_type for d, found in changes if found})
-    at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
-    row_hashes = hashes[at]
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
-        "key_hash": pa.array(row_hashes),
-        "key": keys.take(pa.array(at)),
-        "state": _repeat([(d.name, len(found)) for d, found in changes]),
-        "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
-        "updated_at": pa.chunked_array([_updated_at(d, found) for d, found in changes], _TIMESTAMP),
-    }
-    start = 0
-    for descriptor, found in changes:
-        if found:
-            column = _COLUMNS[descriptor.shape](descriptor, found)
-            before, after = start, total - start - len(found)
-            kind = descriptor.column_type
-            padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
-            columns[state_column(descriptor.name)] = padded
-        start += len(found)
-    table = pa.table([columns[f.name] for f in schema], schema=schema)
-    # a stable sort keeps a key's clear in front of its appends and puts
-    order = np.lexsort((row_hashes, np.mod(row_hashes, max_parallelism)))
-    return table.take(pa.array(order))
-
-
-def _updated_at(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
-    """When each row's item was last accessed; null without a time to live, and for lists, whose elements know."""
-    if descriptor.ttl is None or descriptor.shape == "list":
-        return pa.nulls(len(changes), _TIMESTAMP)
-    if descriptor.shape == "value":
-        return _timestamps([c.value.at if c.op == PUT else None for c in changes])
-    return _timestamps([c.value[1].at if c.op == PUT else None for c in changes])
-
-
-def _value_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
-    values = [c.value for c in changes]
-    if descriptor.ttl is not None:
-        values = [None if v is None else v.value for v in values]
-    return descriptor.value_type.to_arrow(values, storage=True)
-
-
-def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
-    lists = [c.value if c.op == APPEND else [] for c in changes]
-    items = [e for found in lists for e in found]
-    stamps = pa.nulls(len(items), _TIMESTAMP)
-    if descriptor.ttl is not None:
-        stamps, items = _timestamps([i.at for i in items]), [i.value for i in items]
-    elements = descriptor.value_type.to_arrow(items, storage=True)
-    stamped = pa.StructArray.from_arrays([elements, stamps], fields=list(descriptor.column_type.value_type))
-    offsets = np.concatenate([[0], np.cumsum([len(found) for found in lists])]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), stamped, type=descriptor.column_type)
-
-
-def _map_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
-    entries = [c.value if c.op in (PUT, DELETE) else (None, None) for c in changes]
-    keys = cast(MapStateDescriptor, descriptor).key_type.to_arrow([k for k, _ in entries], storage=True)
-    items = [v for _, v in entries]
-    if descriptor.ttl is not None:
-        items = [None if i is None else i.value for i in items]
-    values = descriptor.value_type.to_arrow(items, storage=True)
-    return pa.StructArray.from_arrays([keys, values], fields=list(descriptor.column_type))
-
-
-_COLUMNS: dict[str, Callable[[StateDescriptor, list[Change]], pa.Array]] = {
-    "value": _value_column,
-    "list": _list_column,
-    "map": _map_column,
-}
-
-
-def _repeat(runs: list[tuple[str, int]]) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.repeat(pa.scalar(text, pa.string()), n) for text, n in runs], pa.string())
