@@ -1,0 +1,46 @@
+"""Numbers for stored keys and map keys, so that entries are told apart by whole columns and not one by one.
+
+Keys of one number are equal as Python keeps them apart in a dict: 0.0 and -0.0 are one key, null is one, too. A hash
+would only narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
+    """A number from 0 on for each row: the same for rows that are equal in all columns, records field by field.
+
+    Example:
+        >>> keys = pa.array([{"a": 1, "b": None}, {"a": None, "b": 1}, {"a": 1, "b": None}])
+        >>> entry_codes([keys]).tolist()
+        [0, 1, 0]
+    """
+    codes, size = np.zeros(len(columns[0]), np.int64), 1
+    for leaf in (leaf for column in columns for leaf in _leaves(column)):
+        if pa.types.is_floating(leaf.type):
+            leaf = pc.add(leaf, pa.scalar(0.0, leaf.type))  # makes -0.0 to 0.0
+        encoded = leaf.dictionary_encode(null_encoding="encode")
+        found, kinds = encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+        if size == 1:
+            codes, size = found, kinds
+        elif kinds > 1:
+            _, codes = np.unique(codes * kinds + found, return_inverse=True)
+            size = int(codes.max()) + 1 if len(codes) else 0
+    return codes
+
+
+def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+    if not pa.types.is_struct(column.type):
+        yield column
+        return
+    if column.null_count:
+        yield column.is_valid()
+    for child in column.flatten():
+        yield from _leaves(child)
