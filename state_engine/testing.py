@@ -13,43 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from state_engine.backends.state_backend import StateBackend
-from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_two_inputs
-from state_engine.core.functions import MIN_TIMESTAMP, SourceFunction
+from state_engine.core.functions import SourceFunction
+from state_engine.core.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness_run import BatchSettings, HarnessRun, Unchanged
+from state_engine.core.harness_state import HarnessState, Snapshot
 from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
-from state_engine.core.memory_state import MemoryState
 from state_engine.core.metrics import summed
-from state_engine.core.operator_snapshot import SubtaskSnapshot, assign
-from state_engine.core.output_order import place_of_output
+from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.outputs import Refusal
-from state_engine.core.stored_elements import stored_elements
 from state_engine.core.type_parsing import to_type
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Stored state of a harness, and its clocks.
-
-    Attributes:
-        keyed: keyed state, timers included.
-        operator: operator state by subtask.
-        clock_ms, watermark_ms: of the next batch.
-        checkpoint_id: number of batches so far.
-        elements: number of elements so far.
-    """
-
-    keyed: MemoryState
-    operator: tuple[SubtaskSnapshot, ...]
-    clock_ms: int
-    watermark_ms: int
-    checkpoint_id: int
-    elements: int
 
 
 @dataclass
@@ -103,10 +81,7 @@ class OperatorHarness:
             raise ConfigurationError(
                 f"backend must be a StateBackend (HashMapStateBackend() and the like) or None, not {self.backend!r}"
             )
-        self._watermark_ms, self._checkpoint_id, self._elements = MIN_TIMESTAMP, 0, 0
-        self._keyed_state = MemoryState()
-        self._operator_state: tuple[SubtaskSnapshot, ...] | None = None
-        self._restored = False
+        self._stored = HarnessState()
         self._side: dict[str, list[Any]] = {}
         self._two_inputs = takes_two_inputs(self.function)
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
@@ -157,7 +132,7 @@ class OperatorHarness:
         """One micro-batch of a SourceFunction: what each subtask collected, at most so many elements each."""
         if not isinstance(self.function, SourceFunction):
             raise ConfigurationError(f"{type(self.function).__name__} is no SourceFunction: use process")
-        runs = self._runs(end_watermark_ms=self._watermark_ms)
+        runs = self._runs(end_watermark_ms=self._stored.watermark_ms)
         for run in runs:
             run.collect(max_elements)
         self._commit(runs)
@@ -179,21 +154,14 @@ class OperatorHarness:
 
     def set_watermark(self, ms: int) -> None:
         """Set the watermark at the start of the next batches; ``process([])`` fires what is due by then."""
-        self._watermark_ms = ms
+        self._stored.watermark_ms = ms
 
     def snapshot(self) -> Snapshot:
         """The stored state; later batches do not change it.
 
         It is a full snapshot: where a state asks for it, what has expired is left out, here and not in the harness.
         """
-        return Snapshot(
-            self._keyed_state.without_expired(clock_ms=self.clock_ms, watermark_ms=self._known_watermark()),
-            self._operator_state or (),
-            self.clock_ms,
-            self._watermark_ms,
-            self._checkpoint_id,
-            self._elements,
-        )
+        return self._stored.snapshot(clock_ms=self.clock_ms)
 
     @classmethod
     def restored(
@@ -205,10 +173,7 @@ class OperatorHarness:
             RescaleError: there is state that cannot be divided, and the parallelism is another one.
         """
         harness = cls(function, parallelism=parallelism, **{"clock_ms": snapshot.clock_ms, **options})
-        harness._keyed_state = snapshot.keyed.copied()
-        harness._watermark_ms, harness._elements = snapshot.watermark_ms, snapshot.elements
-        harness._checkpoint_id = snapshot.checkpoint_id
-        harness._operator_state, harness._restored = snapshot.operator or None, True
+        harness._stored = HarnessState.of(snapshot)
         harness._assigned()  # so that what cannot be divided is told at once
         return harness
 
@@ -218,13 +183,7 @@ class OperatorHarness:
         Of keyed state the entries by key: a value, a list, or a dict. Of operator state a list per subtask, of
         broadcast state a dict per subtask.
         """
-        if name in self._keyed_state.entries:
-            return self._keyed_state.values(name)
-        subtasks = [snapshot.state(name) for snapshot in self._operator_state or ()]
-        if not any(subtasks):
-            known = sorted({*self._keyed_state.entries, *self._operator_names()} - {"_timers"})
-            raise ConfigurationError(f"there is no state '{name}' yet; states: {known}")
-        return [stored_elements(found) if found else [] for found in subtasks]
+        return self._stored.values(name)
 
     def subtask_of(self, key: Any) -> int:
         """The subtask that owns a key."""
@@ -234,23 +193,38 @@ class OperatorHarness:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
-        stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
-        marks = self._watermarks(stamps)
-        parts = self._dealt(given)
-        runs = self._runs(end_watermark_ms=marks[-1])
+        batch = self._dealt(given)
+        runs = self._runs(end_watermark_ms=batch.marks[-1])
         for run in runs:
-            values = [given[i] for i in parts[run.subtask]]
-            keys = None if self.key_by is None else [self._of(self.key_by, value) for value in values]
-            times = [stamps[i] for i in parts[run.subtask]]
-            run.run(keys, values, times, broadcast=broadcast, drain=drain)
+            run.run(*batch.of(run.subtask), broadcast=broadcast, drain=drain)
         for run in runs:
             self.refused += [
-                r if r.index is None or r.broadcast else replace(r, index=parts[run.subtask][r.index])
+                r if r.index is None or r.broadcast else replace(r, index=batch.parts[run.subtask][r.index])
                 for r in run.out.refused
             ]
         self._commit(runs)
-        self._watermark_ms, self._elements = marks[-1], self._elements + len(given)
-        return self._collect(runs, parts, marks)
+        self._stored.watermark_ms = batch.marks[-1]
+        self._stored.elements += len(given)
+        for tag in sorted({tag for run in runs for tag in run.out.side}):
+            self._side.setdefault(tag, []).extend(batch.in_order(runs, tag))
+        return batch.in_order(runs, None)
+
+    def _dealt(self, given: list[Any]) -> HarnessBatch:
+        """The elements with their keys and times, dealt out to the subtasks."""
+        keys = None if self.key_by is None else [self._of(self.key_by, e) for e in given]
+        stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
+        parts: list[list[int]] = [[] for _ in range(self.parallelism)]
+        for index, element in enumerate(given):
+            if keys is not None:
+                subtask = self.subtask_of(keys[index])
+            elif self.partition_by is not None:
+                subtask = self.partition_by(element[1] if self._two_inputs else element)
+            else:
+                subtask = (self._stored.elements + index) % self.parallelism
+            parts[subtask].append(index)
+        start_ms, delay_ms = self._stored.watermark_ms, self.max_out_of_orderness_ms
+        marks = watermarks(start_ms, stamps, out_of_orderness_ms=delay_ms)
+        return HarnessBatch(given, keys, stamps, marks, parts)
 
     def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
         """The subtasks of a batch; nothing of the harness changes before all of them are through."""
@@ -260,7 +234,7 @@ class OperatorHarness:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             clock_ms=self.clock_ms,
-            watermark_ms=self._watermark_ms,
+            watermark_ms=self._stored.watermark_ms,
             end_watermark_ms=end_watermark_ms,
             has_event_time=self.timestamp_of is not None,
             output_type=self._output,
@@ -270,75 +244,20 @@ class OperatorHarness:
             else {tag.tag_id: tag for tag in self.side_outputs},
             out_of_orderness_ms=self.max_out_of_orderness_ms,
             parameters=dict(self.parameters),
-            checkpoint_id=self._checkpoint_id + 1,
-            state=self._keyed_state,
+            checkpoint_id=self._stored.checkpoint_id + 1,
+            state=self._stored.keyed,
             backend=self.backend,
         )
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
 
     def _commit(self, runs: list[HarnessRun]) -> None:
-        """Take over the state of all subtasks, and tell listeners."""
-        for run in runs:
-            for descriptor, changes in run.changes:
-                self._keyed_state.fold(descriptor, changes)
-        self._operator_state, self._restored = tuple(run.state for run in runs), False
-        self._checkpoint_id += 1
+        self._stored.commit(runs)
         self.metrics = summed(run.metrics for run in runs)
-        for run in runs:
-            if isinstance(run.function, CheckpointListener):
-                run.function.notify_checkpoint_complete(self._checkpoint_id)
-
-    def _collect(self, runs: list[HarnessRun], parts: list[list[int]], marks: list[int]) -> list[Any]:
-        """Outputs of all subtasks in total order; side outputs are kept."""
-
-        def in_order(tag: str | None) -> list[Any]:
-            found: list[tuple[Any, Any]] = []
-            for run in runs:
-                out = run.out if tag is None else run.out.side.get(tag)
-                if out is not None:
-                    mine = parts[run.subtask]
-                    element = lambda index, mine=mine: (marks[mine[index] + 1], mine[index])  # noqa: E731
-                    places = [place_of_output(origin, element) for origin in out.origins]
-                    found += zip(places, out.values, strict=True)
-            return [value for _, value in sorted(found, key=lambda pair: pair[0])]
-
-        for tag in sorted({tag for run in runs for tag in run.out.side}):
-            self._side.setdefault(tag, []).extend(in_order(tag))
-        return in_order(None)
-
-    def _watermarks(self, stamps: list[int | None]) -> list[int]:
-        """The watermark at the start of the batch and after every element."""
-        marks = [self._watermark_ms]
-        for stamp in stamps:
-            moved = stamp is not None and self.max_out_of_orderness_ms is not None
-            marks.append(max(marks[-1], stamp - self.max_out_of_orderness_ms) if moved else marks[-1])  # type: ignore[operator]
-        return marks
-
-    def _dealt(self, given: list[Any]) -> list[list[int]]:
-        """The positions of the elements that each subtask gets."""
-        parts: list[list[int]] = [[] for _ in range(self.parallelism)]
-        for index, element in enumerate(given):
-            if self.key_by is not None:
-                subtask = self.subtask_of(self._of(self.key_by, element))
-            elif self.partition_by is not None:
-                subtask = self.partition_by(element[1] if self._two_inputs else element)
-            else:
-                subtask = (self._elements + index) % self.parallelism
-            parts[subtask].append(index)
-        return parts
 
     def _assigned(self) -> list[SubtaskSnapshot | None]:
         """The operator state that each subtask starts with."""
-        if self._operator_state is None:
-            return [None] * self.parallelism
-        return list(
-            assign(
-                self._operator_state,
-                self.parallelism,
-                operator=_NAME,
-                max_parallelism=self.max_parallelism,
-                restored=self._restored,
-            )
+        return self._stored.assigned(
+            _NAME, parallelism=self.parallelism, max_parallelism=self.max_parallelism
         )
 
     def _of(self, chosen: Any, element: Any) -> Any:
@@ -347,12 +266,6 @@ class OperatorHarness:
             return chosen(element)
         which, value = element
         return (chosen[which] if isinstance(chosen, tuple) else chosen)(value)
-
-    def _known_watermark(self) -> int | None:
-        return None if self._watermark_ms == MIN_TIMESTAMP else self._watermark_ms
-
-    def _operator_names(self) -> set[str]:
-        return {state.name for snapshot in self._operator_state or () for state in snapshot.states}
 
 
 class KeyedHarness(OperatorHarness):

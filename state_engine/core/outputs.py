@@ -6,7 +6,7 @@ An origin says what an output came from, and so where it stands in the total ord
 |---|---|---|
 | int | the element of this index, and timers that it set when they were due already | the element's |
 | ``TimerOrigin`` | a timer | see ``core.output_order``: not where batches are cut |
-| ``BroadcastOrigin`` | the broadcast element of this index | the element's, or first in the batch without ``order_by`` |
+| ``BroadcastOrigin`` | the broadcast element of this index | the element's, or first of all without ``order_by`` |
 """
 
 from __future__ import annotations

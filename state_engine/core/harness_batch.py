@@ -1,0 +1,69 @@
+"""``HarnessBatch``: the elements of one micro-batch of a harness, dealt out to its subtasks.
+
+The part that sources and the shuffle play on the engine, for ``state_engine.testing``: it knows every element's key,
+time and subtask and the watermark around it, and puts the outputs of all subtasks back into their total order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.core.harness_run import HarnessRun
+from state_engine.core.output_order import place_of_output
+
+
+@dataclass(frozen=True)
+class HarnessBatch:
+    """Elements in their total order.
+
+    Attributes:
+        elements: of one input; pairs of input (0 or 1) and element where there are two.
+        keys: of the elements; None where the stream is not keyed.
+        stamps: event times in milliseconds.
+        marks: the watermark at the start of the batch and after every element.
+        parts: the positions of the elements that each subtask gets.
+    """
+
+    elements: list[Any]
+    keys: list[Any] | None
+    stamps: list[int | None]
+    marks: list[int]
+    parts: list[list[int]]
+
+    def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None]]:
+        """Keys, elements and times of one subtask."""
+        mine = self.parts[subtask]
+        keys = None if self.keys is None else [self.keys[i] for i in mine]
+        return keys, [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
+
+    def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
+        """The outputs of all subtasks, or one side output by the id of its tag, in total order."""
+        found: list[tuple[Any, Any]] = []
+        for run in runs:
+            out = run.out if tag is None else run.out.side.get(tag)
+            if out is not None:
+                places = [place_of_output(origin, self._place_in(run.subtask)) for origin in out.origins]
+                found += zip(places, out.values, strict=True)
+        return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+
+    def _place_in(self, subtask: int) -> Callable[[int], tuple[int, int]]:
+        mine = self.parts[subtask]
+        return lambda index: (self.marks[mine[index] + 1], mine[index])
+
+
+def watermarks(start_ms: int, stamps: list[int | None], *, out_of_orderness_ms: int | None) -> list[int]:
+    """The watermark at the start of a batch and after every element; None where elements do not move it.
+
+    Example:
+        >>> watermarks(0, [5, None, 3, 9], out_of_orderness_ms=2)
+        [0, 3, 3, 3, 7]
+    """
+    marks = [start_ms]
+    for stamp in stamps:
+        if stamp is None or out_of_orderness_ms is None:
+            marks.append(marks[-1])
+        else:
+            marks.append(max(marks[-1], stamp - out_of_orderness_ms))
+    return marks
