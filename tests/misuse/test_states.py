@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[str, Use, type[StatelakeError], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_wrong_use_of_a_state_is_told_with_its_name_and_changes_nothing(what: str) -> None:
+def test_a_wrong_use_of_a_state_is_told_and_changes_nothing(what: str) -> None:
     state, use, kind, message = REFUSED[what]
     with pytest.raises(kind, match=message):
         keyed(Uses(state, use))
