@@ -169,7 +169,6 @@ def test_files_to_remove_that_are_not_there_stop_the_commit(kernel: DeltaKernel,
 def test_another_writer_between_looking_and_committing(
     kernel: DeltaKernel, uri: str, monkeypatch: pytest.MonkeyPatch, rewritten: bool
 ) -> None:
-    """Kernel would put the commit behind the other one without a look at what that removed."""
     kernel.create_table(uri, SCHEMA)
     append(kernel, uri, "old", 2)
     scan, told = CommitActions.scan, []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from state_engine.backends.delta.commit_ends import InactiveFilesError, OvertakenError
+from state_engine.backends.delta.commit_ends import InactiveFilesError
 from state_engine.backends.delta.kernel_classes import KernelClasses
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import DataFile
@@ -47,17 +47,15 @@ class CommitActions:
             statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
         return classes.transaction.generateAppendActions(engine, state, classes.iterator(statuses), context)
 
-    def remove(self, uri: str, txn: Any, remove: Sequence[str]) -> Any:
+    def remove(self, uri: str, remove: Sequence[str]) -> Any:
         """Actions that remove active files; Kernel has only internal ways to make them, which stay in here.
 
         Raises:
             InactiveFilesError: some are not in the table.
-            OvertakenError: the table is not at the version any more that the transaction read.
         """
         classes = self._classes
         snapshot = classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
-        if snapshot.getVersion() != txn.getReadTableVersion():
-            raise OvertakenError(f"another writer committed to table {uri} meanwhile; nothing was written")
+        # no older than what the transaction read: Kernel compares our removes with every commit since that
         wanted, now = set(remove), classes.optional.of(classes.long.valueOf(int(time.time() * 1000)))
         rows = classes.array_list()
         for path, scanned in self.scan(uri, snapshot):

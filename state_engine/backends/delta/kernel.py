@@ -4,9 +4,8 @@ Kernel commits a list of files in tens of milliseconds, where a Spark append tak
 transaction version that is already taken: that is the engine's fence. It checks nothing about the files themselves;
 the callers do. Its jars come with delta-spark; it runs in the driver's JVM with Spark's own Hadoop configuration.
 
-A commit that only adds files goes beside those of other writers. One that also removes files stands for the very
-version it was made for: where somebody else was faster, it is made anew from the newest one, because Kernel itself
-does not look whether the files to remove are still there. The ways in which a commit ends are in ``commit_ends``.
+A commit goes beside those of other writers. Where one of them removed a file that this one removes, too, Kernel refuses
+it, and it is made anew from the newest snapshot. The ways in which a commit ends are in ``commit_ends``.
 """
 
 from __future__ import annotations
@@ -224,12 +223,10 @@ class DeltaKernel:
             builder = table.createTransactionBuilder(engine, ENGINE_INFO, classes.write)
             if transaction is not None:
                 builder = builder.withTransactionId(engine, transaction.app, transaction.version)
-            if remove:
-                builder = builder.withMaxRetries(0)
             return builder.build(engine)
 
         def actions(txn: Any) -> Any:
-            found = self._actions.remove(uri, txn, remove) if remove else None
+            found = self._actions.remove(uri, remove) if remove else None
             for group in add:
                 more = self._actions.append(uri, txn, group)
                 found = more if found is None else found.combine(more)
