@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoint import MAIN, CheckpointRow
 from state_engine.runtime.sources.base import Slice
 
 
@@ -21,6 +21,8 @@ class BatchContext:
         watermarks_ms: watermark of each source with event time before the batch; None before its first row.
         parameters: of the job.
         checkpoint_id: that the attempt hopes to commit.
+        parallelism: number of subtasks of every operator, by uid.
+        branch: that it runs on.
         drain: whether the input has ended for good.
     """
 
@@ -31,6 +33,8 @@ class BatchContext:
     watermarks_ms: Mapping[str, int | None]
     parameters: Mapping[str, str]
     checkpoint_id: int
+    parallelism: Mapping[str, int]
+    branch: str = MAIN
     drain: bool = False
 
     @property

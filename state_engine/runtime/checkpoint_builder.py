@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from state_engine.core.checkpoint import (
-    MAIN,
     CheckpointRow,
     DataFile,
     OperatorCheckpoint,
     OperatorStateRef,
     SourceProgress,
 )
-from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from state_engine.core.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.parallelism import rescaled_in_force
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def build_row(
     return CheckpointRow(
         checkpoint_id=batch.checkpoint_id,
         parent_id=batch.parent.checkpoint_id if batch.parent else None,
-        branch=MAIN,
+        branch=batch.branch,
         kind="checkpoint",
         write_id=batch.write_id,
         created_at=created_at,
@@ -69,7 +69,15 @@ def build_row(
         job=job.name,
         code_version=job.code_version,
         requested_by=requested_by,
+        rescaled=rescaled_in_force(job, batch.parent),
     )
+
+
+def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:
+    """The row upon a newer parent that only cleaned up: the bases in force are the newer parent's."""
+    bases = {o.uid: o.bases for o in parent.operators}
+    operators = [replace(o, bases=bases.get(o.uid, [])) for o in row.operators]
+    return replace(row, checkpoint_id=checkpoint_id, parent_id=parent.checkpoint_id, operators=operators)
 
 
 def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
@@ -84,7 +92,7 @@ def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoin
     states |= {s.name: s for s in attempt.done.states[uid]}
     return OperatorCheckpoint(
         uid=uid,
-        parallelism=job.parallelism_of(job.operators[uid]),
+        parallelism=attempt.batch.parallelism[uid],
         max_parallelism=job.max_parallelism,
         key_schema=str(key),
         states=list(states.values()),
@@ -100,11 +108,10 @@ def _operator_state(
     job: StatefulJob, attempt: Attempt, known: Mapping[str, OperatorStateRef]
 ) -> dict[str, OperatorStateRef]:
     """Of the operators that ran and have state of their own, or hooks that want to know when they ran last."""
-    hooks = CheckpointedFunction | ListCheckpointed | CheckpointListener
     found = {}
     for uid, report in attempt.done.operators.items():
         declared = [one.operator_state for one in report.subtasks]
-        if uid in known or any(declared) or isinstance(job.operators[uid].function, hooks):
+        if uid in known or any(declared) or has_checkpoint_hooks(job.operators[uid].function):
             found[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
     return found
 

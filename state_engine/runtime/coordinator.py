@@ -33,23 +33,21 @@ from state_engine.core import lineage
 from state_engine.core.checkpoint import (
     CheckpointRow,
     DataFile,
-    StagedSink,
 )
-from state_engine.core.errors import StatelakeError, StateMigrationError
+from state_engine.core.errors import StaleParentError, StatelakeError, StateMigrationError
 from state_engine.core.invariants import violations
 from state_engine.runtime.batch import BatchContext
-from state_engine.runtime.checkpoint_builder import Attempt, build_row
-from state_engine.runtime.dead_letters import DEAD_LETTERS, DeadLetterPublisher
+from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.parallelism import parallelism_in_force
+from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.routing import Router
 from state_engine.runtime.run_always import any_timer_due
-from state_engine.runtime.sinks.base import Publisher, SinkTarget, verify_files
-from state_engine.runtime.sinks.delta import DeltaPublisher
-from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.runtime.sinks.base import SinkTarget, verify_files
 from state_engine.runtime.sources.base import Slice
 
 
@@ -105,12 +103,7 @@ class CheckpointCoordinator:
         self._executor = GraphExecutor(
             spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
         )
-        self._publishers: dict[str, Publisher] = {
-            "delta": DeltaPublisher(kernel),
-            "files": FilePublisher(),
-            DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
-        }
-        self._published: int | None = None
+        self._publication = Publication(kernel, tables)
         self._exhausted: set[str] = set()
         self._next_id = 1
         self._steps_s: dict[str, float] = {}
@@ -143,22 +136,7 @@ class CheckpointCoordinator:
             self._next_id = lineage.next_id(rows)
             head = lineage.head(rows)
             path = lineage.path(rows, head.checkpoint_id if head else None)
-            settled: list[int] = []
-            if head is None or head.checkpoint_id == self._published:
-                return path, settled
-            seen: dict[tuple[str, str], int] = {}
-            for row in path:
-                for staged in self._staged(row):
-                    at = (staged.name, staged.path)
-                    if at not in seen:
-                        seen[at] = self._publishers[staged.kind].seen(
-                            staged.path, self._sink_app(staged.name)
-                        )
-                    if row.checkpoint_id > seen[at] and staged.files:
-                        self._publish_one(staged, row.checkpoint_id)
-                        settled.append(row.checkpoint_id)
-            self._published = head.checkpoint_id
-            return path, sorted(set(settled))
+            return path, self._publication.settle(path)
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +160,7 @@ class CheckpointCoordinator:
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
                 checkpoint_id=self._next_id,
+                parallelism=parallelism_in_force(self._job, parent),
                 drain=drain,
             )
             return Attempt(batch, positions)
@@ -265,13 +244,7 @@ class CheckpointCoordinator:
             row = build_row(
                 self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
             )
-            broken = violations(row, attempt.batch.parent)
-            if broken:
-                told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
-                raise StatelakeError(
-                    f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must hold ({told}). "
-                    "Nothing was committed; this is a defect of the engine or a damaged table"
-                )
+            self._check(row, attempt.batch.parent)
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             return replace(attempt, row=row)
@@ -279,45 +252,50 @@ class CheckpointCoordinator:
     # -- 8 commit --------------------------------------------------------------------------------------------------
 
     def commit(self, attempt: Attempt) -> Attempt:
-        """Step 8: the commit point."""
+        """Step 8: the commit point; upon a newer parent where that only cleaned up.
+
+        Raises:
+            StaleParentError: another runner, or an operation, came first.
+            CommitFailedError, CommitUnknownError: see ``CheckpointStore.append``.
+        """
         with self._step("commit"):
             assert attempt.row is not None
             spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
             row = replace(attempt.row, durations_ms=spent)
-            self._commits += 1
-            self._store.append(row)
-            return replace(attempt, row=row)
+            while True:
+                self._commits += 1
+                try:
+                    self._store.append(row)
+                    return replace(attempt, row=row)
+                except StaleParentError:
+                    rows = self._store.load()
+                    parent = lineage.may_reparent(rows, row.parent_id, row.branch)
+                    if parent is None:
+                        raise
+                    row = reparented(row, parent, checkpoint_id=lineage.next_id(rows))
+                    self._check(row, parent)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
     def publish(self, attempt: Attempt) -> None:
         """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
         with self._step("publish"):
-            row = attempt.row
-            assert row is not None
-            for staged in self._staged(row):
-                if staged.files:
-                    self._commits += staged.kind != "files"  # the others are Delta tables
-                    self._publish_one(staged, row.checkpoint_id)
-            self._published = row.checkpoint_id
-
-    def _publish_one(self, staged: StagedSink, checkpoint_id: int) -> None:
-        self._publishers[staged.kind].publish(staged, self._sink_app(staged.name), checkpoint_id)
+            assert attempt.row is not None
+            self._commits += self._publication.publish(attempt.row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
-        """Everything that a row publishes; dead letters are published like a sink."""
-        yield from row.sinks
-        if row.dead_letters:
-            uri = self._tables.layout.dead_letters
-            yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, row.write_id, "", row.dead_letters)
-
-    def _sink_app(self, sink: str) -> str:
-        return f"{self._store.app}/{sink}"
-
     def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
-        return sink.sink.prepare(self._kernel, sink.name, self._sink_app(sink.name), schema, write_id)
+        return sink.sink.prepare(self._kernel, sink.name, self._publication.app(sink.name), schema, write_id)
+
+    def _check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
+        broken = violations(row, parent)
+        if broken:
+            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
+            raise StatelakeError(
+                f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must hold ({told}). "
+                "Nothing was committed; this is a defect of the engine or a damaged table"
+            )
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""
@@ -346,7 +324,7 @@ class CheckpointCoordinator:
         row, done = attempt.row, attempt.done
         assert row is not None
         files = [f for o in row.operators for f in o.changelog]
-        files += [f for s in self._staged(row) for f in s.files] + row.operator_state_files
+        files += [f for s in self._publication.staged(row) for f in s.files] + row.operator_state_files
         return BatchReport(
             checkpoint_id=row.checkpoint_id,
             rows_in=row.rows_in,

@@ -139,7 +139,7 @@ class GraphExecutor:
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return
         watermarks.look_ahead([one.frame for one in inputs], self._collected(batch, uid))
-        parallelism = job.parallelism_of(operator)
+        parallelism = batch.parallelism[uid]
         if inputs:
             routed, layout = self._router.route(inputs, operator, parallelism=parallelism)
         else:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import StateBackend
-from state_engine.core.checkpointed import CheckpointedFunction, ListCheckpointed
+from state_engine.core.checkpointed import has_operator_state
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name
@@ -149,9 +149,7 @@ class StatefulJob:
                 "remove them"
             )
         for operator in self.operators.values():
-            stateful = operator.keyed or isinstance(
-                operator.function, CheckpointedFunction | ListCheckpointed
-            )
+            stateful = operator.keyed or has_operator_state(operator.function)
             if stateful and not operator.explicit_uid:
                 raise ConfigurationError(
                     f"job '{self.name}': the operator '{operator.uid}' may hold state, which is found by the "

@@ -53,7 +53,7 @@ def subtask_spec(
         layout=layout,
         write_id=batch.write_id,
         uid=operator.uid,
-        parallelism=job.parallelism_of(operator),
+        parallelism=batch.parallelism[operator.uid],
         max_parallelism=job.max_parallelism,
         function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
         routed=routed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener, ListCheckpointed
+from state_engine.core.checkpointed import has_checkpoint_hooks
 from state_engine.core.function_calls import has_timers, takes_broadcast
 from state_engine.core.timers import EVENT, PROCESSING
 from state_engine.runtime.batch import BatchContext
@@ -16,8 +16,7 @@ def runs_without_input(operator: OperatorNode, batch: BatchContext, watermark_ms
 
     Hooks are called for every checkpoint; timers fire when they are due.
     """
-    hooks = CheckpointedFunction | ListCheckpointed | CheckpointListener
-    if isinstance(operator.function, hooks) or takes_broadcast(operator.function):
+    if has_checkpoint_hooks(operator.function) or takes_broadcast(operator.function):
         return True
     return timers_due(
         operator, batch.parent, clock_ms=batch.clock_ms, watermark_ms=watermark_ms, drain=batch.drain

@@ -1,0 +1,82 @@
+"""``Publication``: makes the outputs of committed checkpoints visible, in order, each exactly once.
+
+Works from the rows of ``checkpoints`` alone, so that any runner can finish what another one began. Branches other than
+``main`` never publish: what they staged becomes visible when a row of ``main`` promotes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.core.checkpoint import MAIN, CheckpointRow, StagedSink
+from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.runtime.dead_letters import DeadLetterPublisher
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.sinks.base import Publisher
+from state_engine.runtime.sinks.delta import DeltaPublisher
+from state_engine.runtime.sinks.files import FilePublisher
+
+
+class Publication:
+    """Publishes what a job's checkpoints staged.
+
+    Args:
+        kernel: commits.
+        tables: the job's tables.
+    """
+
+    def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
+        self._tables = tables
+        self._publishers: dict[str, Publisher] = {
+            "delta": DeltaPublisher(kernel),
+            "files": FilePublisher(),
+            DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
+        }
+        self._published: int | None = None
+
+    def settle(self, path: Sequence[CheckpointRow]) -> list[int]:
+        """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something."""
+        if not path or path[-1].checkpoint_id == self._published:
+            return []
+        settled: set[int] = set()
+        seen: dict[tuple[str, str], int] = {}
+        for row in path:
+            for staged in self.staged(row):
+                at = (staged.name, staged.path)
+                if at not in seen:
+                    seen[at] = self._publishers[staged.kind].seen(staged.path, self.app(staged.name))
+                if row.checkpoint_id > seen[at]:
+                    self._publish(staged, row.checkpoint_id)
+                    settled.add(row.checkpoint_id)
+        self._published = path[-1].checkpoint_id
+        return sorted(settled)
+
+    def publish(self, row: CheckpointRow) -> int:
+        """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch."""
+        commits = 0
+        for staged in self.staged(row):
+            self._publish(staged, row.checkpoint_id)
+            commits += staged.kind != "files"  # the others are Delta tables
+        if row.branch == MAIN:
+            self._published = row.checkpoint_id
+        return commits
+
+    def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
+        """Everything that a row changes in sinks; dead letters are published like a sink."""
+        if row.branch != MAIN:
+            return
+        uri = self._tables.layout.dead_letters
+        for one in row.sinks:
+            if one.files or one.withdrawn:
+                yield replace(one, path=uri) if one.kind == DEAD_LETTERS else one
+        if row.dead_letters:
+            yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, row.write_id, "", row.dead_letters)
+
+    def app(self, sink: str) -> str:
+        """Application id of the transactions in a sink."""
+        return f"{self._tables.store.app}/{sink}"
+
+    def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:
+        self._publishers[staged.kind].publish(staged, self.app(staged.name), checkpoint_id)
