@@ -52,8 +52,13 @@ class AggregateFunction(Function):
         raise NotImplementedError(f"{type(self).__name__} must define get_result(self, accumulator)")
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Two accumulators as one; needed only where states are merged."""
+        """Two accumulators as one, where states are merged; either may be changed in place and returned."""
         raise NotImplementedError(f"{type(self).__name__} must define merge(self, acc_a, acc_b)")
+
+
+def defines_merge(function: AggregateFunction) -> bool:
+    """Whether an aggregate function can make one accumulator of two."""
+    return getattr(function.merge, "__func__", None) is not AggregateFunction.merge
 
 
 class FoldFunction(Function):

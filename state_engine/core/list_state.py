@@ -34,6 +34,20 @@ class ListState(MergingState):
             return []
         return list(found) if self._copy is None else [self._copy(e) for e in found]
 
+    def get_internal(self) -> list[Any] | None:
+        """The elements, as a fresh list; None where there are none."""
+        return self.get() or None
+
+    def merge(self, internal: Iterable[Any] | None) -> None:
+        """Append the elements of another list, behind those that are here."""
+        if not isinstance(internal, list | None):
+            raise ValueTypeError(
+                f"list state '{self._name}' merges a list of elements, or None, as get_internal gives it, "
+                f"not {internal!r}"
+            )
+        if internal:
+            self.add_all(internal)
+
     def add(self, value: Any) -> None:
         """Append one element; None is an error."""
         self.add_all((value,))

@@ -17,12 +17,12 @@ from state_engine.core.value_state import value_handle
 class ReducingState(MergingState):
     """Handle of a reducing state, for the key of the current element: the first add stores, later adds reduce."""
 
-    __slots__ = ("_name", "_reduce", "_value")
+    __slots__ = ("_name", "_normalise", "_reduce", "_value")
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
         descriptor = cast(ReducingStateDescriptor, table.descriptor)
         self._value, self._name = value_handle(table, context), descriptor.name
-        self._reduce = descriptor.reduce_function.reduce
+        self._reduce, self._normalise = descriptor.reduce_function.reduce, descriptor.value_type.compiled()
 
     def get(self) -> Any:
         """The reduced value; None where nothing was added."""
@@ -34,6 +34,15 @@ class ReducingState(MergingState):
             raise ValueTypeError(f"None cannot be added to reducing state '{self._name}'")
         found = self._value.value()
         self._value.update(value if found is None else self._result(self._reduce(found, value)))
+
+    def get_internal(self) -> Any:
+        """The reduced value, as ``get`` gives it."""
+        return self.get()
+
+    def merge(self, internal: Any) -> None:
+        """Reduce another state's value into this one."""
+        if internal is not None:
+            self.add(self._normalise(internal))  # which is a copy that the reduce function may change
 
     def clear(self) -> None:
         """Forget the value of the current key."""

@@ -17,9 +17,12 @@ class Average(AggregateFunction):
     def get_result(self, accumulator: tuple[int, int]) -> float:
         return accumulator[0] / accumulator[1]
 
+    def merge(self, acc_a: tuple[int, int], acc_b: tuple[int, int]) -> tuple[int, int]:
+        return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+
 
 class Collect(AggregateFunction):
-    """Collects numbers in a list, in place."""
+    """Collects numbers in a list, in place; merging changes both accumulators."""
 
     def create_accumulator(self) -> list[int]:
         return []
@@ -30,3 +33,8 @@ class Collect(AggregateFunction):
 
     def get_result(self, accumulator: list[int]) -> list[int]:
         return accumulator
+
+    def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
+        acc_a.extend(acc_b)
+        acc_b.clear()
+        return acc_a

@@ -44,12 +44,13 @@ def _folding() -> StateDescriptor:
 
 @dataclass(frozen=True)
 class ModelledKind:
-    """A state, the operations on it, and how adding combines (for states that keep one value)."""
+    """A state, the operations on it, and how adding combines, and merging where it is not the same."""
 
     make: Callable[[], StateDescriptor]
     ops: st.SearchStrategy[Op]
     combine: Callable[[Any, Any], Any] | None = None
     shown: Callable[[Any], Any] = lambda stored: stored
+    merged: Callable[[Any, Any], Any] | None = None
 
     def apply(self, state: Any, op: Op) -> Any:
         """Do it to a handle; what was seen, iterators as lists."""
@@ -60,6 +61,13 @@ class ModelledKind:
 _N = st.integers(-3, 3)
 _KEYS = st.integers(-2, 2)
 _ADDING = st.one_of(st.just(("get",)), st.tuples(st.just("add"), _N), st.just(("clear",)))
+_LISTS = st.lists(_N, max_size=3)
+
+
+def _merging(internal: st.SearchStrategy[Any]) -> st.SearchStrategy[Op]:
+    return st.one_of(st.just(("get_internal",)), st.tuples(st.just("merge"), st.none() | internal))
+
+
 _MAPPING = st.one_of(
     st.tuples(st.just("put"), _KEYS, st.none() | _N),
     st.tuples(st.just("put"), _KEYS, _N),
@@ -75,26 +83,27 @@ _PARTS = st.one_of(
 _LISTING = st.one_of(
     st.just(("get",)),
     st.tuples(st.just("add"), _N),
-    st.tuples(st.sampled_from(["add_all", "update"]), st.lists(_N, max_size=3)),
+    st.tuples(st.sampled_from(["add_all", "update"]), _LISTS),
     st.just(("clear",)),
 )
 _VALUES = st.one_of(st.just(("value",)), st.tuples(st.just("update"), st.none() | _N), st.just(("clear",)))
 
 KINDS: dict[str, ModelledKind] = {
     "value": ModelledKind(lambda: ValueStateDescriptor("s", int), _VALUES),
-    "list": ModelledKind(lambda: ListStateDescriptor("s", int), _LISTING),
+    "list": ModelledKind(lambda: ListStateDescriptor("s", int), _LISTING | _merging(_LISTS)),
     "map": ModelledKind(lambda: MapStateDescriptor("s", int, int), _MAPPING),
     "sorted_map": ModelledKind(lambda: SortedMapStateDescriptor("s", int, int), _MAPPING | _PARTS),
     "reducing": ModelledKind(
         lambda: ReducingStateDescriptor("s", lambda a, b: a + b, int),
-        _ADDING,
+        _ADDING | _merging(_N),
         lambda was, n: n if was is None else was + n,
     ),
     "aggregating": ModelledKind(
         lambda: AggregatingStateDescriptor("s", Texts(), list[int]),
-        _ADDING,
+        _ADDING | _merging(_LISTS),
         lambda was, n: [*(was or []), n],
-        lambda stored: ",".join(map(str, stored)),
+        shown=lambda stored: ",".join(map(str, stored)),
+        merged=lambda was, other: [*(was or []), *other],
     ),
     "folding": ModelledKind(_folding, _ADDING, lambda was, n: f"{was or ''}{n};"),
 }
@@ -165,20 +174,25 @@ class StateModel:
         if op == "clear":
             self.entries = []
             return None
+        if op == "merge" and args[0] is None:
+            return None
         was = next((v for _, v, _ in self._read()), None)
-        if op == "get":
-            return None if was is None else self.kind.shown(was)
-        assert self.kind.combine is not None
-        self.entries = [(None, self.kind.combine(was, *args), self.now)]
+        if op in ("get", "get_internal"):
+            return was if was is None or op == "get_internal" else self.kind.shown(was)
+        combine = (self.kind.merged if op == "merge" else None) or self.kind.combine
+        assert combine is not None
+        self.entries = [(None, combine(was, *args), self.now)]
         return None
 
     def _list(self, op: str, *args: Any) -> Any:
         if op == "get":
             return self._read_list()
+        if op == "get_internal":
+            return self._read_list() or None
         if op in ("clear", "update"):
             self.entries = []
         if op != "clear":
-            added = args if op == "add" else args[0]
+            added = args if op == "add" else args[0] or ()
             self.entries += [(None, v, self.now) for v in added]
         return None
 
