@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from state_engine.backends.delta.base import BASE_PARTITIONS, base_schema
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import (
@@ -24,6 +25,8 @@ from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
 from state_engine.runtime.source_positions import SourcePositions
+
+_BY_WRITE_ID = pa.schema([WRITE_ID])
 
 
 class JobTables:
@@ -59,27 +62,42 @@ class JobTables:
 
     def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
         """Make an operator's changelog, or add what new states and new fields of states need."""
-        wanted = {s.name: type_from_text(s.type).storage for s in states}
-        uri = self.layout.changelog(uid)
-        schema = changelog_schema(parse_ddl(key_schema).arrow, wanted)
-        self._ensure(uri, schema)
-        if uid not in self._columns:
+        schema = changelog_schema(parse_ddl(key_schema).arrow, _columns(states))
+        self._ensure(self.layout.changelog(uid), schema)
+        self._ensure_columns(self.layout.changelog(uid), schema)
+
+    def ensure_base(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
+        """Make the table of an operator's bases, or add what new states and new fields of states need."""
+        schema = base_schema(parse_ddl(key_schema).arrow, _columns(states))
+        self._ensure(self.layout.base(uid), schema, BASE_PARTITIONS)
+        self._ensure_columns(self.layout.base(uid), schema)
+
+    def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
+        """Add the columns, and the fields of columns, that a table lacks."""
+        if uri not in self._columns:
             facts = self._kernel.facts(uri)
             assert facts is not None
-            self._columns[uid] = pa.struct(
+            self._columns[uri] = pa.struct(
                 [(f["name"], from_spark_json(f["type"]).arrow) for f in facts.schema["fields"]]
             )
-        needed = grown(self._columns[uid], pa.struct(list(schema)))
-        added = added_fields(self._columns[uid], needed)
+        needed = grown(self._columns[uri], pa.struct(list(schema)))
+        added = added_fields(self._columns[uri], needed)
         if added:
             # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
             with table_lock(uri):
                 self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns_text(added)})")
-            self._columns[uid] = needed
+            self._columns[uri] = needed
 
-    def _ensure(self, uri: str, schema: pa.Schema) -> None:
+    def _ensure(self, uri: str, schema: pa.Schema, partitions: pa.Schema = _BY_WRITE_ID) -> None:
         if uri not in self._ready:
             self._kernel.create_table(
-                uri, schema.append(WRITE_ID), partition_by=["write_id"], properties=TABLE_PROPERTIES
+                uri,
+                pa.schema([*schema, *partitions]),
+                partition_by=partitions.names,
+                properties=TABLE_PROPERTIES,
             )
             self._ready.add(uri)
+
+
+def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:
+    return {s.name: type_from_text(s.type).storage for s in states}

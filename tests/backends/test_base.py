@@ -175,7 +175,7 @@ def test_what_has_expired_is_gone_unless_it_may_be_seen(
     if shows:
         config.return_expired_if_not_cleaned_up()
     descriptor.enable_time_to_live(config.build())
-    clocks = {"clock_ms": 0 if event_time else now, "watermark_ms": now if event_time else 10_000}
+    clocks: Any = {"clock_ms": 0 if event_time else now, "watermark_ms": now if event_time else 10_000}
     with tempfile.TemporaryDirectory() as directory:
         log = Log(Path(directory))
         for _ in range(3):
@@ -236,7 +236,7 @@ def test_another_number_of_key_groups(tmp_path: Path) -> None:
     log.write([(VALUE, [Change(k, PUT, [k[0]]) for k in keys])])
     wanted = KeyGroups(7, (KeyGroupRange(2, 4),))
     files = base(tmp_path / "base", log.files, VALUE, groups=wanted)
-    assert sorted({f.key_group_min for f in files}) == [2, 3, 4]
+    assert {f.key_group_min for f in files} == {2, 3, 4}
     found = fold(listed(tmp_path / "base", files), VALUE)["value"]
     assert found == {k: [k[0]] for k in keys if key_hash(k) % 7 in (2, 3, 4)}
 
