@@ -27,6 +27,8 @@ from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
+from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport, RunReport
 from state_engine.runtime.root import check_storage, open_root
 from state_engine.runtime.routing import Router
@@ -121,6 +123,85 @@ class StateEngine:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
         return self._coordinator(job, RunOptions(_clock(None))).settle()[1]
 
+    # -- operating -------------------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        job: StatefulJob | str,
+        checkpoint_id: int,
+        *,
+        outputs: OutputsPolicy = "withdraw",
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> HeadMove:
+        """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
+
+        What is left stays inspectable until retention collects it, and can be restored again.
+
+        Args:
+            checkpoint_id: of any path of ``main``.
+            outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
+                and what is processed again comes twice.
+            dry_run: only tell what would happen.
+
+        Raises:
+            ConfigurationError: there is no such checkpoint, or it was retired.
+            SinkError: a sink cannot withdraw; nothing was done. The message names the ways out.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        found = self._operations(job, requested_by)
+        return found.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+
+    def promote(
+        self,
+        job: StatefulJob | str,
+        branch: str,
+        *,
+        expected_head: int | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> HeadMove:
+        """Make the head of a replay's branch the head of the job, and its outputs those of the sinks.
+
+        Args:
+            branch: name of the replay.
+            expected_head: refuse if the head of ``main`` is another one.
+            outputs, dry_run: as for ``restore``.
+
+        Raises:
+            ConfigurationError: there is no such branch, or the head is another one.
+            SinkError, StaleParentError: as for ``restore``.
+        """
+        found = self._operations(job, requested_by)
+        return found.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
+
+    def rescale(
+        self,
+        job: StatefulJob,
+        *,
+        parallelism: int | Mapping[str, int] | None = None,
+        requested_by: str | None = None,
+    ) -> CheckpointRow | None:
+        """Give operators another parallelism by metadata only: not one byte of keyed state is written.
+
+        In force until the job declares another parallelism than now. Operator state is handed out by its scheme when
+        the next micro-batch runs.
+
+        Args:
+            parallelism: of all operators, or by uid; None for what the job declares.
+
+        Returns:
+            The row that says so; None where the operators run so already.
+
+        Raises:
+            ConfigurationError: more subtasks than key groups, or no such operator.
+            RescaleError: an operator has raw operator state, which cannot be divided.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        job.check()
+        return self._operations(job, requested_by).rescale(job, parallelism)
+
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
@@ -193,6 +274,18 @@ class StateEngine:
             spark=self.spark,
             router=self._router(job),
             options=options,
+        )
+
+    def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
+        name = _name(job)
+        tables = self._existing(name)
+        if tables is None:
+            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+        return Operations(
+            name,
+            tables=tables,
+            publication=Publication(self.kernel, tables),
+            requested_by=requested_by or _requester(),
         )
 
     def _router(self, job: StatefulJob) -> Router:

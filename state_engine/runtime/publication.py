@@ -63,20 +63,28 @@ class Publication:
             self._published = row.checkpoint_id
         return commits
 
+    def check_withdrawable(self, sinks: Sequence[StagedSink]) -> None:
+        """Refuse changes of outputs that could not be published once they are committed; see ``Publisher``."""
+        for one in map(self._located, sinks):
+            self._publishers[one.kind].check_withdrawable(one)
+
     def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         """Everything that a row changes in sinks; dead letters are published like a sink."""
         if row.branch != MAIN:
             return
-        uri = self._tables.layout.dead_letters
-        for one in row.sinks:
-            if one.files or one.withdrawn:
-                yield replace(one, path=uri) if one.kind == DEAD_LETTERS else one
+        yield from (self._located(one) for one in row.sinks if one.files or one.withdrawn)
         if row.dead_letters:
+            uri = self._tables.layout.dead_letters
             yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, row.write_id, "", row.dead_letters)
 
     def app(self, sink: str) -> str:
         """Application id of the transactions in a sink."""
         return f"{self._tables.store.app}/{sink}"
+
+    def _located(self, staged: StagedSink) -> StagedSink:
+        """Dead letters are in the job's own table, wherever the root is now."""
+        uri = self._tables.layout.dead_letters
+        return replace(staged, path=uri) if staged.kind == DEAD_LETTERS else staged
 
     def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:
         self._publishers[staged.kind].publish(staged, self.app(staged.name), checkpoint_id)

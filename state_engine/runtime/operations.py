@@ -1,0 +1,233 @@
+"""``Operations``: rows of ``checkpoints`` that move the head or change how the next micro-batches run.
+
+    restore   the head goes back to an older checkpoint, and the sinks with it
+    promote   the head goes on to the end of a replay, and the sinks with it
+    rescale   another parallelism: one row, no byte of state is written
+
+Each reads the head, publishes what it left unpublished, commits one row upon it, and publishes that. A micro-batch or
+another operation that commits in between makes it fail with ``StaleParentError``, and nothing has happened then. Plays
+the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescale request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from uuid6 import uuid7
+
+from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, RescaledOperator, StagedSink
+from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.invariants import violations
+from state_engine.core.operation_rows import continuing
+from state_engine.core.operator_state_ref import check_rescale
+from state_engine.core.retention import restore_refusal
+from state_engine.core.sink_moves import leaving, moves
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.parallelism import parallelism_in_force, rescaled_in_force
+from state_engine.runtime.publication import Publication
+
+OutputsPolicy = Literal["withdraw", "keep"]
+Change = Callable[[CheckpointRow], CheckpointRow]
+"""Makes the row to commit from one that changes nothing yet."""
+
+
+@dataclass(frozen=True)
+class HeadMove:
+    """What a restore or promotion does, or in a dry run would do.
+
+    Attributes:
+        kind: ``restore`` or ``promote``.
+        checkpoint_id: whose state is in force afterwards.
+        replaced_id: the head that is left.
+        abandoned: ids of the micro-batches that are not on the head's path any more, oldest first.
+        sinks: per sink that changes, the files that leave it and those that come (back).
+        committed_id: the row that says so; None in a dry run.
+    """
+
+    kind: str
+    checkpoint_id: int
+    replaced_id: int
+    abandoned: list[int]
+    sinks: list[StagedSink]
+    committed_id: int | None = None
+
+    @property
+    def rows_withdrawn(self) -> dict[str, int]:
+        """Output rows that leave, by sink."""
+        return {s.name: sum(f.rows for f in s.withdrawn) for s in self.sinks}
+
+    @property
+    def rows_added(self) -> dict[str, int]:
+        """Output rows that come (back), by sink."""
+        return {s.name: s.rows for s in self.sinks}
+
+
+class Operations:
+    """Operations on one job.
+
+    Args:
+        job: name.
+        tables: the job's tables.
+        publication: publishes rows.
+        requested_by: recorded with every row.
+    """
+
+    def __init__(
+        self, job: str, *, tables: JobTables, publication: Publication, requested_by: str = ""
+    ) -> None:
+        self._job, self._tables, self._publication = job, tables, publication
+        self._requested_by = requested_by
+
+    # -- moving the head -------------------------------------------------------------------------------------------
+
+    def restore(
+        self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
+    ) -> HeadMove:
+        """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
+        rows, head = self._settled()
+        refusal = restore_refusal(rows, checkpoint_id)
+        if refusal is not None:
+            raise ConfigurationError(f"job '{self._job}': {refusal}")
+        target = rows[checkpoint_id]
+        if target.branch != head.branch:
+            raise ConfigurationError(
+                f"job '{self._job}': checkpoint {checkpoint_id} is of the branch '{target.branch}': promote that "
+                "branch to go on from its head"
+            )
+        if checkpoint_id == head.checkpoint_id:
+            raise ConfigurationError(
+                f"job '{self._job}': checkpoint {checkpoint_id} is the head already: there is nothing to restore"
+            )
+        return self._move("restore", rows, head, target, outputs=outputs, dry_run=dry_run)
+
+    def promote(
+        self,
+        branch: str,
+        *,
+        expected_head: int | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        dry_run: bool = False,
+    ) -> HeadMove:
+        """Go on from the head of a branch; see ``StateEngine.promote``."""
+        rows, head = self._settled()
+        known = {n: r for n, r in lineage.open_branches(rows).items() if n != head.branch}
+        if branch not in known:
+            raise ConfigurationError(
+                f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
+            )
+        if expected_head is not None and head.checkpoint_id != expected_head:
+            raise ConfigurationError(
+                f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
+                "came since, and replay it too or name the new head"
+            )
+        return self._move("promote", rows, head, known[branch], outputs=outputs, dry_run=dry_run)
+
+    def _move(
+        self,
+        kind: str,
+        rows: lineage.Rows,
+        head: CheckpointRow,
+        target: CheckpointRow,
+        *,
+        outputs: OutputsPolicy,
+        dry_run: bool,
+    ) -> HeadMove:
+        if outputs not in ("withdraw", "keep"):
+            raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
+        left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
+        kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
+        sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
+        self._publication.check_withdrawable(sinks)
+        abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
+        planned = HeadMove(kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks)
+        if dry_run:
+            return planned
+        row = self._commit(
+            kind, target, rows, lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks)
+        )
+        return replace(planned, committed_id=row.checkpoint_id)
+
+    # -- parallelism -----------------------------------------------------------------------------------------------
+
+    def rescale(self, job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
+        """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
+        rows, head = self._settled()
+        wanted = self._wanted(job, parallelism)
+        in_force = dict(parallelism_in_force(job, head))
+        refs = {ref.operator: ref for ref in head.operator_state}
+        for uid, number in wanted.items():
+            job.check_parallelism(number, what=f"job '{job.name}', operator '{uid}'")
+            if uid in refs:
+                check_rescale(refs[uid], number)
+        after = in_force | wanted
+        rescaled = [
+            RescaledOperator(uid, number, declared)
+            for uid, number in after.items()
+            if number != (declared := job.parallelism_of(job.operators[uid]))
+        ]
+        recorded = {o.uid: o.parallelism for o in head.operators}
+        if rescaled == rescaled_in_force(job, head) and all(
+            after[u] == recorded[u] for u in recorded if u in after
+        ):
+            return None
+
+        def changed(operator: OperatorCheckpoint) -> OperatorCheckpoint:
+            return replace(operator, parallelism=after.get(operator.uid, operator.parallelism))
+
+        return self._commit(
+            "rescale",
+            head,
+            rows,
+            lambda row: replace(row, operators=[changed(o) for o in row.operators], rescaled=rescaled),
+        )
+
+    @staticmethod
+    def _wanted(job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> dict[str, int]:
+        if parallelism is None:  # what the job declares
+            return {uid: job.parallelism_of(operator) for uid, operator in job.operators.items()}
+        if isinstance(parallelism, Mapping):
+            unknown = sorted(set(parallelism) - set(job.operators))
+            if unknown:
+                raise ConfigurationError(
+                    f"job '{job.name}' has no operators {unknown}; it has {sorted(job.operators)}"
+                )
+            return dict(parallelism)
+        return dict.fromkeys(job.operators, parallelism)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> tuple[lineage.Rows, CheckpointRow]:
+        """All rows, and the head, whose outputs are published."""
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        self._publication.settle(lineage.path(rows, head.checkpoint_id))
+        return rows, head
+
+    def _commit(self, kind: str, parent: CheckpointRow, rows: lineage.Rows, change: Change) -> CheckpointRow:
+        """Commit one row upon a parent and publish it; raises StaleParentError where something came first."""
+        row = change(
+            continuing(
+                parent,
+                kind=kind,
+                checkpoint_id=lineage.next_id(rows),
+                write_id=uuid7().hex,
+                created_at=datetime.now(UTC),
+                requested_by=self._requested_by,
+            )
+        )
+        broken = violations(row, parent)
+        if broken:
+            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
+            raise StatelakeError(
+                f"job '{self._job}': {kind} would break what must hold ({told}); nothing was done"
+            )
+        self._tables.store.append(row)
+        self._publication.publish(row)
+        return row
