@@ -128,6 +128,13 @@ def test_outputs_of_some_checkpoints_can_be_kept_and_be_withdrawn_when_they_are_
     assert list(kept_outputs(history.rows, 5)) == [3]  # of the other sink
 
 
+def test_outputs_that_were_put_back_are_still_those_of_the_checkpoint_that_staged_them() -> None:
+    history = three_batches()
+    history.move("restore", history.rows[1])
+    history.move("restore", history.rows[3])
+    assert moves(history.rows, 5, 1, kept=[2, 3]) == []
+
+
 def recreated() -> History:
     """Three batches, before the last of which somebody made the table anew."""
     history = three_batches()

@@ -1,0 +1,206 @@
+"""Files are collected only when nobody needs them, and then they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core import lineage
+from state_engine.core.checkpoint import (
+    BaseRange,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+)
+from state_engine.core.collection import keyed_state_files, listed, operator_of, reachable, unreachable
+from state_engine.core.retention import RetentionPolicy
+from tests.core.histories import GROUPS, START, History, histories
+from tests.core.rows import checkpoint
+
+CHANGELOG, BASE = "operators/counter/changelog", "operators/counter/base"
+
+
+def read(rows: dict[int, CheckpointRow], checkpoint_id: int) -> dict[str, set[str]]:
+    """The files that a reader of a checkpoint opens: the definition of the state, one key group at a time."""
+    at = rows[checkpoint_id]
+    on_path = lineage.path(rows, checkpoint_id)
+    found: dict[str, set[str]] = {CHANGELOG: set(), BASE: set(), "operator_state": set()}
+    by_attempt = {row.write_id: row for row in on_path}
+    for group in range(GROUPS) if at.operators else []:
+        base = next((b for b in at.operators[0].bases if b.key_group_start <= group <= b.key_group_end), None)
+        if base:
+            files = by_attempt[base.base_id].operators[0].base_files
+            found[BASE] |= {f.path for f in files if f.key_group_min == group}
+        after = [row for row in on_path if base is None or row.checkpoint_id > base.checkpoint_id]
+        changes = [f for row in after for o in row.operators for f in o.changelog]
+        found[CHANGELOG] |= {f.path for f in changes if f.key_group_min == group}
+    held = {write_id for ref in at.operator_state for write_id in ref.write_ids()}
+    for row in on_path:
+        for file in row.operator_state_files:
+            if ".counter." not in file.path or row.write_id in held:
+                found["operator_state"].add(file.path)
+        for staged in row.sinks if row.kind == "checkpoint" else []:
+            found.setdefault(staged.path, set()).update(f.path for f in staged.files)
+        found.setdefault("dead_letters", set()).update(f.path for f in row.dead_letters)
+    return found
+
+
+def paths(files: dict[str, set[DataFile]]) -> dict[str, set[str]]:
+    return {table: {f.path for f in found} for table, found in files.items()}
+
+
+@settings(max_examples=300)
+@given(histories())
+def test_no_file_that_a_checkpoint_needs_is_collected(history: History) -> None:
+    gone = paths(unreachable(history.rows))
+    for row in history.restorable():
+        for table, needed in read(history.rows, row.checkpoint_id).items():
+            assert not needed & gone.get(table, set()), (row.checkpoint_id, table)
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_what_no_checkpoint_needs_and_no_sink_shows_is_collected(history: History) -> None:
+    needed: dict[str, set[str]] = {}
+    for row in history.restorable():
+        for table, files in read(history.rows, row.checkpoint_id).items():
+            needed.setdefault(table, set()).update(files)
+    if history.head:  # sinks show the path to the head
+        for table, files in read(history.rows, history.head.checkpoint_id).items():
+            needed.setdefault(table, set()).update(files)
+    every = paths(listed(history.rows.values()))
+    left = {table: files - needed.get(table, set()) for table, files in every.items()}
+    assert paths(unreachable(history.rows)) == {table: files for table, files in left.items() if files}
+
+
+@settings(max_examples=200)
+@given(histories(), st.integers(0, 20))
+def test_what_was_needed_since_a_time_is_not_collected(history: History, minute: int) -> None:
+    as_of = START + timedelta(minutes=minute)
+    late = paths(unreachable(history.rows, as_of=as_of))
+    for now in range(minute, len(history.rows) + 1):  # as of every row committed since
+        rows = {i: row for i, row in history.rows.items() if i <= now}
+        gone = lineage.retired(rows)
+        for i in set(rows) - gone:
+            for table, needed in read(rows, i).items():
+                assert not needed & late.get(table, set()), (now, i, table)
+
+
+def test_compaction_and_retention_together_let_go_of_old_changes() -> None:
+    history = History()
+    for _ in range(3):
+        history.batch((0, 1))
+    history.compact(0, (0, 3))
+    history.batch((0,))
+    assert unreachable(history.rows) == {}  # older checkpoints can still be restored
+    history.retain(RetentionPolicy(keep_last=1))
+    gone = paths(unreachable(history.rows))
+    assert gone == {
+        CHANGELOG: {f"write_id=w{i}/c{g}" for i in (1, 2, 3) for g in (0, 1)},
+        "operator_state": {f"write_id=w{i}/part-00000-w{i}-0.counter.parquet" for i in (1, 2, 3)},
+    }
+    assert paths(reachable(history.rows))[BASE] == {f"base_id=w4/b{g}" for g in range(4)}
+    retired_at = history.rows[6].created_at
+    assert paths(unreachable(history.rows, as_of=retired_at)) == gone
+    assert unreachable(history.rows, as_of=retired_at - timedelta(seconds=1)) == {}
+
+
+def test_a_base_that_another_took_the_place_of_goes_with_its_checkpoints() -> None:
+    history = History()
+    history.batch((0,))
+    history.compact(0, (0, 3))
+    history.batch((1,))
+    history.compact(0, (0, 1))
+    history.batch((2,))
+    history.retain(RetentionPolicy(keep_last=1))
+    assert paths(unreachable(history.rows))[BASE] == {"base_id=w2/b0", "base_id=w2/b1"}
+    assert paths(unreachable(history.rows))[CHANGELOG] == {"write_id=w1/c0", "write_id=w3/c1"}
+
+
+def test_outputs_of_a_path_that_was_left_go_when_it_is_retired_and_no_sink_shows_them() -> None:
+    def left(*, keep: bool) -> dict[str, set[str]]:
+        history = History()
+        for group in range(2):
+            history.batch((group,))
+        history.move("restore", history.rows[1], keep=keep)
+        assert unreachable(history.rows) == {}
+        history.retain(RetentionPolicy(keep_last=1))
+        return paths(unreachable(history.rows))
+
+    assert left(keep=False)["/out"] == {"out-w2-1"}
+    assert "/out" not in left(keep=True)
+
+
+def test_outputs_of_a_replay_that_was_given_up_go() -> None:
+    history = History()
+    history.batch((0,))
+    history.batch((1, 2), "replay", history.rows[1])
+    history.append(history.rows[1], "retention", retired=[2])
+    gone = paths(unreachable(history.rows))
+    assert gone["/out"] == {"out-w2-1", "out-w2-2"}
+    assert gone["dead_letters"] == {"write_id=w2/d"}
+    assert unreachable(history.rows, unpublished=[2]) == {}
+
+
+def test_state_that_was_dropped_is_not_read_again_when_its_operator_comes_back() -> None:
+    history = History()
+    history.batch((0,))
+    history.append(history.rows[1], "checkpoint", operators=[])
+    history.batch((1,))
+    on_path = lineage.path(history.rows, 3)
+    assert [i for i, _ in keyed_state_files(on_path, "counter").changelog] == [3]
+    assert keyed_state_files(on_path[:2], "counter").changelog == []
+    assert keyed_state_files([], "counter").base == []
+
+
+def test_changes_are_told_oldest_first_and_without_those_of_another_max_parallelism() -> None:
+    history = History()
+    history.batch((3, 0))
+    history.batch((1,))
+    found = keyed_state_files(lineage.path(history.rows, 2), "counter")
+    assert [f.path for _, f in found.changelog] == ["write_id=w1/c3", "write_id=w1/c0", "write_id=w2/c1"]
+    fewer = replace(
+        history.rows[2].operators[0], changelog=[], max_parallelism=2, bases=[BaseRange(0, 1, "w3", 2)],
+        base_files=[DataFile("b", 1, 1, 0, 0, 1)],
+    )  # fmt: skip
+    history.append(history.rows[2], "rescale", operators=[fewer])
+    found = keyed_state_files(lineage.path(history.rows, 3), "counter")
+    assert ([f.path for f in found.base], found.changelog) == (["b"], [])
+
+
+def test_a_base_that_stands_for_its_own_row_is_found() -> None:
+    imported = replace(
+        operator_with(BaseRange(0, GROUPS - 1, "w1", 1)), base_files=[DataFile("b", 1, 1, 0, 0, 3)]
+    )
+    row = checkpoint(1, None, kind="import", operators=[imported])
+    assert [f.path for f in keyed_state_files([row], "counter").base] == ["b"]
+
+
+def operator_with(*bases: BaseRange) -> OperatorCheckpoint:
+    history = History()
+    history.batch(())
+    return replace(history.rows[1].operators[0], bases=list(bases))
+
+
+def test_files_of_operators_and_of_source_positions_are_told_apart() -> None:
+    assert operator_of(DataFile("write_id=w/part-00000-w-0.parquet", 1, 1, 0)) is None
+    assert operator_of(DataFile("write_id=w/part-00000-w-0.sink.parquet", 1, 1, 0)) == "sink"
+
+
+def test_source_positions_are_needed_along_the_whole_path() -> None:
+    history = History()
+    for _ in range(3):
+        history.batch((0,))
+    history.retain(RetentionPolicy(keep_last=1))
+    history.rows[3] = replace(history.rows[3], operator_state=[OperatorStateRef("events", "w3", 1)])
+    history.rows[4] = replace(history.rows[4], operator_state=[])
+    kept = paths(reachable(history.rows))["operator_state"]
+    assert kept == {f"write_id=w{i}/part-00000-w{i}-0.parquet" for i in (1, 2, 3)}
+
+
+def test_no_rows_need_no_files() -> None:
+    assert unreachable({}) == {}
