@@ -206,3 +206,26 @@ def test_refusals_of_all_subtasks_know_the_position_in_the_batch() -> None:
     harness = OperatorHarness(function, parallelism=3, on_error="dead_letter")
     assert harness.process([1, 0, 1, 1, 1, 0, 0]) == [1, 1, 1, 1]
     assert sorted(r.index for r in harness.refused if r.index is not None) == [1, 5, 6]
+
+
+class Union(MapFunction, CheckpointedFunction):
+    """Keeps what it was given in a union list; tells how long that is."""
+
+    def initialize_state(self, context: Any) -> None:
+        self.stored = context.get_operator_state_store().get_union_list_state(
+            ListStateDescriptor("seen", int)
+        )
+
+    def map(self, value: int) -> int:
+        self.stored.add(value)
+        return len(self.stored.get())
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+
+def test_a_restore_deals_union_state_to_everyone_and_a_batch_boundary_does_not() -> None:
+    harness = OperatorHarness(Union(), parallelism=2)
+    assert [harness.process([1, 2]), harness.process([3, 4])] == [[1, 1], [2, 2]]
+    harness = OperatorHarness.restored(Union(), harness.snapshot(), parallelism=2)
+    assert [harness.process([5, 6]), harness.process([7, 8])] == [[5, 5], [6, 6]]
