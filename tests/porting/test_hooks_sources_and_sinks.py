@@ -1,0 +1,192 @@
+"""Ported programs with checkpoint hooks, stateful sources and buffering sinks; in the harness and on the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    CheckpointedFunction,
+    CheckpointListener,
+    DataStream,
+    ListCheckpointed,
+    ListStateDescriptor,
+    MapFunction,
+    RuntimeContext,
+    SinkFunction,
+    SourceFunction,
+    StatefulJob,
+    Types,
+)
+from state_engine.testing import OperatorHarness
+from tests.runtime.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
+PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
+PAIRS = [(letter, n) for n, letter in enumerate("abcdefghij")]
+
+
+class BufferingSink(SinkFunction, CheckpointedFunction):
+    """Sends elements in groups: a line of a file each. What is left over is state until the next checkpoint."""
+
+    def __init__(self, threshold: int, path: Path) -> None:
+        self.threshold, self.path = threshold, path
+        self.buffered: list[Any] = []
+
+    def invoke(self, value: Any, context: SinkFunction.Context) -> None:
+        self.buffered.append(tuple(value))
+        while len(self.buffered) >= self.threshold:
+            with self.path.open("a") as file:
+                file.write(" ".join(f"{name}{n}" for name, n in self.buffered[: self.threshold]) + "\n")
+            del self.buffered[: self.threshold]
+
+    def snapshot_state(self, context: Any) -> None:
+        self.checkpointed.clear()
+        for element in self.buffered:
+            self.checkpointed.add(element)
+
+    def initialize_state(self, context: Any) -> None:
+        descriptor = ListStateDescriptor("buffered_elements", PAIR)
+        self.checkpointed = context.get_operator_state_store().get_list_state(descriptor)
+        if context.is_restored():
+            for element in self.checkpointed.get():
+                self.buffered.append(element)
+
+
+def groups(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@parallelisms
+def test_a_buffering_sink_sends_whole_groups_across_restarts_and_a_rescale(
+    tmp_path: Path, spark: SparkSession, parallelism: int
+) -> None:
+    """Three batches, each on an engine of its own; then one subtask takes over what the others had left."""
+    sent, in_harness = tmp_path / "sent", tmp_path / "in_harness"
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        pairs = job.from_collection(PAIRS, PAIR, name="pairs", max_rows_per_batch=3)
+        pairs.add_sink(BufferingSink(2, sent), uid="buffering")
+        return {}
+
+    pipeline = Pipeline(tmp_path, spark, build)
+    harness = OperatorHarness(BufferingSink(2, in_harness), parallelism=parallelism)
+    for batch in range(3):
+        pipeline.run(max_batches=1, parallelism=parallelism)
+        harness.process(PAIRS[batch * 3 : batch * 3 + 3])
+    with pipeline.engine() as engine:
+        (ref,) = (r for r in engine.checkpoints("pipeline")[-1].operator_state if r.operator == "buffering")
+    assert ref.elements == 9 - 2 * len(groups(sent))
+    assert pipeline.run(parallelism=1).caught_up
+    last = BufferingSink(2, in_harness)
+    OperatorHarness.restored(last, harness.snapshot(), parallelism=1).process(PAIRS[9:])
+
+    for path in (sent, in_harness):
+        assert {len(group) for group in groups(path)} == {2}
+        assert sorted(name for group in groups(path) for name in group) == [f"{k}{n}" for k, n in PAIRS]
+    if parallelism == 1:
+        assert groups(sent) == groups(in_harness)
+
+
+class CounterSource(SourceFunction, ListCheckpointed):
+    """Counts; its offset is state."""
+
+    def __init__(self) -> None:
+        self.offset, self.running = 0, True
+
+    def run(self, ctx: Any) -> None:
+        lock = ctx.get_checkpoint_lock()
+        while self.running:
+            with lock:
+                ctx.collect(self.offset)
+                self.offset += 1
+
+    def cancel(self) -> None:
+        self.running = False
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
+        return [self.offset]
+
+    def restore_state(self, state: list[int]) -> None:
+        for offset in state:
+            self.offset = offset
+
+
+class Double(MapFunction):
+    def map(self, value: int) -> int:
+        return value * 2
+
+
+@parallelisms
+def test_a_counter_source_has_no_gap_and_no_repeat(
+    tmp_path: Path, spark: SparkSession, parallelism: int
+) -> None:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        numbers = job.source("counter", CounterSource(), output_type=Types.LONG(), max_rows_per_batch=5)
+        return {"doubled": numbers.map(Double(), output_type=Types.LONG())}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=parallelism)
+    harness = OperatorHarness(CounterSource())
+    expected: list[int] = []
+    for batches in (1, 2):  # on an engine of its own each
+        pipeline.run(max_batches=batches)
+        harness = OperatorHarness.restored(CounterSource(), harness.snapshot())
+        expected += [
+            n for _ in range(batches) for n in OperatorHarness(Double()).process(harness.collect(5)[0])
+        ]
+    assert expected == list(range(0, 30, 2))
+    assert sorted(pipeline.outputs()["doubled"]) == expected
+
+
+class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
+    """Numbers its elements, and writes down the checkpoints that it was told of."""
+
+    def __init__(self, told: Path) -> None:
+        self.told, self.number, self.name = told, 0, ""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.name = runtime_context.get_task_name()
+
+    def map(self, value: Any) -> Any:
+        self.number += 1
+        return value[0], self.number
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
+        return [self.number]
+
+    def restore_state(self, state: list[int]) -> None:
+        self.number = sum(state)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        with self.told.open("a") as file:
+            file.write(f"{checkpoint_id}\n")
+
+
+def test_a_listener_is_told_of_every_checkpoint_in_order(tmp_path: Path, spark: SparkSession) -> None:
+    """On the engine, subtasks are told at the start of the next micro-batch, so not of the last checkpoint yet."""
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        pairs = job.from_collection(PAIRS[:6], PAIR, name="pairs", max_rows_per_batch=2)
+        return {"numbered": pairs.map(Numbered(tmp_path / "told"), output_type=PAIR).uid("numbered")}
+
+    def outputs(harness: OperatorHarness) -> Iterable[Any]:
+        for at in (0, 2, 4):
+            yield from harness.process(PAIRS[at : at + 2])
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=1)
+    pipeline.run()
+    expected = list(outputs(OperatorHarness(Numbered(tmp_path / "in_harness"))))
+    assert expected == [(letter, n) for n, letter in enumerate("abcdef", 1)]
+    assert pipeline.outputs()["numbered"] == expected
+    assert (tmp_path / "in_harness").read_text().split() == ["1", "2", "3"]
+    assert (tmp_path / "told").read_text().split() == ["1", "2"]
