@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener
+from state_engine.core.descriptors import ListStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError
 from state_engine.core.functions import (
     FilterFunction,
