@@ -1,23 +1,25 @@
 """Dead letters: rows that were refused, published like a sink, into the job's own table.
 
 One row a refused input row: operator, subtask, key, where it came from, the error with its traceback, and the row
-itself as text. Partitioned by the attempt that refused it; visible only once that attempt's checkpoint is committed.
+itself as text. Partitioned by the attempt that refused it; visible only once that attempt's checkpoint is committed,
+and withdrawn like outputs where the head moves to another path.
 """
 
 from __future__ import annotations
 
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.core.checkpoint import StagedSink
+from state_engine.backends.delta.kernel import DeltaKernel, FileGroup, InactiveFilesError
+from state_engine.backends.delta.layout import WRITE_ID
+from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.sinks.base import Publisher
-from state_engine.runtime.sinks.delta import add_once, check_published
+from state_engine.runtime.sinks.delta import change_once, check_active, check_published, rewritten
 
 DEAD_LETTERS = "dead_letters"
 """Name and kind of the sink that a checkpoint records for them; no user sink may have it."""
 
 
 class DeadLetterPublisher(Publisher):
-    """Publishes to the table of dead letters; the identity of what is staged is its ``write_id``."""
+    """Publishes to the table of dead letters, each file into the partition that its path names."""
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
         self._kernel, self._tables = kernel, tables
@@ -26,10 +28,24 @@ class DeadLetterPublisher(Publisher):
         return self._kernel.latest_transaction(uri, app) or 0
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        self._tables.ensure_dead_letters()
-        partition = {"write_id": staged.identity}
-        if self.seen(staged.path, app) < checkpoint_id and add_once(
-            self._kernel, staged, app, checkpoint_id, partition=partition
-        ):
+        if not (staged.files or staged.withdrawn):
             return
+        self._tables.ensure_dead_letters()
+        if self.seen(staged.path, app) < checkpoint_id:
+            try:
+                if change_once(self._kernel, staged, app, checkpoint_id, _by_partition(staged)):
+                    return
+            except InactiveFilesError as error:
+                raise rewritten(staged, error.paths) from error
         check_published(self._kernel, staged, app, checkpoint_id)
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        check_active(self._kernel, staged, lineage=False)
+
+
+def _by_partition(staged: StagedSink) -> list[FileGroup]:
+    """A row that moves the head may bring files of several attempts."""
+    groups: dict[str, list[DataFile]] = {}
+    for file in staged.files:
+        groups.setdefault(file.path.split("/")[0].removeprefix(f"{WRITE_ID.name}="), []).append(file)
+    return [FileGroup(files, {WRITE_ID.name: write_id}) for write_id, files in groups.items()]

@@ -19,7 +19,7 @@ from state_engine.runtime.sinks.base import SinkTarget
 def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:
     """Stage one file of a sink; its path is relative to the sink."""
     uri = join(sink.directory, name)
-    table = table.select(sink.schema.names).cast(sink.schema)
+    table = sink.stamped(table).select(sink.schema.names).cast(sink.schema)
     size = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
     return DataFile(path=uri.removeprefix(sink.uri + "/"), bytes=size, rows=table.num_rows, subtask=subtask)
 

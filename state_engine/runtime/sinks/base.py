@@ -1,7 +1,8 @@
 """What every sink does: say before the batch where its files go, and publish them after the commit.
 
 Publishing works from the committed row alone (path, identity, schema, files), never from today's code, and may be
-repeated: a second time does nothing. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committer``.
+repeated: a second time does nothing. A row that moves the head to another path also withdraws what rows on the old
+path published. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committer``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import MissingFilesError
 
+WRITE_ID = "_write_id"
+"""The optional lineage column of a sink: the attempt that wrote a row."""
+
 
 @dataclass(frozen=True)
 class SinkTarget:
@@ -26,13 +30,14 @@ class SinkTarget:
 
     Attributes:
         name: of the sink.
-        kind: names the publisher: ``delta`` or ``files``.
+        kind: names the publisher: ``delta``, ``delta_spark`` or ``files``.
         uri: the table or directory.
         identity: of the table or directory, as it is now.
         schema: columns that the files must have, exactly.
         schema_text: the checked schema as recorded in the checkpoint.
         directory: where files are staged.
         format: of the files.
+        lineage: what the column ``_write_id`` of every row holds; None where the sink has none.
     """
 
     name: str
@@ -43,6 +48,13 @@ class SinkTarget:
     schema_text: str
     directory: str
     format: Literal["parquet", "csv"] = "parquet"
+    lineage: str | None = None
+
+    def stamped(self, rows: pa.Table) -> pa.Table:
+        """Rows with the lineage column, where the sink has one."""
+        if self.lineage is None:
+            return rows
+        return rows.append_column(WRITE_ID, pa.repeat(pa.scalar(self.lineage, pa.string()), rows.num_rows))
 
     def staged(self, files: Sequence[DataFile]) -> StagedSink:
         """What the checkpoint records."""
@@ -74,11 +86,21 @@ class Publisher(ABC):
 
     @abstractmethod
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        """Make the files visible; does nothing where they are already.
+        """Make the staged files visible and take the withdrawn ones out of sight; does nothing where that is done.
 
         Raises:
             SinkIdentityError: this is not the sink that they were staged for.
-            SinkError: it cannot take them any more.
+            SinkError: it cannot take them, or let go of them, any more.
+        """
+
+    @abstractmethod
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        """Refuse, before a row is committed, a change of outputs that could not be published after it.
+
+        Raises:
+            SinkIdentityError: this is not the sink that the outputs are in.
+            SinkError: it cannot let go of the withdrawn files; names the ways out.
+            MissingFilesError: files to be added are gone.
         """
 
 
@@ -94,3 +116,14 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str) -> Non
                 f"{what}: {join(directory, file.path)} {found}, {file.bytes} bytes were recorded. Something else "
                 "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
             )
+
+
+def write_ids(files: Sequence[DataFile]) -> list[str]:
+    """The attempts that wrote files, from the names that ``layout.file_name`` gave them.
+
+    Example:
+        >>> write_ids([DataFile("x/part-00000-0199aa-0.parquet", bytes=1, rows=1, subtask=0)])
+        ['0199aa']
+    """
+    found = {f.path.rsplit("/", 1)[-1].split("-", 2)[2].rsplit("-", 1)[0] for f in files}
+    return sorted(found)

@@ -1,9 +1,13 @@
-"""``DeltaSink``: appends outputs to a Delta table, exactly once.
+"""``DeltaSink``: appends outputs to a Delta table, exactly once, and withdraws them when the head moves away.
 
 Subtasks write Parquet files straight into the table's directory, where no reader sees them; publishing adds them to
-the log in one Kernel commit with transaction id ``<root id>/<job>/<sink>`` and version = checkpoint id. A table with
-features that Kernel does not honour for plain files (column mapping, NOT NULL, constraints, generated or identity
-columns, …) is refused before anything is written.
+the log, and removes withdrawn ones, in one Kernel commit with transaction id ``<root id>/<job>/<sink>`` and version =
+checkpoint id. Files that a user has rewritten (OPTIMIZE, UPDATE) cannot be removed by name: with ``lineage=True`` the
+rows are found by their column ``_write_id`` instead, and Spark replaces them, in one commit as well. A row that a user
+changed or deleted in between goes with its file, and comes back as it was written.
+
+A table with features that Kernel does not honour for plain files (partitions, column mapping, NOT NULL, constraints,
+generated or identity columns, …) is written by Spark altogether, see ``spark_writer``.
 
 Kernel's commits do not claim to be blind appends, so a concurrent MERGE or DELETE of a user with a predicate on
 non-partition columns may conflict beside a publish and must be retried by its own writer; publishes themselves never
@@ -12,31 +16,35 @@ fail that way.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from state_engine.backends.delta.kernel import DeltaKernel, TableFacts, Transaction, TransactionTakenError
-from state_engine.backends.files import join, normal_uri, open_location
-from state_engine.core.checkpoint import StagedSink
-from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
-from state_engine.core.spark_types import spark_schema
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
-
-_FEATURES = {
-    "appendOnly", "invariants", "timestampNtz", "checkConstraints", "generatedColumns", "changeDataFeed",
-    "deletionVectors",
-}  # fmt: skip
-_COLUMN_RULES = (
-    "delta.generationExpression",
-    "delta.identity.start",
-    "delta.invariants",
-    "delta.columnMapping.id",
-    "__CHAR_VARCHAR_TYPE_STRING",
+from state_engine.backends.delta.commit_ends import shown
+from state_engine.backends.delta.kernel import (
+    DeltaKernel,
+    FileGroup,
+    InactiveFilesError,
+    TableFacts,
+    Transaction,
+    TransactionTakenError,
 )
+from state_engine.backends.files import join, normal_uri
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import CommitUnknownError, ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.spark_types import spark_schema
+from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.delta_log import find_transaction
+from state_engine.runtime.sinks.delta_tables import (
+    canonical,
+    check_plain,
+    check_spark_columns,
+    check_withdrawals,
+    has_lineage,
+    plain_problems,
+)
+from state_engine.runtime.sinks.spark_writer import SPARK_KIND, STAGED, note_of, write_once
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,12 @@ class DeltaSink(Sink):
 
     Args:
         path: local path or URI of the table.
+        lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
+            outputs can be withdrawn even after the table was rewritten.
     """
 
     path: str
+    lineage: bool = False
     kind = "delta"
 
     def __post_init__(self) -> None:
@@ -56,14 +67,25 @@ class DeltaSink(Sink):
     def prepare(
         self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
     ) -> SinkTarget:
+        if self.lineage:
+            if WRITE_ID in schema.names:
+                raise ConfigurationError(
+                    f"sink '{name}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
+                )
+            schema = schema.append(pa.field(WRITE_ID, pa.string()))
         facts = kernel.facts(self.path)
         if facts is None:
             kernel.create_table(self.path, schema)
             facts = kernel.facts(self.path)
             assert facts is not None
-        text = _canonical(spark_schema(schema))
-        _check(self.path, facts, text)
-        return SinkTarget(name, self.kind, self.path, facts.identity, schema, text, self.path)
+        kind, directory, text = self.kind, self.path, canonical(spark_schema(schema))
+        if plain_problems(facts):
+            check_spark_columns(self.path, facts, text)
+            kind, directory = SPARK_KIND, join(self.path, STAGED, write_id)
+        else:
+            check_plain(self.path, facts, text)
+        lineage = write_id if self.lineage else None
+        return SinkTarget(name, kind, self.path, facts.identity, schema, text, directory, lineage=lineage)
 
 
 class DeltaPublisher(Publisher):
@@ -76,40 +98,61 @@ class DeltaPublisher(Publisher):
         return self._kernel.latest_transaction(uri, app) or 0
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not staged.files:
+        if not (staged.files or staged.withdrawn):
             return
-        found = self._kernel.inspect(staged.path, app)
-        if found is None or found[0].identity != staged.identity:
-            raise SinkIdentityError(
-                f"sink '{staged.name}': {staged.path} "
-                f"{'is gone' if found is None else 'was re-created'} since checkpoint {checkpoint_id} staged its rows. "
-                "Put the old table back, or restore the checkpoint's parent to drop these rows"
-            )
-        facts, seen = found
-        _check(staged.path, facts, staged.schema)
-        if seen < checkpoint_id and add_once(self._kernel, staged, app, checkpoint_id):
-            return
+        facts, seen = same_table(self._kernel, staged, app)
+        check_plain(staged.path, facts, staged.schema)
+        if seen < checkpoint_id:
+            check_withdrawals(staged, facts)
+            try:
+                if change_once(self._kernel, staged, app, checkpoint_id, [FileGroup(staged.files)]):
+                    return
+            except InactiveFilesError as error:
+                if not has_lineage(staged.schema):
+                    raise rewritten(staged, error.paths) from error
+                write_once(self._kernel, staged, app, checkpoint_id)
         check_published(self._kernel, staged, app, checkpoint_id)
 
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        facts, _ = same_table(self._kernel, staged)
+        check_plain(staged.path, facts, staged.schema)
+        check_withdrawals(staged, facts)
+        check_active(self._kernel, staged, lineage=has_lineage(staged.schema))
 
-def add_once(
-    kernel: DeltaKernel,
-    staged: StagedSink,
-    app: str,
-    checkpoint_id: int,
-    *,
-    partition: Mapping[str, str] | None = None,
-) -> bool:
-    """Add staged files in one commit; False where the transaction version is in the log already.
+
+def same_table(kernel: DeltaKernel, staged: StagedSink, app: str = "") -> tuple[TableFacts, int]:
+    """Facts of the table that files were staged for, and the highest checkpoint that it has of an application.
 
     Raises:
+        SinkIdentityError: it is gone, or another one is in its place.
+    """
+    found = kernel.inspect(staged.path, app)
+    if found is None or found[0].identity != staged.identity:
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path} "
+            f"{'is gone' if found is None else 'was re-created'} since rows were staged for it. "
+            "Put the old table back, or restore the checkpoint's parent to drop these rows"
+        )
+    return found
+
+
+def change_once(
+    kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int, add: Sequence[FileGroup]
+) -> bool:
+    """Add staged files and remove withdrawn ones in one commit; False where the transaction version is in the log.
+
+    Raises:
+        InactiveFilesError: withdrawn files are not in the table any more.
         MissingFilesError: a staged file is gone.
         CommitError: the commit failed, or its outcome is unknown and the log does not show it.
     """
     verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
     try:
-        kernel.append(
-            staged.path, staged.files, transaction=Transaction(app, checkpoint_id), partition=partition
+        kernel.change(
+            staged.path,
+            add=[group for group in add if group.files],
+            remove=[f.path for f in staged.withdrawn],
+            transaction=Transaction(app, checkpoint_id),
         )
     except TransactionTakenError:
         return False
@@ -122,11 +165,14 @@ def add_once(
 
 def check_published(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int) -> None:
     """Refuse where the log entry that took this transaction version does not hold this row's files."""
-    mine = {f.path for f in staged.files}
-    added = _files_of_transaction(staged.path, app, checkpoint_id)
-    if added is None:
-        added = set(kernel.active_files(staged.path))
-    if not mine <= added:
+    mine, withdrawn = {f.path for f in staged.files}, {f.path for f in staged.withdrawn}
+    entry = find_transaction(staged.path, app, checkpoint_id)
+    if entry is None:
+        active = set(kernel.active_files(staged.path))
+        same = mine <= active and not withdrawn & active
+    else:
+        same = entry.note == note_of(staged) or (mine <= entry.added and withdrawn <= entry.removed)
+    if not same:
         raise SinkIdentityError(
             f"sink '{staged.name}': {staged.path} already holds other rows of checkpoint {checkpoint_id} by "
             f"'{app}': a copy of this root, or a re-created job, writes to the same table. Give each its own "
@@ -134,91 +180,19 @@ def check_published(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoin
         )
 
 
-def _check(path: str, facts: TableFacts, schema_text: str) -> None:
-    """The allow-list: protocol, properties and schema that plain Parquet files are right for."""
-    problems = []
-    unknown = sorted(facts.features - _FEATURES)
-    if unknown:
-        problems.append(f"table features {unknown}")
-    if facts.partition_columns:
-        problems.append(f"partition columns {facts.partition_columns}")
-    for key, value in facts.properties.items():
-        if key == "delta.columnMapping.mode" and value != "none":
-            problems.append(f"column mapping ({key}={value})")
-        if key.startswith("delta.constraints."):
-            problems.append(f"the constraint {key.removeprefix('delta.constraints.')}")
-        if key == "delta.setTransactionRetentionDuration":
-            problems.append(f"{key}={value}, which forgets what was published")
-    problems += [f"NOT NULL column '{name}'" for name in _not_null(facts.schema)]
-    for column in facts.schema["fields"]:
-        rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {})]
-        if rules:
-            problems.append(f"column '{column['name']}' with {', '.join(rules)}")
-    if problems:
-        raise SinkError(
-            f"{path} cannot be a DeltaSink because of {'; '.join(problems)}. Write to a plain table instead, and "
-            "feed that one from it"
-        )
-    if _canonical(facts.schema) != schema_text:
-        raise SinkError(
-            f"{path} has the columns {_short(facts.schema)}, the output has {_short(json.loads(schema_text))}: names "
-            "(also their case) and types must be equal. Change output_type, or write to another table"
-        )
+def check_active(kernel: DeltaKernel, staged: StagedSink, *, lineage: bool) -> None:
+    """Refuse where files to add are gone, or those to withdraw are not in the table and nothing else tells its rows."""
+    verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+    if staged.withdrawn and not lineage:
+        gone = {f.path for f in staged.withdrawn} - set(kernel.active_files(staged.path))
+        if gone:
+            raise rewritten(staged, sorted(gone))
 
 
-def _not_null(kind: Any, inside: str = "") -> list[str]:
-    """Names of the fields, nested ones included, that must not be null."""
-    if isinstance(kind, str):
-        return []
-    if kind["type"] != "struct":
-        parts = (kind[p] for p in ("elementType", "keyType", "valueType") if p in kind)
-        return [name for part in parts for name in _not_null(part, inside)]
-    found = []
-    for field in kind["fields"]:
-        name = inside + field["name"]
-        found += [] if field["nullable"] else [name]
-        found += _not_null(field["type"], f"{name}.")
-    return found
-
-
-def _canonical(schema: dict[str, Any]) -> str:
-    """A schema as text in which order of columns, nullability and metadata do not count."""
-    columns = sorted(
-        ({"name": f["name"], "type": _bare(f["type"])} for f in schema["fields"]), key=lambda f: f["name"]
+def rewritten(staged: StagedSink, paths: Sequence[str]) -> SinkError:
+    """Withdrawn files that a user has rewritten."""
+    return SinkError(
+        f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(paths)} of their files "
+        f"were rewritten or removed there (OPTIMIZE, UPDATE, DELETE?): {shown(paths)}. Keep the outputs with "
+        'outputs="keep", or put the table back with RESTORE. A DeltaSink with lineage=True does not depend on files'
     )
-    return json.dumps({"type": "struct", "fields": columns}, sort_keys=True)
-
-
-def _bare(kind: Any) -> Any:
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        return {
-            "type": "struct",
-            "fields": [{"name": f["name"], "type": _bare(f["type"])} for f in kind["fields"]],
-        }
-    return {k: _bare(v) for k, v in kind.items() if k in ("type", "elementType", "keyType", "valueType")}
-
-
-def _short(schema: dict[str, Any]) -> str:
-    shown = (
-        f"{f['name']} {f['type'] if isinstance(f['type'], str) else f['type']['type']}"
-        for f in schema["fields"]
-    )
-    return ", ".join(sorted(shown))
-
-
-def _files_of_transaction(uri: str, app: str, version: int) -> set[str] | None:
-    """Paths added by the log entry with this transaction id, searched from the newest; None where it is not there."""
-    at = open_location(join(uri, "_delta_log"))
-    from pyarrow.fs import FileSelector
-
-    names = sorted(
-        (i.path for i in at.fs.get_file_info(FileSelector(at.path)) if i.path.endswith(".json")), reverse=True
-    )
-    for name in names:
-        with at.fs.open_input_stream(name) as stream:
-            actions = [json.loads(line) for line in stream.read().decode().splitlines() if line.strip()]
-        if any(a.get("txn", {}).get("appId") == app and a["txn"]["version"] == version for a in actions):
-            return {a["add"]["path"] for a in actions if "add" in a}
-    return None

@@ -1,7 +1,8 @@
 """``FileSink``: outputs as Parquet or CSV files, one directory a checkpoint, exactly once.
 
 Subtasks write into ``_staged-<write_id>``, which readers skip; publishing renames it to ``checkpoint_id=<id>``: one
-atomic step on local file systems and HDFS. Readers that know partitions see ``checkpoint_id`` as a column. Object
+atomic step on local file systems and HDFS. Readers that know partitions see ``checkpoint_id`` as a column: the
+checkpoint that published the rows. Outputs of a path that the head leaves are renamed back, see ``file_moves``. Object
 stores cannot rename a directory atomically and are refused. Mirrors Flink's ``FileSink``.
 """
 
@@ -17,11 +18,18 @@ import pyarrow.fs as pafs
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import join, normal_uri, open_location
-from state_engine.core.checkpoint import StagedSink
+from state_engine.backends.files import Location, join, normal_uri, open_location
+from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.file_moves import (
+    PUBLISHED,
+    Mover,
+    base_name,
+    check_published_files,
+    moves_of,
+)
 
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
@@ -71,7 +79,7 @@ def published_directory(checkpoint_id: int) -> str:
         >>> published_directory(7)
         'checkpoint_id=000000000007'
     """
-    return f"checkpoint_id={checkpoint_id:012d}"
+    return f"{PUBLISHED}{checkpoint_id:012d}"
 
 
 class FilePublisher(Publisher):
@@ -81,33 +89,83 @@ class FilePublisher(Publisher):
         at = open_location(uri)
         if at.info().type != pafs.FileType.Directory:
             return 0
-        names = [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path))]
-        return max((int(n.split("=")[1]) for n in names if n.startswith("checkpoint_id=")), default=0)
+        return max([*_published_ids(at), *(m.checkpoint_id for m in moves_of(at) if m.done)], default=0)
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not staged.files:
+        if not (staged.files or staged.withdrawn):
             return
-        found = _read_identity(staged.path)
-        if found is None or found["id"] != staged.identity:
-            raise SinkIdentityError(
-                f"sink '{staged.name}': {staged.path} was deleted or re-created since checkpoint {checkpoint_id} "
-                "staged its files. Put the old directory back, or restore the checkpoint's parent"
-            )
-        at = open_location(staged.path)
-        final = published_directory(checkpoint_id)
-        names = [f.path.split("/", 1)[1] for f in staged.files]
+        _same_directory(staged)
+        at, final = open_location(staged.path), published_directory(checkpoint_id)
         with table_lock(staged.path):
-            if at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory:
-                inside = {i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))}
-                if not set(names) <= inside:
-                    raise SinkIdentityError(
-                        f"sink '{staged.name}': {staged.path}/{final} holds other files than checkpoint "
-                        f"{checkpoint_id} staged: another root writes here. Give each its own directory"
-                    )
-                return
-            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
-            source = staged.files[0].path.split("/", 1)[0]
-            at.fs.move(join(at.path, source), join(at.path, final))
+            if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
+                _move_once(at, staged, checkpoint_id, final)
+            elif not _is_published(at, staged, checkpoint_id, final):
+                verify_files(
+                    staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}"
+                )
+                at.fs.move(join(at.path, _home(staged.files[0])), join(at.path, final))
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        _same_directory(staged)
+        verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+        check_published_files(open_location(staged.path), staged)
+
+
+def _home(file: DataFile) -> str:
+    """The directory that a file was staged in."""
+    return file.path.split("/", 1)[0]
+
+
+def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, final: str) -> bool:
+    """Whether a row was published, be it that a later one withdrew it."""
+    published = at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory
+    later = [m for m in moves_of(at) if m.checkpoint_id > checkpoint_id]
+    if not (published or later):
+        return False
+    inside = (
+        {i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))}
+        if published
+        else set()
+    )
+    inside |= {name for m in later for name in m.withdrawn}
+    if not {base_name(f) for f in staged.files} <= inside:
+        found = f"{final} holds other files than" if published else "was moved on by a later one before what"
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path}/{found} checkpoint {checkpoint_id} staged: another root writes "
+            "here. Give each its own directory"
+        )
+    return True
+
+
+def _move_once(at: Location, staged: StagedSink, checkpoint_id: int, final: str) -> None:
+    mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final)
+    moves = moves_of(at)
+    begun = mover.begun(moves)
+    if begun is None:
+        if max([*_published_ids(at), *(m.checkpoint_id for m in moves)], default=0) >= checkpoint_id:
+            raise SinkIdentityError(
+                f"sink '{staged.name}': {staged.path} already holds rows of checkpoint {checkpoint_id} or a later one: "
+                "another root writes here. Give each its own directory"
+            )
+        verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+        check_published_files(at, staged)
+        mover.begin()
+    if begun is None or not begun.done:
+        mover.finish()
+
+
+def _published_ids(at: Location) -> list[int]:
+    names = [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path))]
+    return [int(n.removeprefix(PUBLISHED)) for n in names if n.startswith(PUBLISHED)]
+
+
+def _same_directory(staged: StagedSink) -> None:
+    found = _read_identity(staged.path)
+    if found is None or found["id"] != staged.identity:
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path} was deleted or re-created since rows were staged for it. "
+            "Put the old directory back, or restore the checkpoint's parent"
+        )
 
 
 def _identity(uri: str, app: str) -> str:

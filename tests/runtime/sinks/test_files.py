@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +19,7 @@ from state_engine.backends.delta.layout import file_name
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.runtime.output_files import write_sink_file
+from state_engine.runtime.sinks.file_moves import Mover
 from state_engine.runtime.sinks.files import FilePublisher
 
 APP = "0123/job/out"
@@ -109,3 +113,122 @@ def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
     nested = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
     with pytest.raises(SinkError, match=r"cannot hold the nested columns \['tags'\]"):
         FileSink(str(tmp_path / "out"), "csv").prepare(NO_KERNEL, "out", APP, nested, "w1")
+
+
+def rows(directory: Path) -> list[int]:
+    return sorted(ds.dataset(directory, format="parquet", partitioning="hive").to_table()["id"].to_pylist())
+
+
+def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
+    """What a row records that leaves some outputs and brings others."""
+    return replace(
+        one, files=[f for s in add for f in s.files], withdrawn=[f for s in withdraw for f in s.files]
+    )
+
+
+def published(directory: Path) -> tuple[StagedSink, StagedSink, StagedSink]:
+    """Three checkpoints."""
+    made = tuple(staged(directory, f"w{i}", [i * 10, i * 10 + 1]) for i in (1, 2, 3))
+    for checkpoint_id, one in enumerate(made, start=1):
+        FilePublisher().publish(one, APP, checkpoint_id)
+    return made  # type: ignore[return-value]
+
+
+def test_outputs_are_withdrawn_and_come_again(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one, two, three = published(out)
+    back = move(one, add=[], withdraw=[two, three])
+    for _ in range(2):
+        publisher.check_withdrawable(move(one, add=[], withdraw=[]))
+        publisher.publish(back, APP, 4)
+        assert rows(out) == [10, 11]
+        assert publisher.seen(one.path, APP) == 4
+    other = staged(out, "w5", [50])
+    publisher.publish(other, APP, 5)
+    forth = move(one, add=[two, three], withdraw=[other])
+    publisher.check_withdrawable(forth)
+    for _ in range(2):
+        publisher.publish(forth, APP, 6)
+        assert rows(out) == [10, 11, 20, 21, 30, 31]
+    assert {p.name for p in out.iterdir() if not p.name.startswith((".", "_"))} == {
+        "checkpoint_id=000000000001",
+        "checkpoint_id=000000000006",
+    }
+    publisher.publish(move(one, add=[other], withdraw=[three]), APP, 7)
+    assert rows(out) == [10, 11, 20, 21, 50], "a part of what came together may leave"
+
+
+def test_what_was_left_behind_cannot_be_published_late(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one, two, three = published(out)
+    never = staged(out, "w9", [90])
+    publisher.publish(move(one, add=[], withdraw=[two, three]), APP, 5)
+    publisher.publish(three, APP, 3)
+    assert rows(out) == [10, 11], "published before, and withdrawn since"
+    with pytest.raises(SinkIdentityError, match="moved on by a later one"):
+        publisher.publish(never, APP, 4)
+    with pytest.raises(SinkIdentityError, match="or a later one"):
+        publisher.publish(move(one, add=[two], withdraw=[one]), APP, 4)
+    with pytest.raises(SinkIdentityError, match="moved otherwise by checkpoint 5"):
+        publisher.publish(move(one, add=[], withdraw=[three]), APP, 5)
+    assert rows(out) == [10, 11]
+
+
+STEPS_OF_A_MOVE = 13
+"""Note, two directories out of sight, four files back, four files together, in sight, done."""
+
+
+@pytest.mark.parametrize("survived", range(STEPS_OF_A_MOVE + 1))
+def test_crash_at_every_step_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    out = tmp_path / "out"
+    one, two, three = published(out)
+    target = move(one, add=[staged(out, "w5", [50, 51]), staged(out, "w6", [60])], withdraw=[two, three])
+    left = [survived]
+    rename = Mover._rename
+
+    def dies(self: Mover, source: str, into: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rename(self, source, into)
+
+    monkeypatch.setattr(Mover, "_rename", dies)
+    with suppress(KeyboardInterrupt) if survived < STEPS_OF_A_MOVE else nullcontext():
+        FilePublisher().publish(target, APP, 4)
+    monkeypatch.undo()
+    assert left == [0], "a step more or less than the test knows"
+    assert set(rows(out)) in ({10, 11, 20, 21, 30, 31}, {10, 11, 30, 31}, {10, 11}, {10, 11, 50, 51, 60})
+    assert (FilePublisher().seen(one.path, APP) == 4) == (survived >= STEPS_OF_A_MOVE - 1)
+    FilePublisher().publish(target, APP, 4)
+    assert rows(out) == [10, 11, 50, 51, 60]
+    assert FilePublisher().seen(one.path, APP) == 4
+    FilePublisher().publish(move(one, add=[two, three], withdraw=[]), APP, 5)
+    assert rows(out) == [10, 11, 20, 21, 30, 31, 50, 51, 60]
+
+
+def test_files_that_are_gone_cannot_be_withdrawn(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one, two, _ = published(out)
+    shutil.move(out / "checkpoint_id=000000000002", tmp_path / "aside")
+    back = move(one, add=[], withdraw=[two])
+    for asked in (
+        lambda: publisher.check_withdrawable(back),
+        lambda: publisher.publish(back, APP, 4),
+    ):
+        with pytest.raises(SinkError, match=r'2 of their files.*part-00000-w2-0.*outputs="keep"'):
+            asked()
+    assert publisher.seen(one.path, APP) == 3
+    shutil.move(tmp_path / "aside", out / "checkpoint_id=000000000002")
+    publisher.publish(back, APP, 4)
+    assert rows(out) == [10, 11, 30, 31]
+
+
+def test_a_move_and_its_twin_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    one, two, three = published(out)
+    target = move(one, add=[staged(out, "w5", [50])], withdraw=[two, three])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: FilePublisher().publish(target, APP, 4), range(4)))
+    assert rows(out) == [10, 11, 50]

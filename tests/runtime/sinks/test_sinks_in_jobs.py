@@ -143,7 +143,7 @@ def test_table_that_is_made_anew_after_a_crash_and_put_back(
     monkeypatch.undo()
     shutil.move(tmp_path / "out", tmp_path / "aside")
     spark.range(3).write.format("delta").save(str(tmp_path / "out"))
-    with pytest.raises(SinkIdentityError, match="was re-created since checkpoint 1"):
+    with pytest.raises(SinkIdentityError, match="was re-created since rows were staged"):
         engine.run(job)
     shutil.rmtree(tmp_path / "out")
     shutil.move(tmp_path / "aside", tmp_path / "out")
