@@ -172,6 +172,9 @@ A row that cannot be parsed is told with its job, source and file
 A function that raises fails the batch, with job, operator, key, position and cause
   runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[raises]
   runtime/test_bad_input::test_a_failure_in_a_chained_operator_names_that_operator
+So do open and close, whatever the policy, and a source function that raises
+  runtime/test_bad_input::test_open_and_close_fail_the_batch_whatever_the_policy
+  runtime/test_operator_state_on_spark::test_a_counter_source_has_no_gap_and_no_repeat
 A string, bytes, dict, number or tuple that is returned is an error
   misuse/test_states::test_what_is_returned_instead_of_yielded_is_refused
   runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[a string]
