@@ -34,8 +34,7 @@ from state_engine.core.checkpoint import (
     CheckpointRow,
     DataFile,
 )
-from state_engine.core.errors import StaleParentError, StatelakeError, StateMigrationError
-from state_engine.core.invariants import violations
+from state_engine.core.errors import StaleParentError, StateMigrationError
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
 from state_engine.runtime.executor import GraphExecutor
@@ -244,7 +243,7 @@ class CheckpointCoordinator:
             row = build_row(
                 self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
             )
-            self._check(row, attempt.batch.parent)
+            self._tables.check(row, attempt.batch.parent)
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             return replace(attempt, row=row)
@@ -273,7 +272,7 @@ class CheckpointCoordinator:
                     if parent is None:
                         raise
                     row = reparented(row, parent, checkpoint_id=lineage.next_id(rows))
-                    self._check(row, parent)
+                    self._tables.check(row, parent)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
@@ -287,15 +286,6 @@ class CheckpointCoordinator:
 
     def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
         return sink.sink.prepare(self._kernel, sink.name, self._publication.app(sink.name), schema, write_id)
-
-    def _check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
-        broken = violations(row, parent)
-        if broken:
-            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
-            raise StatelakeError(
-                f"job '{self._job.name}': checkpoint {row.checkpoint_id} would break what must hold ({told}). "
-                "Nothing was committed; this is a defect of the engine or a damaged table"
-            )
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""

@@ -10,7 +10,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +23,12 @@ from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
+from state_engine.core.retention import RetentionPolicy
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.maintenance import Compaction, Maintenance
 from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport, RunReport
@@ -202,6 +204,48 @@ class StateEngine:
         job.check()
         return self._operations(job, requested_by).rescale(job, parallelism)
 
+    def compact(
+        self,
+        job: StatefulJob | str,
+        operators: Collection[str] | None = None,
+        *,
+        requested_by: str | None = None,
+    ) -> Compaction:
+        """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
+
+        Micro-batches go on meanwhile, and are never failed by it. Where the head moves to another path meanwhile, the
+        work is dropped.
+
+        Args:
+            operators: uids; all by default. Those that did not change since their base are passed over.
+
+        Raises:
+            ConfigurationError: the job never ran, or has no such operator.
+        """
+        return self._maintenance(job, requested_by).compact(operators)
+
+    def retain(
+        self,
+        job: StatefulJob | str,
+        policy: RetentionPolicy | None = None,
+        *,
+        given_up: Collection[str] = (),
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> list[int]:
+        """Give up old checkpoints: they can no longer be restored, and what only they need may be collected.
+
+        Args:
+            policy: what to keep; ``RetentionPolicy()`` by default.
+            given_up: branches that nobody is going to promote.
+            dry_run: only tell what would be given up.
+
+        Returns:
+            Ids of the checkpoints that are given up.
+        """
+        found = self._maintenance(job, requested_by)
+        return found.retire(policy or RetentionPolicy(), given_up=given_up, dry_run=dry_run)
+
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
@@ -276,11 +320,25 @@ class StateEngine:
             options=options,
         )
 
-    def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
-        name = _name(job)
+    def _ran(self, name: str) -> JobTables:
         tables = self._existing(name)
         if tables is None:
             raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+        return tables
+
+    def _maintenance(self, job: StatefulJob | str, requested_by: str | None) -> Maintenance:
+        name = _name(job)
+        return Maintenance(
+            name,
+            tables=self._ran(name),
+            kernel=self.kernel,
+            spark=self.spark,
+            requested_by=requested_by or _requester(),
+        )
+
+    def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
+        name = _name(job)
+        tables = self._ran(name)
         return Operations(
             name,
             tables=tables,

@@ -19,8 +19,10 @@ from state_engine.backends.delta.layout import (
     changelog_schema,
 )
 from state_engine.backends.delta.locks import table_lock
-from state_engine.core.checkpoint import StateSchema
+from state_engine.core.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.ddl import parse_ddl
+from state_engine.core.errors import StatelakeError
+from state_engine.core.invariants import violations
 from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
@@ -51,6 +53,16 @@ class JobTables:
         if self.layout.checkpoints not in self._ready:
             self.store.create()
             self._ready.add(self.layout.checkpoints)
+
+    def check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
+        """Refuse to commit a row that breaks an invariant; raises StatelakeError."""
+        broken = violations(row, parent)
+        if broken:
+            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
+            raise StatelakeError(
+                f"job '{self.layout.job}': the {row.kind} {row.checkpoint_id} would break what must hold ({told}). "
+                "Nothing was committed; this is a defect of the engine or a damaged table"
+            )
 
     def ensure_operator_state(self) -> None:
         """Make the table of operator state if there is none."""

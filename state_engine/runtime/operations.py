@@ -20,8 +20,7 @@ from uuid6 import uuid7
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, RescaledOperator, StagedSink
-from state_engine.core.errors import ConfigurationError, StatelakeError
-from state_engine.core.invariants import violations
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.operation_rows import continuing
 from state_engine.core.operator_state_ref import check_rescale
 from state_engine.core.retention import restore_refusal
@@ -222,12 +221,7 @@ class Operations:
                 requested_by=self._requested_by,
             )
         )
-        broken = violations(row, parent)
-        if broken:
-            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
-            raise StatelakeError(
-                f"job '{self._job}': {kind} would break what must hold ({told}); nothing was done"
-            )
+        self._tables.check(row, parent)
         self._tables.store.append(row)
         self._publication.publish(row)
         return row

@@ -1,0 +1,211 @@
+"""``Maintenance``: work in the background that never disturbs micro-batches: compaction, and retiring checkpoints.
+
+A row of ``compaction`` or ``retention`` is committed upon whatever the head is then; micro-batches re-parent over it,
+and it over them. Plays the part of RocksDB's compaction under Flink's backend, and of Flink's checkpoint subsumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+from uuid6 import uuid7
+
+from state_engine.backends.delta.commit_actions import FileGroup
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, PinnedCheckpoint
+from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.core.operation_rows import continuing
+from state_engine.core.retention import RetentionPolicy, pins, plan, restore_refusal
+from state_engine.runtime.compaction import compacted, write_base
+from state_engine.runtime.job_tables import JobTables
+
+Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
+"""Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did.
+
+    Attributes:
+        checkpoint_id: whose state the bases hold.
+        committed_id: the row that put them in force; None where there was nothing to do, or the head moved to another
+            path meanwhile and the work was dropped.
+        entries, bytes: of the new bases, by operator.
+    """
+
+    checkpoint_id: int
+    committed_id: int | None
+    entries: dict[str, int]
+    bytes: dict[str, int]
+
+
+class Maintenance:
+    """Background work on one job.
+
+    Args:
+        job: name.
+        tables: the job's tables.
+        kernel: commits.
+        spark: session, for folding.
+        requested_by: recorded with every row.
+    """
+
+    def __init__(
+        self, job: str, *, tables: JobTables, kernel: DeltaKernel, spark: SparkSession, requested_by: str = ""
+    ) -> None:
+        self._job, self._tables, self._kernel, self._spark = job, tables, kernel, spark
+        self._requested_by = requested_by
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    def compact(self, operators: Collection[str] | None = None) -> Compaction:
+        """Fold the state of operators at the head into new bases; see ``StateEngine.compact``."""
+        rows, head = self._head()
+        known = {o.uid: o for o in head.operators}
+        unknown = sorted(set(operators or ()) - set(known))
+        if unknown:
+            raise ConfigurationError(
+                f"job '{self._job}': there is no keyed state of operators {unknown}; there is of {sorted(known)}"
+            )
+        path = lineage.path(rows, head.checkpoint_id)
+        chosen = [o for uid, o in known.items() if operators is None or uid in operators]
+        base_id = uuid7().hex
+        written = {o.uid: self._write(path, o, base_id) for o in chosen if _changed_since_base(o, path)}
+        done = Compaction(
+            checkpoint_id=head.checkpoint_id,
+            committed_id=None,
+            entries={uid: sum(f.rows for f in files) for uid, files in written.items()},
+            bytes={uid: sum(f.bytes for f in files) for uid, files in written.items()},
+        )
+        if not written:
+            return done
+
+        def in_force(operator: OperatorCheckpoint) -> OperatorCheckpoint:
+            if operator.uid not in written:
+                return operator
+            return compacted(
+                operator,
+                written[operator.uid],
+                base_id=base_id,
+                checkpoint_id=head.checkpoint_id,
+                max_parallelism=known[operator.uid].max_parallelism,
+            )
+
+        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow | None:
+            made = replace(row, operators=[in_force(o) for o in row.operators])
+            return made if lineage.may_apply_compaction(rows, head.checkpoint_id, made) else None
+
+        committed = self._commit("compaction", change, write_id=base_id)
+        return replace(done, committed_id=committed.checkpoint_id if committed else None)
+
+    def _write(
+        self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, base_id: str
+    ) -> list[DataFile]:
+        """Write and list the files of a base; nobody reads them before a row names the base."""
+        head, uid = path[-1], operator.uid
+        files = write_base(
+            self._spark,
+            self._tables.layout,
+            path,
+            uid,
+            base_id=base_id,
+            max_parallelism=operator.max_parallelism,
+            clock_ms=head.clock_ms,
+            watermark_ms=head.watermark_ms,
+        )
+        self._tables.ensure_base(uid, operator.key_schema, operator.states)
+        groups = [FileGroup([f], {"base_id": base_id, "key_group": str(f.key_group_min)}) for f in files]
+        if groups:
+            self._kernel.change(self._tables.layout.base(uid), add=groups)
+        return files
+
+    # -- retention -------------------------------------------------------------------------------------------------
+
+    def retire(
+        self, policy: RetentionPolicy, *, given_up: Collection[str] = (), dry_run: bool = False
+    ) -> list[int]:
+        """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.retain``."""
+
+        def planned(rows: lineage.Rows) -> list[int]:
+            now_ms = int(datetime.now(UTC).timestamp() * 1000)
+            return list(plan(rows, policy, now_ms=now_ms, given_up=given_up).retired)
+
+        if dry_run:
+            return planned(self._head()[0])
+        row = self._commit(
+            "retention", lambda row, rows: replace(row, retired=found) if (found := planned(rows)) else None
+        )
+        return row.retired if row else []
+
+    def pin(self, name: str, *, path: str, checkpoint_id: int | None = None) -> CheckpointRow:
+        """Keep a checkpoint, the head by default, restorable until ``unpin``; the checkpoint's row.
+
+        Raises:
+            ConfigurationError: the name is taken, or the checkpoint is not there any more.
+        """
+
+        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow:
+            wanted = row.parent_id if checkpoint_id is None else checkpoint_id
+            assert wanted is not None
+            refusal = restore_refusal(rows, wanted)
+            if name in pins(rows):
+                refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
+            if refusal is not None:
+                raise ConfigurationError(f"job '{self._job}': {refusal}")
+            return replace(row, pinned=[PinnedCheckpoint(name, wanted, path)])
+
+        row = self._commit("retention", change)
+        assert row is not None
+        return self._tables.store.rows[row.pinned[0].checkpoint_id]
+
+    def unpin(self, name: str) -> None:
+        """Let retention have a savepoint's checkpoint."""
+        self._commit(
+            "retention", lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None
+        )
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _head(self) -> tuple[lineage.Rows, CheckpointRow]:
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        return rows, head
+
+    def _commit(self, kind: str, change: Change, *, write_id: str | None = None) -> CheckpointRow | None:
+        """Commit a row upon the head, whatever that is by then."""
+        name, created_at = write_id or uuid7().hex, datetime.now(UTC)
+        while True:
+            rows, head = self._head()
+            row = change(
+                continuing(
+                    head,
+                    kind=kind,
+                    checkpoint_id=lineage.next_id(rows),
+                    write_id=name,
+                    created_at=created_at,
+                    requested_by=self._requested_by,
+                ),
+                rows,
+            )
+            if row is None:
+                return None
+            self._tables.check(row, head)
+            try:
+                self._tables.store.append(row)
+            except StaleParentError:
+                continue
+            return row
+
+
+def _changed_since_base(operator: OperatorCheckpoint, path: Sequence[CheckpointRow]) -> bool:
+    """Whether there is anything to fold: changes after the oldest base in force, or no base at all."""
+    oldest = min((b.checkpoint_id for b in operator.bases), default=0)
+    rows = [row.operator(operator.uid) for row in path if row.checkpoint_id > oldest]
+    return any(o.changelog for o in rows if o is not None)
