@@ -104,8 +104,8 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
     for row in ancestors.values():
         kept = (f for f in row.operator_state_files if _held(f, row.write_id, pointed))
         _add(found, OPERATOR_STATE, kept)
-    for outputs in (content(ancestors.values()), published(rows), published(before)):
-        _add_outputs(found, outputs)
+    _add_outputs(found, content(ancestors.values()))
+    _add_outputs(found, published(before))  # those since are of rows that were not retired before
     return found
 
 
