@@ -1,4 +1,4 @@
-"""What must hold between a checkpoint and its parent; checked before every commit.
+"""What must hold between a checkpoint, its parent and all rows before it; checked before every commit.
 
 Each predicate has a name, so that a failure says which promise would have been broken. Nothing is committed then.
 """
@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoint import MAIN, CheckpointRow
 from state_engine.core.key_groups import key_group_range
+from state_engine.core.lineage import Rows, head, retired
+from state_engine.core.resumption import CHECKPOINT
+from state_engine.core.retention import pins
+
+_MOVES = ("restore", "promote")
+"""Kinds that take ``main`` from its head to another path."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +26,18 @@ class Violation:
     detail: str
 
 
-def violations(row: CheckpointRow, parent: CheckpointRow | None) -> list[Violation]:
-    """All invariants that committing this row on this parent would break; empty where it is right."""
-    return [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
+def violations(row: CheckpointRow, parent: CheckpointRow | None, rows: Rows | None = None) -> list[Violation]:
+    """All invariants that committing this row on this parent would break; empty where it is right.
+
+    Args:
+        row: to commit.
+        parent: the row that it continues; None for the first.
+        rows: all that are committed; without them, what only they can tell is not checked.
+    """
+    found = [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
+    if rows is not None:
+        found += [Violation(name, detail) for name, one in _TREE_RULES.items() if (detail := one(row, rows))]
+    return found
 
 
 def _ids_grow(row: CheckpointRow, parent: CheckpointRow | None) -> str:
@@ -77,6 +92,73 @@ def _counts_add_up(row: CheckpointRow, parent: CheckpointRow | None) -> str:
     return ""
 
 
+def _only_micro_batches_change_state(row: CheckpointRow, parent: CheckpointRow | None) -> str:
+    changed = [o.uid for o in row.operators if o.changelog]
+    return (
+        f"a row of kind '{row.kind}' lists changes of {changed}" if row.kind != CHECKPOINT and changed else ""
+    )
+
+
+def _bases_are_disjoint(row: CheckpointRow, parent: CheckpointRow | None) -> str:
+    for operator in row.operators:
+        free = 0
+        for base in sorted(operator.bases, key=lambda b: b.key_group_start):
+            start, end = base.key_group_start, base.key_group_end
+            if not free <= start <= end < operator.max_parallelism:
+                return (
+                    f"operator '{operator.uid}': base {base.base_id} holds key groups {start} to {end}, of "
+                    f"{operator.max_parallelism} those from {free} on are left"
+                )
+            free = end + 1
+    return ""
+
+
+def _base_files_are_the_attempts_own(row: CheckpointRow, parent: CheckpointRow | None) -> str:
+    for operator in row.operators:
+        own = [b for b in operator.bases if b.base_id == row.write_id]
+        for file in operator.base_files:
+            low, high = file.key_group_min, file.key_group_max
+            if low is None or high is None:
+                return f"operator '{operator.uid}': base file {file.path} tells no key groups"
+            if not any(b.key_group_start <= low and high <= b.key_group_end for b in own):
+                return (
+                    f"operator '{operator.uid}': base file {file.path} holds key groups {low} to {high}, the bases "
+                    f"of this attempt {[(b.key_group_start, b.key_group_end) for b in own]}"
+                )
+    return ""
+
+
+def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
+    top = head(rows, row.branch)
+    if row.kind in _MOVES and row.branch != MAIN:
+        return f"a row of kind '{row.kind}' is on branch '{row.branch}'"
+    if row.kind in _MOVES and row.replaced_id != (top.checkpoint_id if top else None):
+        return f"it replaces {row.replaced_id}, the head is {top.checkpoint_id if top else None}"
+    if row.kind in (*_MOVES, "import") or (top is None and row.branch != MAIN):
+        return ""
+    if row.parent_id != (top.checkpoint_id if top else None):
+        return f"it continues {row.parent_id}, the head of '{row.branch}' is {top.checkpoint_id if top else None}"
+    return ""
+
+
+def _continues_what_is_there(row: CheckpointRow, rows: Rows) -> str:
+    if row.parent_id is not None and row.parent_id in retired(rows):
+        return f"it continues {row.parent_id}, which was retired"
+    pinned = [p.checkpoint_id for p in row.pinned]
+    wrong = [i for i in pinned if i not in rows or i in retired(rows)]
+    return f"it pins {wrong}, which are retired or not there" if wrong else ""
+
+
+def _retires_nothing_needed(row: CheckpointRow, rows: Rows) -> str:
+    after = {**rows, row.checkpoint_id: row}
+    needed = {row.checkpoint_id, row.parent_id}
+    needed |= {pin.checkpoint_id for pin in pins(after).values()}
+    top = head(rows)
+    needed |= {top.checkpoint_id} if top else set()
+    wrong = sorted(i for i in row.retired if i in needed or i not in rows)
+    return f"it retires {wrong}: a head, pinned by a savepoint, or not there" if wrong else ""
+
+
 _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "ids grow": _ids_grow,
     "clock never goes back": _clock_never_goes_back,
@@ -84,4 +166,13 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "source positions are contiguous": _positions_are_contiguous,
     "every key in its own key group": _key_groups_in_range,
     "counts add up": _counts_add_up,
+    "only micro-batches change state": _only_micro_batches_change_state,
+    "bases are disjoint": _bases_are_disjoint,
+    "base files are the attempt's own": _base_files_are_the_attempts_own,
+}
+
+_TREE_RULES: dict[str, Callable[[CheckpointRow, Rows], str]] = {
+    "on the branch": _on_the_branch,
+    "continues what is there": _continues_what_is_there,
+    "retires nothing needed": _retires_nothing_needed,
 }

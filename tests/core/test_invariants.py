@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
+from typing import Any
 
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.invariants import _RULES, violations
+import pytest
+from hypothesis import given, settings
+
+from state_engine.core.checkpoint import (
+    BaseRange,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    PinnedCheckpoint,
+)
+from state_engine.core.invariants import _RULES, _TREE_RULES, violations
+from tests.core.histories import History, histories
 from tests.core.rows import changes, checkpoint, operator, progress
 
 PARENT = checkpoint(3, 2, clock_ms=100, watermark_ms=50, sources=[progress("a", "b")])
@@ -54,6 +65,103 @@ BROKEN = [
     ),
 ]
 
+FACTS: dict[str, Any] = {"clock_ms": 100, "watermark_ms": 50}
+
+
+def based(*bases: BaseRange, files: list[DataFile] | None = None) -> OperatorCheckpoint:
+    return replace(operator(), bases=list(bases), base_files=files or [])
+
+
+def compacted(*bases: BaseRange, files: list[DataFile] | None = None) -> CheckpointRow:
+    return checkpoint(4, 3, kind="compaction", write_id="w4", operators=[based(*bases, files=files)], **FACTS)
+
+
+BROKEN += [
+    (
+        "only micro-batches change state",
+        checkpoint(4, 3, kind=kind, operators=[operator(changes(0, (0, 1)))], **FACTS),
+        f"a row of kind '{kind}' lists changes of ['counter']",
+    )
+    for kind in ("restore", "promote", "compaction", "retention", "rescale", "import")
+]
+BROKEN += [
+    (
+        "bases are disjoint",
+        compacted(BaseRange(64, 127, "b", 1), BaseRange(0, 64, "a", 1)),
+        "base b holds key groups 64 to 127, of 128 those from 65 on are left",
+    ),
+    ("bases are disjoint", compacted(BaseRange(5, 4, "b", 1)), "5 to 4"),
+    ("bases are disjoint", compacted(BaseRange(0, 128, "b", 1)), "0 to 128"),
+    ("bases are disjoint", compacted(BaseRange(-1, 5, "b", 1)), "-1 to 5"),
+    (
+        "base files are the attempt's own",
+        compacted(BaseRange(0, 127, "w3", 2), files=[changes(0, (0, 1))]),
+        "holds key groups 0 to 1, the bases of this attempt []",
+    ),
+    (
+        "base files are the attempt's own",
+        compacted(BaseRange(0, 63, "w4", 2), files=[changes(0, (63, 64))]),
+        "holds key groups 63 to 64, the bases of this attempt [(0, 63)]",
+    ),
+    (
+        "base files are the attempt's own",
+        compacted(BaseRange(0, 63, "w4", 2), files=[changes(0, (None, None))]),
+        "tells no key groups",
+    ),
+]
+
+# 1 - 2 - 3 (head of main) - and a replay that began at 1: 1 - 4; a savepoint pins 2
+TREE = {
+    1: checkpoint(1),
+    2: checkpoint(2, 1),
+    3: checkpoint(3, 2, kind="retention", pinned=[PinnedCheckpoint("before", 2, "/s")]),
+    4: checkpoint(4, 1, branch="replay"),
+}
+RETIRED = TREE | {5: checkpoint(5, 3, kind="retention", retired=[1])}
+
+BROKEN_IN_THE_TREE = [
+    ("on the branch", checkpoint(5, 2), TREE, "it continues 2, the head of 'main' is 3"),
+    ("on the branch", checkpoint(5, None), TREE, "it continues None, the head of 'main' is 3"),
+    ("on the branch", checkpoint(5, 2, kind="compaction"), TREE, "it continues 2"),
+    ("on the branch", checkpoint(5, 1, branch="replay"), TREE, "it continues 1, the head of 'replay' is 4"),
+    ("on the branch", checkpoint(5, 4), TREE, "it continues 4, the head of 'main' is 3"),
+    ("on the branch", checkpoint(5, 2, kind="restore", replaced_id=2), TREE, "it replaces 2, the head is 3"),
+    ("on the branch", checkpoint(5, 4, kind="promote"), TREE, "it replaces None, the head is 3"),
+    (
+        "on the branch",
+        checkpoint(5, 1, kind="restore", branch="replay", replaced_id=4),
+        TREE,
+        "a row of kind 'restore' is on branch 'replay'",
+    ),
+    (
+        "continues what is there",
+        checkpoint(6, 1, kind="restore", replaced_id=5),
+        RETIRED,
+        "it continues 1, which was retired",
+    ),
+    ("continues what is there", checkpoint(6, 1, branch="new"), RETIRED, "it continues 1, which was retired"),
+    (
+        "continues what is there",
+        checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 1, "/a")]),
+        RETIRED,
+        "it pins [1], which are retired or not there",
+    ),
+    (
+        "continues what is there",
+        checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 9, "/a")]),
+        RETIRED,
+        "it pins [9]",
+    ),
+    ("retires nothing needed", checkpoint(5, 3, kind="retention", retired=[1, 3]), TREE, "it retires [3]"),
+    ("retires nothing needed", checkpoint(5, 3, kind="retention", retired=[2, 5, 9]), TREE, "[2, 5, 9]"),
+    (
+        "retires nothing needed",
+        checkpoint(5, 3, kind="retention", retired=[1], pinned=[PinnedCheckpoint("a", 1, "/a")]),
+        TREE,
+        "it retires [1]",
+    ),
+]
+
 
 def test_a_right_row_breaks_nothing() -> None:
     assert violations(CHILD, PARENT) == []
@@ -69,6 +177,53 @@ def test_each_predicate_is_broken_alone_and_says_how(name: str, row: CheckpointR
 
 def test_every_predicate_is_broken_once() -> None:
     assert {name for name, _, _ in BROKEN} == set(_RULES)
+    assert {name for name, *_ in BROKEN_IN_THE_TREE} == set(_TREE_RULES)
+
+
+@pytest.mark.parametrize(("name", "row", "rows", "detail"), BROKEN_IN_THE_TREE)
+def test_each_predicate_of_the_tree_is_broken_alone_and_says_how(
+    name: str, row: CheckpointRow, rows: dict[int, CheckpointRow], detail: str
+) -> None:
+    parent = rows[row.parent_id] if row.parent_id else None
+    (found,) = violations(row, parent, rows)
+    assert found.name == name
+    assert detail in found.detail
+    assert violations(row, parent) == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        checkpoint(5, 3),
+        checkpoint(5, 4, branch="replay"),
+        checkpoint(5, 2, branch="new"),
+        checkpoint(5, 2, kind="restore", replaced_id=3),
+        checkpoint(5, 4, kind="promote", replaced_id=3),
+        checkpoint(5, None, kind="import"),
+        checkpoint(5, 3, kind="retention", retired=[1, 4]),  # which gives the replay up
+        checkpoint(5, 3, kind="retention", retired=[2], unpinned=["before"]),
+        checkpoint(5, 3, kind="retention", pinned=[PinnedCheckpoint("a", 1, "/a")]),
+    ],
+)
+def test_what_fits_into_the_tree_breaks_nothing(row: CheckpointRow) -> None:
+    assert violations(row, TREE[row.parent_id] if row.parent_id else None, TREE) == []
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_every_history_keeps_all_invariants(history: History) -> None:
+    for i, row in history.rows.items():
+        before = {j: other for j, other in history.rows.items() if j < i}
+        assert violations(row, before[row.parent_id] if row.parent_id else None, before) == []
+
+
+def test_a_base_of_part_of_the_key_groups_is_right() -> None:
+    row = compacted(
+        BaseRange(64, 127, "w2", 1),
+        BaseRange(0, 63, "w4", 3),
+        files=[changes(0, (0, 0)), changes(0, (63, 63))],
+    )
+    assert violations(row, PARENT) == []
 
 
 def test_all_broken_predicates_are_told_together() -> None:
