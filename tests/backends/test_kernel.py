@@ -171,7 +171,8 @@ def test_another_writer_between_looking_and_committing(
 ) -> None:
     kernel.create_table(uri, SCHEMA)
     append(kernel, uri, "old", 2)
-    scan, told = CommitActions.scan, []
+    scan = CommitActions.scan
+    told: list[DeltaTable] = []
 
     def interrupted(self: CommitActions, *args: Any) -> Any:
         found = list(scan(self, *args))
