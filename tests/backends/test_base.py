@@ -104,12 +104,13 @@ def one_hash_a_number(key: Any) -> int:
     found=batches(),
     cuts=st.lists(st.integers(0, 4), min_size=1, max_size=3),
     middle=st.integers(0, GROUPS),
+    partial=st.integers(0, 2),
     hash_of=st.sampled_from([key_hash, one_hash_a_number]),
 )
 def test_a_base_changes_nothing(
-    found: list[dict[str, dict[Any, Any]]], cuts: list[int], middle: int, hash_of: Any
+    found: list[dict[str, dict[Any, Any]]], cuts: list[int], middle: int, partial: int, hash_of: Any
 ) -> None:
-    """Bases at random places of the log, each on the one before; the last one holds a part of the key groups only."""
+    """Bases at random places of the log, each on the one before; one of them holds a part of the key groups only."""
     with tempfile.TemporaryDirectory() as directory:
         log = write_log(Path(directory), found, hash_of)
         expected = fold(log.files, *STATES.values())
@@ -118,10 +119,10 @@ def test_a_base_changes_nothing(
             files += log.files[start:cut]
             start = cut
             at = Path(directory) / f"base_{number}"
-            last = number == len(cuts) - 1 and middle
-            groups = KeyGroups(GROUPS, (KeyGroupRange(0, middle - 1),)) if last else ALL
+            some = number == partial and 0 < middle < GROUPS
+            groups = KeyGroups(GROUPS, (KeyGroupRange(0, middle - 1),)) if some else ALL
             made = listed(at, base(at, files, *STATES.values(), groups=groups))
-            if last and middle < GROUPS:
+            if some:
                 left = KeyGroups(GROUPS, (KeyGroupRange(middle, GROUPS - 1),))
                 files = [*made, *(replace(f, counts=left) for f in files)]
             else:
@@ -261,6 +262,17 @@ def test_the_order_of_map_entries_is_that_of_their_first_put(tmp_path: Path) -> 
     assert fold(log.files, MAP)["map"] == {key: expected}
     at = tmp_path / "base"
     assert fold(listed(at, base(at, log.files, MAP)), MAP)["map"] == {key: expected}
+
+
+def test_changes_that_are_in_another_base_already_are_left_out(tmp_path: Path) -> None:
+    log, keys = Log(tmp_path), [(n, None) for n in range(40)]
+    log.write([(LIST, [Change(k, APPEND, ["x"]) for k in keys])])
+    first = tmp_path / "first"
+    low, high = (KeyGroups(GROUPS, (KeyGroupRange(s, s + 63),)) for s in (0, 64))
+    files = listed(first, base(first, log.files, LIST, groups=low))
+    files += [replace(f, counts=high) for f in log.files]
+    second = tmp_path / "second"
+    assert fold(listed(second, base(second, files, LIST)), LIST)["list"] == {key: ["x"] for key in keys}
 
 
 def test_two_keys_with_one_hash_are_two_entries(tmp_path: Path) -> None:
