@@ -174,7 +174,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def sessions(job: StatefulJob) -> tuple[DataStream, DataStream]:
-    visits = job.from_collection(VISITS, VISIT, name="visits", max_rows_per_batch=2)
+    visits = job.from_collection(VISITS, VISIT, name="visits", max_rows_per_batch=3)
     timed = visits.assign_timestamps_and_watermarks("at")
     ended = timed.key_by("user").process(Sessions(), uid="sessions", output_type=TRIPLE)
     return ended, ended.get_side_output(ENDED)
