@@ -56,7 +56,7 @@ class JobTables:
 
     def check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
         """Refuse to commit a row that breaks an invariant; raises StatelakeError."""
-        broken = violations(row, parent)
+        broken = violations(row, parent, self.store.rows)
         if broken:
             told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
             raise StatelakeError(

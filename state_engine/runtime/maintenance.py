@@ -119,7 +119,7 @@ class Maintenance:
             watermark_ms=head.watermark_ms,
         )
         self._tables.ensure_base(uid, operator.key_schema, operator.states)
-        groups = [FileGroup([f], {"base_id": base_id, "key_group": str(f.key_group_min)}) for f in files]
+        groups = [FileGroup([f], {"base_id": base_id, "key_group": f.key_group_min or 0}) for f in files]
         if groups:
             self._kernel.change(self._tables.layout.base(uid), add=groups)
         return files

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.backends.delta.operator_state_files import operator_of
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.core.collection import operator_of
 from state_engine.runtime.sources.base import Element
 
 POSITIONS = "positions"

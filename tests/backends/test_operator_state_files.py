@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.backends.delta.operator_state_files import (
     files_of,
-    operator_of,
     read_subtask_state,
     write_subtask_state,
 )
 from state_engine.backends.files import normal_uri
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorStateRef
+from state_engine.core.collection import operator_of
 from state_engine.core.errors import MissingFilesError, RescaleError, StateAccessError
 from state_engine.core.operator_snapshot import StateElements, SubtaskSnapshot, assign
 from state_engine.core.operator_state_ref import build_ref, check_rescale, schemas_from_json

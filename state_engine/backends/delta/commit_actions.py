@@ -25,7 +25,7 @@ class FileGroup:
     """
 
     files: Sequence[DataFile]
-    partition: Mapping[str, str] = field(default_factory=dict)
+    partition: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class CommitActions:
@@ -38,7 +38,11 @@ class CommitActions:
         """Actions that add files which are in place."""
         classes, engine = self._classes, self._engine
         state = txn.getTransactionState(engine)
-        literals = {k: classes.literal.ofString(v) for k, v in group.partition.items()}
+        literal = classes.literal
+        literals = {
+            k: literal.ofLong(v) if isinstance(v, int) else literal.ofString(v)
+            for k, v in group.partition.items()
+        }
         context = classes.transaction.getWriteContext(engine, state, classes.map(literals))
         schema, now_ms = txn.getSchema(engine), int(time.time() * 1000)
         statuses = classes.array_list()

@@ -29,6 +29,7 @@ from state_engine.core.checkpoint import (
     OperatorStateRef,
     OperatorStateSchema,
 )
+from state_engine.core.collection import operator_of
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.operator_snapshot import (
     BROADCAST,
@@ -116,12 +117,6 @@ def files_of(ref: OperatorStateRef, path: Iterable[CheckpointRow]) -> list[DataF
         for file in row.operator_state_files
         if operator_of(file) == ref.operator and _write_id_of(file) in held
     ]
-
-
-def operator_of(file: DataFile) -> str | None:
-    """The operator whose state a file of the table holds; None for a file of source positions."""
-    parts = file.path.rsplit("/", 1)[-1].split(".")
-    return parts[1] if len(parts) == 3 else None
 
 
 def _write_id_of(file: DataFile) -> str:
