@@ -266,7 +266,8 @@ BATCHES: list[Batch] = [
     [(k, "add", i + j) for i, k in enumerate(KEYS) for j in (3, 1, 2, 4)],
     [(k, "drop", i + 1) for i, k in enumerate(KEYS[:4])] + [(k, "clear", 0) for k in KEYS[4:6]],
     [(k, "add", i + 21) for i, k in enumerate(KEYS[2:8])]
-    + [(k, "add", i + 1) for i, k in enumerate(KEYS[:3])],
+    + [(k, "add", i + 1) for i, k in enumerate(KEYS[:3])]
+    + [(k, "add", 31) for k in KEYS[8:11]],  # these were never cleared: repeating a change would show
     [(k, "look", 0) for k in [*KEYS, "new"]] + [(KEYS[0], "add", 50)],
 ]
 
