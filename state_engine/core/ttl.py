@@ -148,6 +148,7 @@ class StateTtlConfig:
                 "update_type": self._update_type.name,
                 "visibility": self._visibility.name,
                 "time": self._characteristic.name,
+                "full_snapshot": self._cleanup.in_full_snapshot(),
             }
         )
 

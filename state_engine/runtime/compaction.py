@@ -46,6 +46,7 @@ def write_base(
     clock_ms: int,
     watermark_ms: int | None,
     key_groups: Sequence[KeyGroupRange] | None = None,
+    savepoint: str | None = None,
 ) -> list[DataFile]:
     """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
 
@@ -55,9 +56,10 @@ def write_base(
         max_parallelism: number of key groups of the base; another one than the checkpoint's for a change of it.
         clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
         key_groups: whose entries to fold; all by default.
+        savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
 
     Returns:
-        One file for each key group that has entries, in order of key groups; paths relative to ``layout.base(uid)``.
+        One file for each key group that has entries, in order of key groups; paths relative to the table or directory.
 
     Raises:
         ConfigurationError: the checkpoint knows no such operator, or a part of the key groups is asked for while
@@ -80,13 +82,14 @@ def write_base(
     if not chunks:
         return []
     spec = BaseSpec(
-        uri=layout.base(uid),
+        uri=savepoint or layout.base(uid),
         base_id=base_id,
         key_type=parse_ddl(operator.key_schema).arrow,
         states=tuple(operator.states),
         max_parallelism=max_parallelism,
         clock_ms=clock_ms,
         watermark_ms=watermark_ms,
+        full_snapshot=savepoint is not None,
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):

@@ -18,12 +18,13 @@ from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
-from state_engine.backends.files import normal_uri
+from state_engine.backends.files import join, normal_uri
 from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
-from state_engine.core.retention import RetentionPolicy
+from state_engine.core.retention import RetentionPolicy, pins
+from state_engine.core.savepoint_manifest import SavepointManifest
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
@@ -34,6 +35,8 @@ from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport, RunReport
 from state_engine.runtime.root import check_storage, open_root
 from state_engine.runtime.routing import Router
+from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
+from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
 from state_engine.runtime.session import check_session, local_session
 from state_engine.runtime.state_reader import read_state
 
@@ -130,29 +133,107 @@ class StateEngine:
     def restore(
         self,
         job: StatefulJob | str,
-        checkpoint_id: int,
+        checkpoint_id: int | None = None,
         *,
+        savepoint: str | os.PathLike[str] | None = None,
         outputs: OutputsPolicy = "withdraw",
+        allow_non_restored_state: bool = False,
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> HeadMove:
         """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
 
-        What is left stays inspectable until retention collects it, and can be restored again.
+        What is left stays inspectable until retention collects it, and can be restored again. A savepoint of this very
+        job is its checkpoint; any other is copied into the job, which must not have run yet.
 
         Args:
             checkpoint_id: of any path of ``main``.
+            savepoint: in place of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
             outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
                 and what is processed again comes twice.
+            allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
             dry_run: only tell what would happen.
 
         Raises:
             ConfigurationError: there is no such checkpoint, or it was retired.
+            MissingFilesError: the savepoint is damaged.
+            StateMigrationError: the savepoint does not fit the job.
             SinkError: a sink cannot withdraw; nothing was done. The message names the ways out.
             StaleParentError: the job went on meanwhile; nothing was done.
         """
+        if (checkpoint_id is None) == (savepoint is None):
+            raise ConfigurationError("restore takes either a checkpoint_id or a savepoint")
+        if savepoint is not None:
+            own = savepoint_of(self._existing(_name(job)), savepoint)
+            if isinstance(own, SavepointManifest):
+                return self._import(
+                    job, normal_uri(savepoint), own, allow_non_restored_state, dry_run, requested_by
+                )
+            checkpoint_id = own
+        assert checkpoint_id is not None
         found = self._operations(job, requested_by)
         return found.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+
+    def _import(
+        self,
+        job: StatefulJob | str,
+        path: str,
+        manifest: SavepointManifest,
+        allow_non_restored_state: bool,
+        dry_run: bool,
+        requested_by: str | None,
+    ) -> HeadMove:
+        if not isinstance(job, StatefulJob):
+            raise ConfigurationError(
+                f"to copy the savepoint {path} into job '{job}', give the StatefulJob itself: its operators are matched"
+            )
+        job.check()
+        options = ImportOptions(allow_non_restored_state, dry_run, requested_by or _requester())
+        return import_savepoint(
+            job, path, manifest, tables=self._open(job.name), kernel=self.kernel, options=options
+        )
+
+    def savepoint(
+        self,
+        job: StatefulJob | str,
+        name: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        checkpoint_id: int | None = None,
+        requested_by: str | None = None,
+    ) -> Savepoint:
+        """Copy a checkpoint, whole, into a directory that can be moved and restored anywhere; micro-batches go on.
+
+        Args:
+            name: ``[a-z][a-z0-9_]*``, unique in the job.
+            path: an empty or new directory; by default ``savepoints/<name>`` beside the job's tables.
+            checkpoint_id: the head by default.
+
+        Raises:
+            ConfigurationError: the name is taken, the directory is not empty, or there is no such checkpoint.
+        """
+        name, at = check_name(name, what="savepoint"), path
+        if at is None:
+            at = join(JobLayout(self.root, _name(job)).directory, "savepoints", name)
+        return self._savepoints(job, requested_by).create(name, normal_uri(at), checkpoint_id=checkpoint_id)
+
+    def savepoints(self, job: StatefulJob | str) -> dict[str, PinnedCheckpoint]:
+        """Savepoints of a job, by name."""
+        tables = self._existing(_name(job))
+        return pins(tables.store.load()) if tables else {}
+
+    def verify_savepoint(self, path: str | os.PathLike[str]) -> Savepoint:
+        """Read all of a savepoint and compare it with its checksums.
+
+        Raises:
+            MissingFilesError: it is damaged, or there is none.
+        """
+        uri = normal_uri(path)
+        return described(uri, verified(uri))
+
+    def delete_savepoint(self, job: StatefulJob | str, name: str, *, requested_by: str | None = None) -> None:
+        """Delete a savepoint's directory, and let retention have its checkpoint."""
+        self._savepoints(job, requested_by).delete(name)
 
     def promote(
         self,
@@ -336,6 +417,15 @@ class StateEngine:
             requested_by=requested_by or _requester(),
         )
 
+    def _savepoints(self, job: StatefulJob | str, requested_by: str | None) -> Savepoints:
+        tables = self._ran(_name(job))
+        return Savepoints(
+            tables=tables,
+            spark=self.spark,
+            maintenance=self._maintenance(job, requested_by),
+            publication=Publication(self.kernel, tables),
+        )
+
     def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
         name = _name(job)
         tables = self._ran(name)
@@ -371,7 +461,10 @@ class StateEngine:
         if root_id is None:
             return None
         tables = JobTables(self.spark, self.kernel, JobLayout(self.root, name), root_id)
-        return tables if tables.store.check() else None
+        if not tables.store.check():
+            return None
+        self._tables[name] = tables
+        return tables
 
     def _path(self, name: str, checkpoint_id: int | None) -> list[CheckpointRow]:
         tables = self._existing(name)

@@ -14,6 +14,7 @@ from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import StateBackend
 from state_engine.core.checkpointed import has_operator_state
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.function_calls import takes_broadcast
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name
 from state_engine.core.source_function import SourceFunction
@@ -57,12 +58,10 @@ class StatefulJob:
         state_backend: StateBackend | None = None,
     ) -> None:
         self.name = check_name(name, what="job")
-        if max_parallelism is None:
-            max_parallelism = default_max_parallelism(parallelism)
-        check_parallelism(max_parallelism=max_parallelism, parallelism=parallelism)
         if on_error not in ("fail", "dead_letter"):
             raise ConfigurationError(f"on_error must be 'fail' or 'dead_letter', not {on_error!r}")
-        self.parallelism, self.max_parallelism = parallelism, max_parallelism
+        self.parallelism = parallelism
+        self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
         self.on_error: OnError = on_error
         self.code_version = code_version
         self.state_backend = HashMapStateBackend() if state_backend is None else state_backend
@@ -129,7 +128,7 @@ class StatefulJob:
         """
         made = OutputType.of(to_type(type_info, parameter="type_info of from_collection"))
         source = CollectionSource(
-            list(elements), made, max_rows_per_batch=options.pop("max_rows_per_batch", None)
+            name, list(elements), made, max_rows_per_batch=options.pop("max_rows_per_batch", None)
         )
         stream = self.source(name, source, **options)
         self.sources[name].scalar = made.scalar
@@ -149,7 +148,8 @@ class StatefulJob:
                 "remove them"
             )
         for operator in self.operators.values():
-            stateful = operator.keyed or has_operator_state(operator.function)
+            function = operator.function
+            stateful = operator.keyed or has_operator_state(function) or takes_broadcast(function)
             if stateful and not operator.explicit_uid:
                 raise ConfigurationError(
                     f"job '{self.name}': the operator '{operator.uid}' may hold state, which is found by the "
@@ -166,10 +166,7 @@ class StatefulJob:
 
     def check_parallelism(self, parallelism: int, *, what: str) -> None:
         """Refuse a number of subtasks. Raises ConfigurationError, naming ``what``."""
-        try:
-            check_parallelism(max_parallelism=self.max_parallelism, parallelism=parallelism)
-        except ValueError as error:
-            raise ConfigurationError(f"{what}: {error}") from None
+        _max_parallelism(parallelism, self.max_parallelism, what=what)
 
     def new_uid(self, method: str) -> str:
         """A uid for an operator whose author gave none: the method and a number."""
@@ -198,3 +195,13 @@ class StatefulJob:
 
     def __repr__(self) -> str:
         return f"StatefulJob({self.name!r}, operators={list(self.operators)}, sinks={list(self.sinks)})"
+
+
+def _max_parallelism(parallelism: int, declared: int | None, *, what: str) -> int:
+    """The number of key groups that was declared, or the default one; ConfigurationError where it does not fit."""
+    try:
+        found = default_max_parallelism(parallelism) if declared is None else declared
+        check_parallelism(max_parallelism=found, parallelism=parallelism)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+    return found

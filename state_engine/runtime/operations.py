@@ -40,9 +40,9 @@ class HeadMove:
     """What a restore or promotion does, or in a dry run would do.
 
     Attributes:
-        kind: ``restore`` or ``promote``.
-        checkpoint_id: whose state is in force afterwards.
-        replaced_id: the head that is left.
+        kind: ``restore``, ``promote`` or ``import``.
+        checkpoint_id: whose state is in force afterwards; of an import, in the job that the savepoint was taken of.
+        replaced_id: the head that is left; None for an import, into a job that has none.
         abandoned: ids of the micro-batches that are not on the head's path any more, oldest first.
         sinks: per sink that changes, the files that leave it and those that come (back).
         committed_id: the row that says so; None in a dry run.
@@ -50,7 +50,7 @@ class HeadMove:
 
     kind: str
     checkpoint_id: int
-    replaced_id: int
+    replaced_id: int | None
     abandoned: list[int]
     sinks: list[StagedSink]
     committed_id: int | None = None

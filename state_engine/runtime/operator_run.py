@@ -15,7 +15,11 @@ from state_engine.core import errors
 from state_engine.core.checkpoint import OperatorStateRef
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.key_schema import KeySchema
-from state_engine.core.resumption import completed_since_last_run, restored_since_last_run
+from state_engine.core.resumption import (
+    completed_since_last_run,
+    restored_checkpoint_id,
+    restored_since_last_run,
+)
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.execution import collected
 from state_engine.runtime.graph import OperatorNode
@@ -66,7 +70,7 @@ def subtask_spec(
         dead_letters=job.on_error == "dead_letter",
         clocks=clocks,
         checkpoint_id=batch.checkpoint_id,
-        parent_id=batch.parent.checkpoint_id if batch.parent else None,
+        parent_id=restored_checkpoint_id(batch.path),
         labels=dict(one for i in inputs for one in i.frame.labels),
         source=inputs[0].frame.source if len(inputs) == 1 else None,
         parameters=dict(batch.parameters),

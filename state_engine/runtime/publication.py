@@ -16,7 +16,9 @@ from state_engine.runtime.dead_letters import DeadLetterPublisher
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.sinks.base import Publisher
 from state_engine.runtime.sinks.delta import DeltaPublisher
+from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.runtime.sinks.spark_writer import SPARK_KIND
 
 
 class Publication:
@@ -31,6 +33,7 @@ class Publication:
         self._tables = tables
         self._publishers: dict[str, Publisher] = {
             "delta": DeltaPublisher(kernel),
+            SPARK_KIND: SparkDeltaPublisher(kernel),
             "files": FilePublisher(),
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }

@@ -275,7 +275,8 @@ class Subtask:
             ]
         if not output.exchange:
             return
-        shared = next((s for s in output.sinks if s.format == "parquet"), None)
+        # a file that tells rows' attempts has a column that the chained step must not see
+        shared = next((s for s in output.sinks if s.format == "parquet" and s.lineage is None), None)
         self.report.exchange[output.name] = write_exchange_files(
             table,
             self._order_of(part.origins),

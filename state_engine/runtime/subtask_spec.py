@@ -123,7 +123,7 @@ class SubtaskSpec:
         operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.
         clocks: time in this batch.
-        checkpoint_id, parent_id: that this batch makes, and that it continues.
+        checkpoint_id, parent_id: that this batch makes, and the micro-batch that it continues.
         labels: by source, names of its files by place.
         source: name of the source that the rows come straight from; None for several, or after an operator.
         parameters: of the job.

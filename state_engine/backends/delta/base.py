@@ -47,6 +47,8 @@ class BaseSpec:
         states: as the checkpoint recorded them.
         max_parallelism: by which key groups are told, from the hashes; may be another one than that of the files.
         clock_ms, watermark_ms: of the checkpoint; they decide what has expired.
+        full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
+            expired, also where running jobs still see it.
     """
 
     uri: str
@@ -56,6 +58,7 @@ class BaseSpec:
     max_parallelism: int
     clock_ms: int
     watermark_ms: int | None
+    full_snapshot: bool = False
 
 
 def base_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -191,7 +194,7 @@ def _entries(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | N
         keys=entry_codes([one_chunk(mine["key"])]),
         ops=pc.fill_null(one_chunk(mine["op"]), op_of_entry(shape)),
         column=column,
-        alive=_alive(state, clock_ms=spec.clock_ms, watermark_ms=spec.watermark_ms),
+        alive=_alive(state, spec),
     )
     kept, table = _FOLDS[shape](found)
     if not len(kept):
@@ -265,11 +268,12 @@ def _size(codes: Hashes) -> int:
     return int(codes.max()) + 1 if len(codes) else 0
 
 
-def _alive(state: StateSchema, *, clock_ms: int, watermark_ms: int | None) -> Alive:
+def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
     """What had not expired by the clocks of a checkpoint, or may be seen all the same."""
     config = json.loads(state.ttl) if state.ttl else {}
-    now = watermark_ms if config.get("time") == TtlTime.EventTime.name else clock_ms
-    if now is None or config.get("visibility") != TtlVisibility.NeverReturnExpired.name:
+    now = spec.watermark_ms if config.get("time") == TtlTime.EventTime.name else spec.clock_ms
+    hidden = config.get("visibility") == TtlVisibility.NeverReturnExpired.name
+    if now is None or not (hidden or (spec.full_snapshot and config.get("full_snapshot"))):
         return lambda at: pa.repeat(True, len(at))
     oldest_us = max(min((now - config["ttl_ms"]) * 1000, 2**63 - 1), -(2**63))
     return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)

@@ -47,7 +47,7 @@ class CommitActions:
         schema, now_ms = txn.getSchema(engine), int(time.time() * 1000)
         statuses = classes.array_list()
         for file in group.files:
-            stats = classes.statistics.deserializeFromJson(_statistics(file), schema)
+            stats = classes.statistics.deserializeFromJson(_statistics(file, group.partition), schema)
             statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
         return classes.transaction.generateAppendActions(engine, state, classes.iterator(statuses), context)
 
@@ -83,11 +83,13 @@ class CommitActions:
                 yield _relative(str(utils.getAddFileStatus(row).getPath()), prefix), row
 
 
-def _statistics(file: DataFile) -> str:
+def _statistics(file: DataFile, partition: Mapping[str, Any]) -> str:
     found: dict[str, Any] = {"numRecords": file.rows}
     if file.key_group_min is not None:
-        found["minValues"] = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}
-        found["maxValues"] = {"key_group": file.key_group_max, "key_hash": file.key_hash_max}
+        least = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}
+        most = {"key_group": file.key_group_max, "key_hash": file.key_hash_max}
+        found["minValues"] = {k: v for k, v in least.items() if k not in partition}
+        found["maxValues"] = {k: v for k, v in most.items() if k not in partition}
     return json.dumps(found)
 
 

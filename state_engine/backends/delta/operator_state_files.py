@@ -168,6 +168,38 @@ def read_subtask_state(
     return given[subtask]
 
 
+def copy_state(
+    ref: OperatorStateRef, files: Sequence[DataFile], *, uri: str, into: str, write_id: str
+) -> tuple[OperatorStateRef, list[DataFile]]:
+    """Copy all lists of an operator to another table or directory, as if one attempt had written them there.
+
+    Args:
+        ref, files, uri: where they lie.
+        into: where they go.
+        write_id: of the attempt that writes them there.
+
+    Returns:
+        Where they lie then.
+
+    Raises:
+        MissingFilesError: a file or a row is missing, or holds something else than was written.
+    """
+    reader, written = _Reader(ref, files, uri), []
+    for subtask in range(ref.parallelism):
+        file, _ = write_subtask_state(
+            reader.snapshot(subtask, broadcast_only=False),
+            uri=into,
+            operator=ref.operator,
+            write_id=write_id,
+            subtask=subtask,
+            attempt=0,
+            parent=None,
+        )
+        written += [file] if file is not None else []
+    states = [replace(s, parts=[replace(p, write_id=write_id) for p in s.parts]) for s in ref.states]
+    return replace(ref, write_id=write_id, states=states), written
+
+
 class _Reader:
     """Reads lists of one operator; a file that holds several of them is read once."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.local_rows import local_frame
@@ -19,14 +19,17 @@ class CollectionSource(Source):
     """Gives the elements of a list, once each, in order.
 
     Args:
+        name: of the source, for messages.
         elements: of the type.
         kind: their type.
         max_rows_per_batch: elements of a micro-batch; None takes all at once.
 
     Raises:
-        ConfigurationError, ValueTypeError: no element fits, or the number is none.
+        ConfigurationError: the number is none.
+        ValueTypeError: an element does not fit.
     """
 
+    name: str
     elements: Sequence[Any]
     kind: OutputType
     max_rows_per_batch: int | None = None
@@ -35,10 +38,14 @@ class CollectionSource(Source):
     def __post_init__(self) -> None:
         if self.max_rows_per_batch is not None and self.max_rows_per_batch < 1:
             raise ConfigurationError(
-                f"max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
+                f"source '{self.name}': max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
             )
         normalise = self.kind.element.normalise
-        object.__setattr__(self, "_normal", [normalise(e) for e in self.elements])
+        try:
+            normal = [normalise(e) for e in self.elements]
+        except ValueTypeError as error:
+            raise ValueTypeError(f"source '{self.name}': {error}") from None
+        object.__setattr__(self, "_normal", normal)
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         start = elements[-1]["position"] if elements else 0

@@ -1,0 +1,250 @@
+"""``Savepoints``: self-contained copies of checkpoints, which can be moved and restored into another root or job.
+
+    <directory>/operators/<uid>/base_id=…/key_group=…/*.parquet   keyed state, folded, one sorted file a key group
+    <directory>/operator_state/write_id=…/*.parquet               operator state and source positions
+    <directory>/savepoint.json                                    manifest with the checkpoint's row and checksums
+
+The checkpoint is pinned by a committed row before it is copied, so retention cannot take it away meanwhile, and micro-
+batches go on. The manifest is written last: a directory without one is no savepoint. Mirrors Flink's savepoints in
+canonical format and ``state.savepoints.dir``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+
+import pyarrow.fs as pafs
+from pyspark.sql import SparkSession
+from uuid6 import uuid7
+
+from state_engine.backends.delta.operator_state_files import copy_state, files_of
+from state_engine.backends.files import join, normal_uri, open_location
+from state_engine.core import lineage
+from state_engine.core.checkpoint import (
+    BaseRange,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+)
+from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.retention import pins
+from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
+from state_engine.runtime.compaction import write_base
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.maintenance import Maintenance
+from state_engine.runtime.publication import Publication
+from state_engine.runtime.source_positions import SourcePositions
+
+MANIFEST = "savepoint.json"
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint.
+
+    Attributes:
+        name: of the savepoint.
+        path: its directory.
+        checkpoint_id: what it is a copy of.
+        files, bytes: how much it holds.
+    """
+
+    name: str
+    path: str
+    checkpoint_id: int
+    files: int
+    bytes: int
+
+
+class Savepoints:
+    """Savepoints of one job.
+
+    Args:
+        tables: the job's tables.
+        spark: session, for folding keyed state.
+        maintenance: pins checkpoints.
+        publication: publishes the head before it is copied, so that its outputs are not left to the old root.
+    """
+
+    def __init__(
+        self, *, tables: JobTables, spark: SparkSession, maintenance: Maintenance, publication: Publication
+    ) -> None:
+        self._tables, self._spark = tables, spark
+        self._maintenance, self._publication = maintenance, publication
+
+    def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> Savepoint:
+        """Pin a checkpoint, copy it, and write the manifest; see ``StateEngine.savepoint``."""
+        at = open_location(path)
+        if at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True)):
+            raise ConfigurationError(
+                f"{path} is not empty: choose another directory for the savepoint '{name}'"
+            )
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        self._publication.settle(lineage.path(rows, head.checkpoint_id if head else None))
+        row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
+        try:
+            manifest = self._copy(name, path, row)
+            write_text(join(path, MANIFEST), manifest.to_text())
+        except BaseException:
+            with suppress(FileNotFoundError):
+                at.fs.delete_dir(at.path)
+            self._maintenance.unpin(name)
+            raise
+        return described(path, manifest)
+
+    def delete(self, name: str) -> None:
+        """Delete a savepoint's directory, if it is still where it was made, and let its checkpoint go."""
+        known = pins(self._tables.store.load())
+        if name not in known:
+            raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
+        at = open_location(known[name].path)
+        with suppress(FileNotFoundError):
+            at.fs.delete_dir(at.path)
+        self._maintenance.unpin(name)
+
+    # -- copying ---------------------------------------------------------------------------------------------------
+
+    def _copy(self, name: str, path: str, row: CheckpointRow) -> SavepointManifest:
+        on_path = lineage.path(self._tables.store.rows, row.checkpoint_id)
+        copy_id = uuid7().hex
+        operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
+        refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
+        copied = replace(
+            row,
+            operators=operators,
+            operator_state=refs,
+            operator_state_files=files,
+            sinks=[],
+            dead_letters=[],
+        )
+        listed = [join(f"operators/{o.uid}", f.path) for o in operators for f in o.base_files]
+        listed += [join("operator_state", f.path) for f in files]
+        return SavepointManifest(name, row.job, datetime.now(UTC), copied, list(checksums(path, listed)))
+
+    def _copy_keyed(
+        self, operator: OperatorCheckpoint, on_path: list[CheckpointRow], path: str, copy_id: str
+    ) -> OperatorCheckpoint:
+        head = on_path[-1]
+        files = write_base(
+            self._spark,
+            self._tables.layout,
+            on_path,
+            operator.uid,
+            base_id=copy_id,
+            max_parallelism=operator.max_parallelism,
+            clock_ms=head.clock_ms,
+            watermark_ms=head.watermark_ms,
+            savepoint=join(path, "operators", operator.uid),
+        )
+        whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)
+        return replace(operator, changelog=[], changed_entries=0, bases=[whole], base_files=files)
+
+    def _copy_operator_state(
+        self, row: CheckpointRow, on_path: list[CheckpointRow], into: str, copy_id: str
+    ) -> tuple[list[OperatorStateRef], list[DataFile]]:
+        refs, files, positions = [], list[DataFile](), {}
+        for ref in row.operator_state:
+            if ref.operator in {s.name for s in row.sources}:
+                positions[ref.operator] = self._tables.positions.elements(on_path, ref.operator)
+                refs.append(OperatorStateRef(ref.operator, copy_id, len(positions[ref.operator])))
+                continue
+            uri = self._tables.layout.operator_state
+            copied, written = copy_state(ref, files_of(ref, on_path), uri=uri, into=into, write_id=copy_id)
+            refs.append(copied)
+            files += written
+        if any(positions.values()):
+            files.append(SourcePositions(into).write(copy_id, positions))
+        return refs, files
+
+
+def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> int | SavepointManifest:
+    """What a savepoint is to a job: one of its own checkpoints, or else a copy to import, verified.
+
+    Args:
+        tables: of the job; None where it never ran.
+        wanted: name of a savepoint of the job, or directory of any.
+
+    Raises:
+        ConfigurationError: it is another job's, and this one has checkpoints of its own.
+        MissingFilesError: it is damaged, or there is none.
+    """
+    rows = tables.store.load() if tables else {}
+    known = pins(rows)
+    if str(wanted) in known:
+        return known[str(wanted)].checkpoint_id
+    path = normal_uri(wanted)
+    manifest = verified(path)
+    own = known.get(manifest.name)
+    if own is not None and rows[own.checkpoint_id].write_id == manifest.checkpoint.write_id:
+        return own.checkpoint_id
+    if rows:
+        raise ConfigurationError(
+            f"{path} is a savepoint of job '{manifest.job}' elsewhere, and this job has checkpoints already: restore "
+            "it under another job name, or into another root"
+        )
+    return manifest
+
+
+def described(path: str, manifest: SavepointManifest) -> Savepoint:
+    """A savepoint in short."""
+    size = sum(f.bytes for f in manifest.files)
+    return Savepoint(manifest.name, path, manifest.checkpoint.checkpoint_id, len(manifest.files), size)
+
+
+def verified(path: str) -> SavepointManifest:
+    """The manifest of the savepoint in a directory, all of whose files are what was written.
+
+    Raises:
+        MissingFilesError: there is none, or it is damaged.
+        RootError: it was written by a newer version.
+    """
+    where = join(path, MANIFEST)
+    at = open_location(where)
+    try:
+        with at.fs.open_input_stream(at.path) as stream:
+            text = stream.read().decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFilesError(
+            f"{path} holds no savepoint: there is no {MANIFEST}. Either it is another directory, or the savepoint was "
+            "not finished; take another one"
+        ) from None
+    manifest = parse_manifest(text, where=where)
+    manifest.verify(checksums(path, [f.path for f in manifest.files]))
+    return manifest
+
+
+def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
+    """Size and SHA-256 of files below a directory; those that are missing are left out."""
+
+    def one(file: str) -> SavepointFile | None:
+        at, digest, size = open_location(join(path, file)), sha256(), 0
+        try:
+            with at.fs.open_input_stream(at.path) as stream:
+                while chunk := stream.read(1 << 20):
+                    digest.update(chunk)
+                    size += len(chunk)
+        except FileNotFoundError:
+            return None
+        return SavepointFile(file, size, digest.hexdigest())
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        yield from (f for f in pool.map(one, files) if f is not None)
+
+
+def write_text(uri: str, text: str) -> None:
+    """Write a small file, whole or not at all where the store can."""
+    at = open_location(uri)
+    at.fs.create_dir(at.path.rsplit("/", 1)[0], recursive=True)
+    temporary = f"{at.path}.{uuid7().hex}"
+    with at.fs.open_output_stream(temporary) as stream:
+        stream.write(text.encode())
+    at.fs.move(temporary, at.path)
