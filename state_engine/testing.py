@@ -169,6 +169,9 @@ class OperatorHarness:
     ) -> Harness:
         """A harness that continues from a snapshot, at any parallelism; ``options`` as for a new one.
 
+        The function may declare its states in another way, as far as ``core.evolution`` supports the change; its
+        first batch raises StateMigrationError otherwise.
+
         Raises:
             RescaleError: there is state that cannot be divided, and the parallelism is another one.
         """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from state_engine import KeyedProcessFunction, MapStateDescriptor, RuntimeContext, ValueStateDescriptor
-from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.key_groups import assign_to_key_group, subtask_for_key_group
 from state_engine.testing import KeyedHarness
 
@@ -151,12 +151,6 @@ def test_outputs_are_normalised_where_a_type_is_given() -> None:
     assert [type(seen) for _, seen in harness.process(["a"])] == [float]
     with pytest.raises(ValueTypeError, match="field 'value'"):
         count(output_type="value bigint, seen bigint").process(["a"])
-
-
-def test_a_key_that_cannot_be_one_is_refused() -> None:
-    for key in (None, float("nan"), [1]):
-        with pytest.raises((InvalidKeyError, TypeError)):
-            KeyedHarness(Count(), key_by=lambda v: v).process([key])
 
 
 def test_parallelism_is_checked() -> None:

@@ -54,7 +54,11 @@ class AggregatingState(MergingState):
             )
         if internal is None:
             return
-        given, found = self._normalise(internal), self._value.value()  # copies, both may be changed
+        try:
+            given = self._normalise(internal)
+        except ValueTypeError as error:
+            raise ValueTypeError(f"aggregating state '{self._name}': {error}") from None
+        found = self._value.value()  # a copy, as what is given: the function may change both
         merged = given if found is None else self._function.merge(found, given)
         self._value.update(self._result(merged, method="merge"))
 

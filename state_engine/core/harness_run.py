@@ -166,7 +166,7 @@ class HarnessRun:
         s, touched = self._settings, set(keys)
         if has_timers(self.function):
             touched |= {k for k in s.state.keys_with_timers() if self._owns(k)}
-        return lambda descriptor: s.state.load(descriptor, touched)
+        return lambda descriptor: s.state.load(descriptor, touched, operator=s.operator)
 
     def _owns(self, key: Any) -> bool:
         s = self._settings

@@ -96,7 +96,10 @@ class ListState(MergingState):
         for value in values:
             if value is None:
                 raise ValueTypeError(f"None cannot be an element of list state '{self._name}'")
-            checked.append(normalise(value))
+            try:
+                checked.append(normalise(value))
+            except ValueTypeError as error:
+                raise ValueTypeError(f"list state '{self._name}': {error}") from None
         return checked
 
 

@@ -57,7 +57,11 @@ class MapState(MapAccess):
 
     def put(self, key: Any, value: Any) -> None:
         """Store one entry."""
-        key, value = self._key(key), None if value is None else self._normalise(value)
+        key = self._key(key)
+        try:
+            value = None if value is None else self._normalise(value)
+        except ValueTypeError as error:
+            raise ValueTypeError(f"map state '{self._name}': {error}") from None
         found, context = self._found(), self._context
         self._writes += 1
         if found is None:
@@ -242,7 +246,11 @@ def _map_key(descriptor: MapStateDescriptor) -> Any:
     def checked(key: Any) -> Any:
         if key is None:
             raise ValueTypeError(f"None cannot be a key of map state '{descriptor.name}'")
-        return with_floats(normalise(key)) if floats else normalise(key)
+        try:
+            key = normalise(key)
+        except ValueTypeError as error:
+            raise ValueTypeError(f"key of map state '{descriptor.name}': {error}") from None
+        return with_floats(key) if floats else key
 
     def with_floats(key: Any) -> Any:
         if isinstance(key, tuple):

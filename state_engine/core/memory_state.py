@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.evolution import evolve_state, recorded_schema
+from state_engine.core.evolved_entries import as_declared
 from state_engine.core.state_table import APPEND, CLEAR, PUT, Change
-from state_engine.core.timers import TIMERS, TimersDescriptor
+from state_engine.core.timers import TIMERS
 from state_engine.core.ttl_rule import without_expired
 
 Entries = dict[Any, Any]
@@ -21,31 +23,43 @@ Entries = dict[Any, Any]
 
 @dataclass
 class MemoryState:
-    """Entries by state and key, with the descriptors they were declared with.
+    """Entries by state and key, with the descriptors they were written with.
 
     Example:
         >>> from state_engine.core.descriptors import ValueStateDescriptor
         >>> stored, seen = MemoryState(), ValueStateDescriptor("seen", int)
-        >>> stored.load(seen, {"a"})
+        >>> stored.load(seen, {"a"}, operator="counter")
         {}
         >>> stored.fold(seen, [Change("a", PUT, 1)])
-        >>> stored.load(seen, {"a", "b"})
+        >>> stored.load(seen, {"a", "b"}, operator="counter")
         {'a': 1}
     """
 
     entries: dict[str, Entries] = field(default_factory=dict)
     descriptors: dict[str, StateDescriptor] = field(default_factory=dict)
 
-    def load(self, descriptor: StateDescriptor, keys: Iterable[Any]) -> Entries:
-        """The entries of some keys, as a copy."""
-        self.descriptors[descriptor.name] = descriptor
-        stored = self.entries.setdefault(descriptor.name, {})
-        return copy.deepcopy({key: stored[key] for key in keys if key in stored})
+    def load(self, descriptor: StateDescriptor, keys: Iterable[Any], *, operator: str) -> Entries:
+        """The entries of some keys, as a copy, in the form of a declaration that may be a later one.
+
+        Raises:
+            StateMigrationError: what is stored cannot become what is declared; ``operator`` is named.
+        """
+        written = self.descriptors.get(descriptor.name)
+        if written is None:
+            return {}
+        evolve_state(recorded_schema(written), descriptor, operator=operator)
+        stored = self.entries[descriptor.name]
+        found = copy.deepcopy({key: stored[key] for key in keys if key in stored})
+        return as_declared(found, written, descriptor)
 
     def fold(self, descriptor: StateDescriptor, changes: Iterable[Change]) -> None:
-        """Take in the changes of a micro-batch."""
+        """Take in the changes of a micro-batch, made with a declaration that ``load`` has let pass."""
+        name = descriptor.name
+        entries = self.entries.get(name, {})
+        self.entries[name] = as_declared(entries, self.descriptors.get(name, descriptor), descriptor)
+        self.descriptors[name] = descriptor
         for change in changes:
-            _APPLY[descriptor.shape](self.entries[descriptor.name], change)
+            _APPLY[descriptor.shape](self.entries[name], change)
 
     def copied(self) -> MemoryState:
         """All of it, apart from this one."""
@@ -70,8 +84,7 @@ class MemoryState:
 
     def keys_with_timers(self) -> list[Any]:
         """The keys that have a timer."""
-        self.descriptors.setdefault(TIMERS, TimersDescriptor())
-        return list(self.entries.setdefault(TIMERS, {}))
+        return list(self.entries.get(TIMERS, ()))
 
 
 def _apply_value(entries: Entries, change: Change) -> None:

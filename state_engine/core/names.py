@@ -23,7 +23,8 @@ def check_name(name: object, *, what: str) -> str:
     """
     if isinstance(name, str) and _NAME.match(name) and len(name) <= _LONGEST:
         return name
+    article = "an" if what[0] in "aeiou" else "a"
     raise InvalidNameError(
-        f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, begin with a letter, "
+        f"{name!r} cannot name {article} {what}: use lower-case letters, digits and underscores, begin with a letter, "
         f"at most {_LONGEST} characters (for example 'plane_delays')"
     )

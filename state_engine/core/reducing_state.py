@@ -41,8 +41,13 @@ class ReducingState(MergingState):
 
     def merge(self, internal: Any) -> None:
         """Reduce another state's value into this one."""
-        if internal is not None:
-            self.add(self._normalise(internal))  # which is a copy that the reduce function may change
+        if internal is None:
+            return
+        try:
+            given = self._normalise(internal)  # a copy that the reduce function may change
+        except ValueTypeError as error:
+            raise ValueTypeError(f"reducing state '{self._name}': {error}") from None
+        self.add(given)
 
     def clear(self) -> None:
         """Forget the value of the current key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from state_engine.core.errors import ValueTypeError
 from state_engine.core.state import State
 from state_engine.core.state_table import KeyContext, StateTable, no_key
 from state_engine.core.ttl_rule import TtlRule
@@ -43,7 +44,10 @@ class ValueState(State):
             self.clear()
             return
         context = self._context
-        value = self._normalise(value)
+        try:
+            value = self._normalise(value)
+        except ValueTypeError as error:
+            raise ValueTypeError(f"state '{self._name}': {error}") from None
         try:
             if context.undo is not None:
                 context.undo.append(restore(self._entries, context.key))

@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.columns import elements
+from state_engine.core.errors import InvalidKeyError
+from state_engine.core.keys import storage_type
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType, TypeInformation
@@ -23,6 +25,14 @@ KEY_REFUSAL = HIDDEN + "key_refusal"
 def selected_name(position: int) -> str:
     """Name of a column of a key that a function made."""
     return f"{HIDDEN}s{position}"
+
+
+def check_key_type(key: SelectedKey, *, operator: str) -> None:
+    """Refuse a declared type that cannot be a key. Raises InvalidKeyError, naming the operator whose key it is."""
+    try:
+        storage_type(key.key_type.arrow)
+    except InvalidKeyError as error:
+        raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None
 
 
 def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> tuple[StreamFrame, list[str]]:

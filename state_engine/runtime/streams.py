@@ -16,12 +16,11 @@ from pyspark.sql import DataFrame
 
 from state_engine.core.aggregates import ReduceFunction
 from state_engine.core.descriptors import MapStateDescriptor
-from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.function_calls import check_stream, takes_broadcast, takes_two_inputs
 from state_engine.core.key_selector import KeySelector
 from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce
-from state_engine.core.keys import storage_type
 from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.names import check_name
 from state_engine.core.output_tag import OutputTag
@@ -41,6 +40,7 @@ from state_engine.runtime.graph import (
     upstream,
 )
 from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.selected_key import check_key_type
 from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.typed_by_input import TypedByInput
 
@@ -91,7 +91,9 @@ class Stream:
         job = self._job
         named = job.new_uid(method) if uid is None else uid
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
-        _check_key_types(inputs, operator=named)
+        for one in inputs:
+            if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
+                check_key_type(one.key, operator=named)
         made = None
         if output_type is not None:
             made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
@@ -395,16 +397,6 @@ def _key(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
     raise ConfigurationError(
         f"key_by takes names of columns, or one function and its key_type, not {tuple(key)!r}"
     )
-
-
-def _check_key_types(inputs: Sequence[OperatorInput], *, operator: str) -> None:
-    """Refuse a declared type that cannot be a key; the types of columns are known when there are rows."""
-    for one in inputs:
-        if isinstance(one.key, SelectedKey):
-            try:
-                storage_type(one.key.key_type.arrow)
-            except InvalidKeyError as error:
-                raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None
 
 
 def _of(job: StatefulJob, stream: Any) -> Any:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.errors import InvalidKeyError
 from state_engine.core.key_groups import (
     KeyGroupRange,
     assign_to_key_group,
@@ -103,9 +102,3 @@ def test_a_range_knows_its_groups() -> None:
 def test_bad_arguments_are_refused(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("key", [None, float("nan"), [1], {"a": 1}])
-def test_what_is_no_key_has_no_key_group(key: object) -> None:
-    with pytest.raises(InvalidKeyError):
-        assign_to_key_group(key, 128)

@@ -8,7 +8,7 @@ import pytest
 
 from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener
 from state_engine.core.descriptors import ListStateDescriptor
-from state_engine.core.errors import ConfigurationError, StateAccessError
+from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
 from state_engine.core.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -179,7 +179,7 @@ def test_map_flat_map_and_filter_run_with_and_without_keys() -> None:
 
 
 def test_what_a_flat_map_returns_is_told_by_its_name() -> None:
-    with pytest.raises(Exception, match="flat_map returned 'ab': yield the outputs"):
+    with pytest.raises(ValueTypeError, match="flat_map returned 'ab': yield the outputs"):
         OperatorHarness(FlatMapFunction.of(lambda v: v, what="flat_map")).process(["ab"])
 
 

@@ -22,12 +22,7 @@ from state_engine import (
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import (
-    StateAccessError,
-    StatelakeError,
-    StateMigrationError,
-    ValueTypeError,
-)
+from state_engine.core.errors import StateAccessError, StatelakeError, StateMigrationError, ValueTypeError
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 OUTSIDE = 200
@@ -40,6 +35,9 @@ class Total(AggregateFunction):
 
     def add(self, value: int, accumulator: int) -> int:
         return accumulator + value
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
 
 
 def folding(runtime: RuntimeContext, kind: Any) -> Any:
@@ -111,15 +109,31 @@ OVERFLOWS: list[tuple[str, Use]] = [
 def test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit(state: str, use: Use) -> None:
     harness = KeyedHarness(Uses(state, use, told=True), key_by=lambda value: value)
     assert harness.process(["a"]) == ["refused"]
-    with pytest.raises(ValueTypeError, match=r"200 \(int\) is not a value of type int8: it must be between"):
+    with pytest.raises(
+        ValueTypeError, match=r"state 's': 200 \(int\) is not a value of type int8: it must be"
+    ):
         keyed(Uses(state, use))
 
 
-@pytest.mark.xfail(strict=True, reason="a value of the wrong type is told without the state that refused it")
 @pytest.mark.parametrize("state", GET)
 def test_a_value_that_does_not_fit_is_told_with_its_state(state: str) -> None:
-    with pytest.raises(ValueTypeError, match="state 's'"):
-        keyed(Uses(state, lambda s: WRITE[state](s, OUTSIDE)))
+    with pytest.raises(ValueTypeError, match=r"state 's': 1.5 \(float\) is not a value of type int8"):
+        keyed(Uses(state, lambda s: WRITE[state](s, 1.5)))
+
+
+MISFITS: list[tuple[str, Use, str]] = [
+    ("map", lambda s: s.get("x"), "key of map state 's': 'x'"),
+    ("sorted map", lambda s: list(s.sub_items(1, "x")), "key of map state 's': 'x'"),
+    ("list", lambda s: s.merge(["x"]), "list state 's': 'x'"),
+    ("reducing", lambda s: s.merge("x"), "reducing state 's': 'x'"),
+    ("aggregating", lambda s: s.merge("x"), "aggregating state 's': 'x'"),
+]
+
+
+@pytest.mark.parametrize(("state", "use", "told"), MISFITS)
+def test_what_is_looked_up_or_merged_has_the_type_of_the_state(state: str, use: Use, told: str) -> None:
+    with pytest.raises(ValueTypeError, match=rf"{told} \(str\) is not a value of type int8"):
+        keyed(Uses(state, use))
 
 
 def change_while_iterating(state: Any) -> None:
@@ -245,9 +259,6 @@ def test_one_name_of_two_types_or_kinds_is_refused(state: str) -> None:
         keyed(Twice(state, "value" if state != "value" else "list", "tinyint"))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the harness restores keyed state without looking at its recorded type"
-)
 @pytest.mark.parametrize("state", GET)
 def test_keyed_state_of_another_type_is_refused_on_restore(state: str) -> None:
     snapshot = keyed(Uses(state, lambda s: WRITE[state](s, 1))).snapshot()

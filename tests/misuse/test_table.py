@@ -16,10 +16,12 @@ A column of lists or maps is no key
   runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a list as key]
   runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a map as key]
   runtime/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
-A key selector of a type that cannot be a key is refused
-  misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector of a list]
-A type that cannot be a key is told with its operator (not yet)
-  misuse/test_on_the_engine::test_a_type_that_cannot_be_a_key_is_told_with_its_operator
+Such a column is told with its operator (not yet)
+  misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_told_with_its_operator
+A key selector of a type that cannot be a key is refused while wiring, with its operator
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a list]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a part that is a map]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a second key selector of a list]
 A key selector that raises is told with job and operator
   runtime/test_streams::test_a_failing_key_selector_is_told_or_set_aside
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives None]
@@ -33,7 +35,7 @@ Max parallelism is 1 to 32768, and parallelism is not above it
   core/test_key_groups::test_bad_arguments_are_refused
   misuse/test_keys_and_timers::test_a_parallelism_above_the_number_of_key_groups_is_refused
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[set_parallelism above max]
-Such numbers of a job are told with its name (not yet)
+Such numbers of a job are told with its name
   misuse/test_wiring::test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name
 Max parallelism is fixed for the life of the state
   runtime/test_migration::test_what_does_not_fit_is_refused[another max parallelism]
@@ -61,8 +63,10 @@ Folding warns that it is deprecated
 An overflow is an error inside of update, add and put, never at the commit
   misuse/test_states::test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit
   runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[overflow of state]
-A value that does not fit is told with its state (not yet)
+A value that does not fit is told with its state
   misuse/test_states::test_a_value_that_does_not_fit_is_told_with_its_state
+What is looked up in a map or merged has the type of the state
+  misuse/test_states::test_what_is_looked_up_or_merged_has_the_type_of_the_state
 Changing a map while iterating it raises
   misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[a map changed while it is iterated]
   core/test_map_state::test_changing_a_map_while_iterating_raises
@@ -80,8 +84,9 @@ Restoring with another type of key, state or kind of state is refused
   core/test_evolution::test_another_state_is_refused_and_named
   core/test_evolution::test_other_changes_are_refused
   runtime/test_evolution_on_spark::test_other_changes_are_refused
-The harness refuses a restore with another type, too (not yet)
+The harness refuses a restore with another type, too
   misuse/test_states::test_keyed_state_of_another_type_is_refused_on_restore
+  core/test_harness_evolution::test_other_changes_are_refused_and_nothing_is_lost
 A state needs a name and a type that can be, and pickles are taken only by opting in
   misuse/test_keys_and_timers::test_a_state_without_a_good_name_or_type_is_refused
   core/test_types_namespace::test_a_pickled_type_is_made_only_by_opting_in
@@ -197,12 +202,12 @@ Names and uids are unique and well written, types are given, functions fit their
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built
   runtime/test_streams::test_what_streams_refuse
   core/test_names::test_others_are_refused_and_told_how_to_look
-Elements of a collection are told with their source (not yet)
+Elements of a collection are told with their source
   misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source
 A job does something, uses its sources, and its stateful operators have uids
   misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check
-Functions with broadcast state need uids, too (not yet)
-  misuse/test_wiring::test_a_broadcast_function_without_uid_is_refused_by_the_check
+Functions with broadcast state need uids, too
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[a broadcast function without uid]
 Streams that are joined have the same keys or columns
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[streams keyed by different types]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a union of different columns]

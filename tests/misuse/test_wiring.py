@@ -13,6 +13,7 @@ from state_engine import (
     DataStream,
     FileSink,
     FileSource,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListCheckpointed,
     MapFunction,
@@ -22,7 +23,13 @@ from state_engine import (
     StatefulJob,
     Types,
 )
-from state_engine.core.errors import ConfigurationError, InvalidNameError, StatelakeError, ValueTypeError
+from state_engine.core.errors import (
+    ConfigurationError,
+    InvalidKeyError,
+    InvalidNameError,
+    StatelakeError,
+    ValueTypeError,
+)
 
 SINK = FileSink("/nowhere")
 
@@ -120,6 +127,19 @@ WHILE_BUILDING: dict[str, Refusal] = {
     "a key selector without a type": (
         lambda j, s: s.key_by(same), ConfigurationError, "key_type of key_by is missing: declare a type",
     ),
+    "a key selector of a list": (
+        lambda j, s: mapped(s.key_by(same, key_type=list[int]), "copies"), InvalidKeyError,
+        "operator 'copies': key_type of key_by: .*list.* cannot be a key. A key can be an int, float",
+    ),
+    "a key selector of a part that is a map": (
+        lambda j, s: mapped(s.key_by(same, key_type=tuple[int, dict[str, int]]), "copies"), InvalidKeyError,
+        r"operator 'copies': key_type of key_by: The field 'key\.f1' has the type map.* cannot be a key",
+    ),
+    "a second key selector of a list": (
+        lambda j, s: s.key_by(same, key_type=int).connect(s.key_by(same, key_type=list[int])).process(
+            KeyedCoProcessFunction(), uid="both", output_type=int),
+        InvalidKeyError, "operator 'both': key_type of key_by: .*list.* cannot be a key",
+    ),
     "a type for a column": (
         lambda j, s: s.key_by("value", key_type=int), ConfigurationError, "a column has its type already",
     ),
@@ -161,7 +181,9 @@ WHILE_BUILDING: dict[str, Refusal] = {
                       for kind in (Types.INT(), Types.STRING())],
         ConfigurationError, "operator 'copies': the side output 'late' is read as .*; use one tag",
     ),
-    "the name of an operator": (lambda j, s: mapped(s, "Two Words"), InvalidNameError, "'Two Words' cannot name a"),
+    "the name of an operator": (
+        lambda j, s: mapped(s, "Two Words"), InvalidNameError, "'Two Words' cannot name an operator: use lower-case",
+    ),
     "the name of a sink": (
         lambda j, s: s.sink("../out", SINK), InvalidNameError, "'../out' cannot name a sink: use lower-case letters",
     ),
@@ -205,6 +227,9 @@ BY_CHECK: dict[str, tuple[Build, str]] = {
         lambda j, s: s.process(Buffers(), output_type=int), _UID.format("process_1"),
     ),
     "a ListCheckpointed without uid": (lambda j, s: s.map(Numbers(), output_type=int), _UID.format("map_1")),
+    "a broadcast function without uid": (
+        lambda j, s: s.connect(s.broadcast()).process(Rules(), output_type=int), _UID.format("process_1"),
+    ),
 }  # fmt: skip
 
 
@@ -217,23 +242,14 @@ def test_a_job_that_cannot_run_is_refused_by_its_check(what: str) -> None:
         job.check()
 
 
-@pytest.mark.xfail(strict=True, reason="check() does not know that broadcast functions hold state")
-def test_a_broadcast_function_without_uid_is_refused_by_the_check() -> None:
-    job, stream = stream_of()
-    stream.connect(stream.broadcast()).process(Rules(), output_type=int)
-    with pytest.raises(ConfigurationError, match=_UID.format("process_1")):
-        job.check()
-
-
-@pytest.mark.xfail(
-    strict=True, reason="the numbers of a job are refused with a bare ValueError without its name"
-)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"parallelism": 9, "max_parallelism": 8}, "job 'wires': parallelism 9 is greater than max parallelism 8"),
-        ({"parallelism": 0}, "job 'wires': parallelism must be"),
-        ({"max_parallelism": 32769}, "job 'wires': max_parallelism must be 1 … 32768"),
+        ({"parallelism": 0}, "job 'wires': parallelism must be 1 … 32768, got 0"),
+        ({"parallelism": 0, "max_parallelism": 8}, "job 'wires': parallelism must be at least 1, got 0"),
+        ({"max_parallelism": 0}, "job 'wires': max_parallelism must be 1 … 32768, got 0"),
+        ({"max_parallelism": 32769}, "job 'wires': max_parallelism must be 1 … 32768, got 32769"),
     ],
 )  # fmt: skip
 def test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name(
@@ -243,7 +259,10 @@ def test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name(
         StatefulJob("wires", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="an element of the wrong type is told without its source")
 def test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source() -> None:
     with pytest.raises(ValueTypeError, match=r"source 'letters': 'a' .* is not a value of type int64"):
-        stream_of()[0].from_collection(["a"], int, name="letters")
+        stream_of()[0].from_collection([1, "a"], int, name="letters")
+    with pytest.raises(
+        ValueTypeError, match=r"source 'letters': field 'v': 'a' .* is not a value of type int32"
+    ):
+        stream_of()[0].from_collection([("a", "a")], "k string, v int", name="letters")

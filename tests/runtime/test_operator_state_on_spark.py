@@ -27,7 +27,7 @@ from state_engine import (
     Types,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import RescaleError, SourceError, StateMigrationError
+from state_engine.core.errors import RescaleError, SourceError, StateAccessError, StateMigrationError
 from tests import examples
 from tests.examples import Buffering, CounterSource
 from tests.runtime.pipelines import Pipeline
@@ -234,7 +234,8 @@ def test_operator_state_that_goes_wrong_is_refused(tmp_path: Path, spark: SparkS
         return {"out": ruled.process(Diverging(), uid="diverging", output_type=int)}
 
     pipeline = Pipeline(tmp_path / "diverging", spark, diverging, parallelism=2)
-    with pytest.raises(Exception, match="is not the same in subtask 0 and subtask 1"):
+    told = "operator 'diverging': broadcast state 'rules' is not the same in subtask 0 and subtask 1"
+    with pytest.raises(StateAccessError, match=told):
         pipeline.run()
     assert pipeline.outputs() == {}
 
