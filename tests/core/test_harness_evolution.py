@@ -156,6 +156,13 @@ def test_time_to_live_may_be_switched_on_and_off() -> None:
     assert for_good.state("many") == {"a": [1]}
 
 
+def test_with_a_time_to_live_what_is_widened_expires_when_it_would_have() -> None:
+    snapshot = written(Uses("int", write, ttl=TTL), ("a", 1))
+    for clock_ms, expected in ((99, (1, [1], {1: 1})), (100, (None, [], {}))):
+        harness = restored(Uses("bigint", read, ttl=TTL), snapshot, clock_ms=clock_ms)
+        assert harness.process([("a", None)]) == [expected]
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
