@@ -124,6 +124,8 @@ def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) ->
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(cores),
+            # Over TCP, a worker waits for delayed acknowledgements: 40 ms of every small task.
+            "spark.python.unix.domain.socket.enabled": "true",
             # Spark and Delta plan for clusters: 50 tasks to read a table's log, 10,000 to list a directory.
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),

@@ -1,0 +1,148 @@
+"""``EngineBase``: a state root, the Spark session on it, and the tables of its jobs."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Self
+
+from pyspark.sql import SparkSession
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.files import normal_uri
+from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import check_name
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.root import check_storage, open_root
+from state_engine.runtime.routing import Router
+from state_engine.runtime.session import check_session, local_session
+
+Clock = int | Callable[[], int] | None
+"""Processing time in milliseconds: a fixed one, a function that gives it, or None for the wall clock."""
+
+
+class EngineBase:
+    """See ``StateEngine``."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        spark: SparkSession | None = None,
+        *,
+        lock_timeout_s: float = 60.0,
+        single_writer: bool = False,
+    ) -> None:
+        self.root = normal_uri(root)
+        self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
+        self._kernel: DeltaKernel | None = None
+        self._tables: dict[str, JobTables] = {}
+        self._routers: dict[tuple[str, int], Router] = {}
+        self._root_id: str | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; started on first use."""
+        if self._spark is None:
+            self._spark = local_session()
+        return self._spark
+
+    @property
+    def kernel(self) -> DeltaKernel:
+        """Delta Kernel in the session's JVM."""
+        if self._kernel is None:
+            check_session(self.spark)
+            scheme = self.root.split(":")[0]
+            log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
+            check_storage(self.root, log_store=log_store, single_writer=self._single_writer)
+            self._kernel = DeltaKernel(self.spark, lock_timeout_s=self._lock_timeout_s)
+        return self._kernel
+
+    def close(self) -> None:
+        """Wait for background work of commits. The Spark session stays."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+            self._tables.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _ran(self, name: str) -> JobTables:
+        tables = self._existing(name)
+        if tables is None:
+            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+        return tables
+
+    def _router(self, job: StatefulJob) -> Router:
+        at = (job.name, job.max_parallelism)
+        if at not in self._routers:
+            self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
+        return self._routers[at]
+
+    def _open(self, name: str) -> JobTables:
+        """The job's tables, made if need be."""
+        if name not in self._tables:
+            kernel = self.kernel
+            if self._root_id is None:
+                self._root_id = open_root(self.root, create=True)
+            assert self._root_id is not None
+            self._tables[name] = JobTables(self.spark, kernel, JobLayout(self.root, name), self._root_id)
+        self._tables[name].create()
+        return self._tables[name]
+
+    def _existing(self, name: str) -> JobTables | None:
+        """The job's tables if it ever ran; makes nothing."""
+        if name in self._tables:
+            return self._tables[name]
+        root_id = open_root(self.root, create=False)
+        if root_id is None:
+            return None
+        tables = JobTables(self.spark, self.kernel, JobLayout(self.root, name), root_id)
+        if not tables.store.check():
+            return None
+        self._tables[name] = tables
+        return tables
+
+    def _path(self, name: str, checkpoint_id: int | None) -> list[CheckpointRow]:
+        tables = self._existing(name)
+        rows = tables.store.load() if tables else {}
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+        return lineage.path(rows, head.checkpoint_id if checkpoint_id is None else checkpoint_id)
+
+
+def job_name(job: StatefulJob | str) -> str:
+    """The name of a job, checked."""
+    return job.name if isinstance(job, StatefulJob) else check_name(job, what="job")
+
+
+def clock_of(clock: Clock) -> Callable[[], int]:
+    """A function that gives the processing time in milliseconds."""
+    if clock is None:
+        return lambda: time.time_ns() // 1_000_000
+    if callable(clock):
+        return clock
+    fixed = int(clock)
+    return lambda: fixed
+
+
+def requester() -> str:
+    """Who runs this, where nobody says so: user, host and process."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} pid {os.getpid()}"

@@ -1,0 +1,256 @@
+"""``EngineOperations``: what is done to a job between its micro-batches: restore, promote, rescale, compact, save.
+
+Each call looks the job up, and leaves the work to the module of its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.files import join, normal_uri
+from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import check_name
+from state_engine.core.retention import RetentionPolicy, pins
+from state_engine.core.savepoint_manifest import SavepointManifest
+from state_engine.runtime.engine_base import EngineBase, job_name, requester
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.maintenance import Compaction, Maintenance
+from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
+from state_engine.runtime.publication import Publication
+from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
+from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
+
+
+class EngineOperations(EngineBase):
+    """See ``StateEngine``."""
+
+    def restore(
+        self,
+        job: StatefulJob | str,
+        checkpoint_id: int | None = None,
+        *,
+        savepoint: str | os.PathLike[str] | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        allow_non_restored_state: bool = False,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> HeadMove:
+        """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
+
+        What is left stays inspectable until retention collects it, and can be restored again. A savepoint of this very
+        job is its checkpoint; any other is copied into the job, which must not have run yet.
+
+        Args:
+            checkpoint_id: of any path of ``main``.
+            savepoint: in place of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
+            outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
+                and what is processed again comes twice.
+            allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
+            dry_run: only tell what would happen.
+
+        Raises:
+            ConfigurationError: there is no such checkpoint, or it was retired.
+            MissingFilesError: the savepoint is damaged.
+            StateMigrationError: the savepoint does not fit the job.
+            SinkError: a sink cannot withdraw; nothing was done. The message names the ways out.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        if (checkpoint_id is None) == (savepoint is None):
+            raise ConfigurationError("restore takes either a checkpoint_id or a savepoint")
+        if savepoint is not None:
+            own = savepoint_of(self._existing(job_name(job)), savepoint)
+            if isinstance(own, SavepointManifest):
+                return self._import(
+                    job, normal_uri(savepoint), own, allow_non_restored_state, dry_run, requested_by
+                )
+            checkpoint_id = own
+        assert checkpoint_id is not None
+        found = self._operations(job, requested_by)
+        return found.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+
+    def _import(
+        self,
+        job: StatefulJob | str,
+        path: str,
+        manifest: SavepointManifest,
+        allow_non_restored_state: bool,
+        dry_run: bool,
+        requested_by: str | None,
+    ) -> HeadMove:
+        if not isinstance(job, StatefulJob):
+            raise ConfigurationError(
+                f"to copy the savepoint {path} into job '{job}', give the StatefulJob itself: its operators are matched"
+            )
+        job.check()
+        options = ImportOptions(allow_non_restored_state, dry_run, requested_by or requester())
+        return import_savepoint(
+            job, path, manifest, tables=self._open(job.name), kernel=self.kernel, options=options
+        )
+
+    def savepoint(
+        self,
+        job: StatefulJob | str,
+        name: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        checkpoint_id: int | None = None,
+        requested_by: str | None = None,
+    ) -> Savepoint:
+        """Copy a checkpoint, whole, into a directory that can be moved and restored anywhere; micro-batches go on.
+
+        Args:
+            name: ``[a-z][a-z0-9_]*``, unique in the job.
+            path: an empty or new directory; by default ``savepoints/<name>`` beside the job's tables.
+            checkpoint_id: the head by default.
+
+        Raises:
+            ConfigurationError: the name is taken, the directory is not empty, or there is no such checkpoint.
+        """
+        name, at = check_name(name, what="savepoint"), path
+        if at is None:
+            at = join(JobLayout(self.root, job_name(job)).directory, "savepoints", name)
+        return self._savepoints(job, requested_by).create(name, normal_uri(at), checkpoint_id=checkpoint_id)
+
+    def savepoints(self, job: StatefulJob | str) -> dict[str, PinnedCheckpoint]:
+        """Savepoints of a job, by name."""
+        tables = self._existing(job_name(job))
+        return pins(tables.store.load()) if tables else {}
+
+    def verify_savepoint(self, path: str | os.PathLike[str]) -> Savepoint:
+        """Read all of a savepoint and compare it with its checksums.
+
+        Raises:
+            MissingFilesError: it is damaged, or there is none.
+        """
+        uri = normal_uri(path)
+        return described(uri, verified(uri))
+
+    def delete_savepoint(self, job: StatefulJob | str, name: str, *, requested_by: str | None = None) -> None:
+        """Delete a savepoint's directory, and let retention have its checkpoint."""
+        self._savepoints(job, requested_by).delete(name)
+
+    def promote(
+        self,
+        job: StatefulJob | str,
+        branch: str,
+        *,
+        expected_head: int | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> HeadMove:
+        """Make the head of a replay's branch the head of the job, and its outputs those of the sinks.
+
+        Args:
+            branch: name of the replay.
+            expected_head: refuse if the head of ``main`` is another one.
+            outputs, dry_run: as for ``restore``.
+
+        Raises:
+            ConfigurationError: there is no such branch, or the head is another one.
+            SinkError, StaleParentError: as for ``restore``.
+        """
+        found = self._operations(job, requested_by)
+        return found.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
+
+    def rescale(
+        self,
+        job: StatefulJob,
+        *,
+        parallelism: int | Mapping[str, int] | None = None,
+        requested_by: str | None = None,
+    ) -> CheckpointRow | None:
+        """Give operators another parallelism by metadata only: not one byte of keyed state is written.
+
+        In force until the job declares another parallelism than now. Operator state is handed out by its scheme when
+        the next micro-batch runs.
+
+        Args:
+            parallelism: of all operators, or by uid; None for what the job declares.
+
+        Returns:
+            The row that says so; None where the operators run so already.
+
+        Raises:
+            ConfigurationError: more subtasks than key groups, or no such operator.
+            RescaleError: an operator has raw operator state, which cannot be divided.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        job.check()
+        return self._operations(job, requested_by).rescale(job, parallelism)
+
+    def compact(
+        self,
+        job: StatefulJob | str,
+        operators: Collection[str] | None = None,
+        *,
+        requested_by: str | None = None,
+    ) -> Compaction:
+        """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
+
+        Micro-batches go on meanwhile, and are never failed by it. Where the head moves to another path meanwhile, the
+        work is dropped.
+
+        Args:
+            operators: uids; all by default. Those that did not change since their base are passed over.
+
+        Raises:
+            ConfigurationError: the job never ran, or has no such operator.
+        """
+        return self._maintenance(job, requested_by).compact(operators)
+
+    def retain(
+        self,
+        job: StatefulJob | str,
+        policy: RetentionPolicy | None = None,
+        *,
+        given_up: Collection[str] = (),
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> list[int]:
+        """Give up old checkpoints: they can no longer be restored, and what only they need may be collected.
+
+        Args:
+            policy: what to keep; ``RetentionPolicy()`` by default.
+            given_up: branches that nobody is going to promote.
+            dry_run: only tell what would be given up.
+
+        Returns:
+            Ids of the checkpoints that are given up.
+        """
+        found = self._maintenance(job, requested_by)
+        return found.retire(policy or RetentionPolicy(), given_up=given_up, dry_run=dry_run)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _maintenance(self, job: StatefulJob | str, requested_by: str | None) -> Maintenance:
+        name = job_name(job)
+        return Maintenance(
+            name,
+            tables=self._ran(name),
+            kernel=self.kernel,
+            spark=self.spark,
+            requested_by=requested_by or requester(),
+        )
+
+    def _savepoints(self, job: StatefulJob | str, requested_by: str | None) -> Savepoints:
+        tables = self._ran(job_name(job))
+        return Savepoints(
+            tables=tables,
+            spark=self.spark,
+            maintenance=self._maintenance(job, requested_by),
+            publication=Publication(self.kernel, tables),
+        )
+
+    def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
+        name = job_name(job)
+        tables = self._ran(name)
+        return Operations(
+            name,
+            tables=tables,
+            publication=Publication(self.kernel, tables),
+            requested_by=requested_by or requester(),
+        )
