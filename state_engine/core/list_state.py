@@ -93,14 +93,16 @@ class ListState(MergingState):
 
     def _checked(self, values: Iterable[Any]) -> list[Any]:
         normalise, checked = self._normalise, []
-        for value in values:
-            if value is None:
-                raise ValueTypeError(f"None cannot be an element of list state '{self._name}'")
-            try:
+        try:
+            for value in values:
+                if value is None:
+                    break
                 checked.append(normalise(value))
-            except ValueTypeError as error:
-                raise ValueTypeError(f"list state '{self._name}': {error}") from None
-        return checked
+            else:
+                return checked
+        except ValueTypeError as error:
+            raise ValueTypeError(f"list state '{self._name}': {error}") from None
+        raise ValueTypeError(f"None cannot be an element of list state '{self._name}'")
 
 
 class TtlListState(ListState):

@@ -247,17 +247,16 @@ def _map_key(descriptor: MapStateDescriptor) -> Any:
         if key is None:
             raise ValueTypeError(f"None cannot be a key of map state '{descriptor.name}'")
         try:
-            key = normalise(key)
+            return with_floats(normalise(key)) if floats else normalise(key)
         except ValueTypeError as error:
             raise ValueTypeError(f"key of map state '{descriptor.name}': {error}") from None
-        return with_floats(key) if floats else key
 
     def with_floats(key: Any) -> Any:
         if isinstance(key, tuple):
             return tuple.__new__(type(key), map(with_floats, key))
         if isinstance(key, float):
             if key != key:
-                raise ValueTypeError(f"NaN cannot be a key of map state '{descriptor.name}'")
+                raise ValueTypeError("NaN cannot be a key, for it equals nothing")
             return key + 0.0
         return key
 

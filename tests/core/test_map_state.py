@@ -156,7 +156,7 @@ def test_negative_zero_is_zero_and_nan_is_no_key() -> None:
     state.put(0.0, 2)
     ((key, value),) = state.items()
     assert (math.copysign(1, key), value) == (1, 2)
-    with pytest.raises(ValueTypeError, match="NaN cannot be a key of map state 's'"):
+    with pytest.raises(ValueTypeError, match="key of map state 's': NaN cannot be a key"):
         state.put(math.nan, 1)
 
 

@@ -133,7 +133,7 @@ def test_bounds_and_keys_follow_the_rules_of_keys(call: Callable[[SortedMapState
     state = sorted_map(Bench().at(1), float)
     with pytest.raises(ValueTypeError, match="None cannot be a key of map state 's'"):
         call(state, None)
-    with pytest.raises(ValueTypeError, match="NaN cannot be a key of map state 's'"):
+    with pytest.raises(ValueTypeError, match="key of map state 's': NaN cannot be a key"):
         call(state, math.nan)
     with pytest.raises(ValueTypeError, match="is not a value of type double"):
         call(state, "x")
