@@ -177,6 +177,9 @@ class TtlMapState(MapState):
     def put(self, key: Any, value: Any) -> None:
         """Store one entry that lives from now on."""
         self._ttl.accessed()
+        before = super().get(key)
+        if before is not None and self._ttl.expired(before):
+            super().remove(key)  # its place in the order, too: whether it was cleaned up before must not show
         super().put(key, self._ttl.stamp(value))
 
     def remove(self, key: Any) -> None:

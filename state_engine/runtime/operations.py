@@ -2,7 +2,7 @@
 
     restore   the head goes back to an older checkpoint, and the sinks with it
     promote   the head goes on to the end of a replay, and the sinks with it
-    rescale   another parallelism: one row, no byte of state is written
+    rescale   another parallelism: one row, no byte of state is written (max parallelism: see ``max_parallelism``)
 
 Each reads the head, publishes what it left unpublished, commits one row upon it, and publishes that. A micro-batch or
 another operation that commits in between makes it fail with ``StaleParentError``, and nothing has happened then. Plays
@@ -12,27 +12,34 @@ the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescal
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from uuid6 import uuid7
 
 from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, RescaledOperator, StagedSink
+from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.operation_rows import continuing
-from state_engine.core.operator_state_ref import check_rescale
 from state_engine.core.retention import restore_refusal
 from state_engine.core.sink_moves import leaving, moves
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.parallelism import parallelism_in_force, rescaled_in_force
 from state_engine.runtime.publication import Publication
+from state_engine.runtime.rescaling import plan_rescaling, wanted_parallelism
 
 OutputsPolicy = Literal["withdraw", "keep"]
 Change = Callable[[CheckpointRow], CheckpointRow]
 """Makes the row to commit from one that changes nothing yet."""
+
+
+@dataclass(frozen=True)
+class WriteAttempt:
+    """Names an attempt to commit a row, and the files that it wrote for it; from its start on."""
+
+    write_id: str = field(default_factory=lambda: uuid7().hex)
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Operations:
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
     ) -> HeadMove:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
-        rows, head = self._settled()
+        rows, head = self.settled()
         refusal = restore_refusal(rows, checkpoint_id)
         if refusal is not None:
             raise ConfigurationError(f"job '{self._job}': {refusal}")
@@ -113,7 +120,7 @@ class Operations:
         dry_run: bool = False,
     ) -> HeadMove:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
-        rows, head = self._settled()
+        rows, head = self.settled()
         known = {n: r for n, r in lineage.open_branches(rows).items() if n != head.branch}
         if branch not in known:
             raise ConfigurationError(
@@ -146,7 +153,7 @@ class Operations:
         planned = HeadMove(kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks)
         if dry_run:
             return planned
-        row = self._commit(
+        row = self.commit(
             kind, target, rows, lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks)
         )
         return replace(planned, committed_id=row.checkpoint_id)
@@ -155,52 +162,13 @@ class Operations:
 
     def rescale(self, job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
         """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
-        rows, head = self._settled()
-        wanted = self._wanted(job, parallelism)
-        in_force = dict(parallelism_in_force(job, head))
-        refs = {ref.operator: ref for ref in head.operator_state}
-        for uid, number in wanted.items():
-            job.check_parallelism(number, what=f"job '{job.name}', operator '{uid}'")
-            if uid in refs:
-                check_rescale(refs[uid], number)
-        after = in_force | wanted
-        rescaled = [
-            RescaledOperator(uid, number, declared)
-            for uid, number in after.items()
-            if number != (declared := job.parallelism_of(job.operators[uid]))
-        ]
-        recorded = {o.uid: o.parallelism for o in head.operators}
-        if rescaled == rescaled_in_force(job, head) and all(
-            after[u] == recorded[u] for u in recorded if u in after
-        ):
-            return None
-
-        def changed(operator: OperatorCheckpoint) -> OperatorCheckpoint:
-            return replace(operator, parallelism=after.get(operator.uid, operator.parallelism))
-
-        return self._commit(
-            "rescale",
-            head,
-            rows,
-            lambda row: replace(row, operators=[changed(o) for o in row.operators], rescaled=rescaled),
-        )
-
-    @staticmethod
-    def _wanted(job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> dict[str, int]:
-        if parallelism is None:  # what the job declares
-            return {uid: job.parallelism_of(operator) for uid, operator in job.operators.items()}
-        if isinstance(parallelism, Mapping):
-            unknown = sorted(set(parallelism) - set(job.operators))
-            if unknown:
-                raise ConfigurationError(
-                    f"job '{job.name}' has no operators {unknown}; it has {sorted(job.operators)}"
-                )
-            return dict(parallelism)
-        return dict.fromkeys(job.operators, parallelism)
+        rows, head = self.settled()
+        planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
+        return self.commit("rescale", head, rows, planned.applied) if planned.changes else None
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> tuple[lineage.Rows, CheckpointRow]:
+    def settled(self) -> tuple[lineage.Rows, CheckpointRow]:
         """All rows, and the head, whose outputs are published."""
         rows = self._tables.store.load()
         head = lineage.head(rows)
@@ -209,15 +177,24 @@ class Operations:
         self._publication.settle(lineage.path(rows, head.checkpoint_id))
         return rows, head
 
-    def _commit(self, kind: str, parent: CheckpointRow, rows: lineage.Rows, change: Change) -> CheckpointRow:
+    def commit(
+        self,
+        kind: str,
+        parent: CheckpointRow,
+        rows: lineage.Rows,
+        change: Change,
+        *,
+        attempt: WriteAttempt | None = None,
+    ) -> CheckpointRow:
         """Commit one row upon a parent and publish it; raises StaleParentError where something came first."""
+        attempt = attempt or WriteAttempt()
         row = change(
             continuing(
                 parent,
                 kind=kind,
                 checkpoint_id=lineage.next_id(rows),
-                write_id=uuid7().hex,
-                created_at=datetime.now(UTC),
+                write_id=attempt.write_id,
+                created_at=attempt.created_at,
                 requested_by=self._requested_by,
             )
         )

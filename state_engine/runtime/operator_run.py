@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import errors
-from state_engine.core.checkpoint import OperatorStateRef
+from state_engine.core.checkpoint import OperatorStateRef, StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.resumption import (
@@ -66,6 +66,7 @@ def subtask_spec(
         outputs=outputs,
         state_files=state_files(layout, batch.path, operator.uid),
         recorded_states={s.name: s for s in recorded.states} if recorded else {},
+        earlier_states=_earlier_states(operator.uid, batch),
         operator_state=_restored_state(operator.uid, batch, known=recorded is not None),
         dead_letters=job.on_error == "dead_letter",
         clocks=clocks,
@@ -144,6 +145,20 @@ def checked_key(
             f"max_parallelism={job.max_parallelism}. Declare the old number"
         )
     return KeySchema.declared(recorded.key_type) if found is None and recorded.key_type else found
+
+
+def _earlier_states(uid: str, batch: BatchContext) -> dict[str, list[StateSchema]]:
+    """The forms of the operator's states in files that are still read, by name, where there are several."""
+    last = batch.parent.operator(uid) if batch.parent else None
+    oldest = min((b.checkpoint_id for b in last.bases), default=0) if last else 0
+    found: dict[str, dict[StateSchema, None]] = {}
+    for row in batch.path:
+        if row.checkpoint_id < oldest:  # in the bases, in the form of then
+            continue
+        operator = row.operator(uid)
+        for schema in operator.states if operator else []:
+            found.setdefault(schema.name, {})[schema] = None
+    return {name: list(schemas) for name, schemas in found.items() if len(schemas) > 1}
 
 
 def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

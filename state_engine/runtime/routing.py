@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, LongType, StructField, StructType
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_parsing import to_type
 from state_engine.runtime.frames import (
@@ -36,6 +36,7 @@ from state_engine.runtime.frames import (
 from state_engine.runtime.graph import OperatorNode, SelectedKey
 from state_engine.runtime.key_columns import (
     canonical_column,
+    canonical_type,
     is_identity,
     key_group_column,
     key_hash_column,
@@ -290,6 +291,11 @@ class Router:
         one.frame.require(one.keys, what=f"key_by of {what}")
         fields = {f.name: f.dataType for f in one.frame.rows.schema.fields}
         columns = [(F.col(quoted(c)), fields[c]) for c in one.keys]
+        for name, (_, kind) in zip(one.keys, columns, strict=True):
+            try:
+                canonical_type(kind, name)
+            except InvalidKeyError as error:
+                raise InvalidKeyError(f"{what}: {error}") from None
         return _Key(columns, given.key_columns, one.keys, isinstance(given.key, SelectedKey))
 
     def _routing(

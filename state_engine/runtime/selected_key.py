@@ -43,7 +43,7 @@ def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> 
     fields = [pa.field(f.name, c) for f, c in zip(frame.rows.schema.fields, columns, strict=True)]
     fields += [pa.field(n, p.arrow) for n, p in zip(names, parts, strict=True)]
     schema = pa.schema([*fields, pa.field(KEY_REFUSAL, pa.string())])
-    select = _selector(key.selector.get_key, key.key_type, frame.user_columns, names, parts, scalar)
+    select = _selector(key.selector.get_key, key.key_type, frame.user_columns, names, scalar)
     rows = frame.rows.mapInArrow(select, SparkStruct.fromJson(spark_schema(schema)))
     return replace(frame, rows=rows), names
 
@@ -53,7 +53,6 @@ def _selector(
     key_type: TypeInformation,
     payload: list[str],
     names: list[str],
-    parts: list[TypeInformation],
     scalar: bool,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,11 +69,8 @@ def _selector(
                 keys.append(key)
                 reasons.append(reason)
             arrays = list(batch.columns)
-            for i, part in enumerate(parts):
-                values = keys if len(parts) == 1 and not isinstance(key_type, StructType) else [
-                    None if k is None else k[i] for k in keys
-                ]  # fmt: skip
-                arrays.append(part.to_arrow(values, storage=False))
+            made = key_type.to_arrow(keys, storage=False)
+            arrays += made.flatten() if isinstance(key_type, StructType) else [made]
             arrays.append(pa.array(reasons, pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, [*batch.schema.names, *names, KEY_REFUSAL])
 

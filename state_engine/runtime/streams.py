@@ -138,7 +138,7 @@ class DataStream(Stream):
         Args:
             key: names of columns, which is the fast way: one gives scalar keys, several give tuples. Or one function
                 (or ``KeySelector``) from an element to its key.
-            key_type: type of the key, where a function gives it.
+            key_type: type of the key, where a function gives it; a record is seen as a tuple by functions.
         """
         return KeyedStream(self._job, self._node, _key(key, key_type))
 

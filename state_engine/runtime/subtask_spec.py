@@ -120,6 +120,7 @@ class SubtaskSpec:
         outputs: the main output and the side outputs that somebody reads.
         state_files: files of bases, then changelog files of the path, oldest first.
         recorded_states: states as of the parent, by name.
+        earlier_states: by name, the forms of states in files that are still read, where there are several.
         operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.
         clocks: time in this batch.
@@ -151,6 +152,7 @@ class SubtaskSpec:
     source: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
     backend: StateBackend = field(default_factory=HashMapStateBackend)
+    earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
 
 
 @dataclass

@@ -71,7 +71,8 @@ class SubtaskKeyedState:
         recorded = spec.recorded_states.get(descriptor.name)
         if recorded is None:
             return {}
-        evolution = evolve_state(recorded, descriptor, operator=spec.uid)
+        earlier = spec.earlier_states.get(descriptor.name, ())
+        evolution = evolve_state(recorded, descriptor, operator=spec.uid, earlier=earlier)
         if not self._found:
             assert spec.key_schema is not None
             is_touched = self.keys.index_of.__contains__

@@ -190,3 +190,15 @@ def test_what_was_read_or_written_is_a_copy() -> None:
     written.append(2)
     steps.at(0, lambda s: s.value()).append(3)
     assert steps.at(0, lambda s: s.value()) == [1]
+
+
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_an_entry_that_is_put_anew_comes_last_whether_it_was_cleaned_up_or_not(cleaned_up: bool) -> None:
+    """Where an expired entry is dropped depends on clean-up and compaction, which must not show in the order."""
+    steps = Steps(with_ttl(MapStateDescriptor("m", str, int), ttl()), restoring=False)
+    steps.at(0, lambda m: m.put("first", 1))
+    steps.at(90, lambda m: m.put("second", 1))
+    if cleaned_up:
+        steps.at(120, lambda m: m.get("first"))
+    steps.at(130, lambda m: m.put("first", 2))
+    assert steps.at(130, lambda m: m.keys()) == ["second", "first"]

@@ -226,9 +226,6 @@ def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> No
             assert len(engine.checkpoints("pipeline")) == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a column that cannot be a key is told without the operator whose key it is"
-)
 def test_a_column_that_cannot_be_a_key_is_told_with_its_operator(tmp_path: Path, spark: SparkSession) -> None:
     def by_lists(job: StatefulJob, at: Path) -> DataStream:
         return mapped(pairs(job).transform(lambda frame: frame.withColumn("k", F.array("v"))))

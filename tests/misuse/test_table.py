@@ -16,7 +16,7 @@ A column of lists or maps is no key
   runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a list as key]
   runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a map as key]
   runtime/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
-Such a column is told with its operator (not yet)
+Such a column is told with its operator
   misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_told_with_its_operator
 A key selector of a type that cannot be a key is refused while wiring, with its operator
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a list]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,14 @@ class PlainRules(BroadcastProcessFunction):
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> None:
         ctx.get_broadcast_state(RULES).put(value[0], value[1])
+
+
+@dataclass(frozen=True)
+class Place:
+    """A key that is a record."""
+
+    letter: str
+    big: bool
 
 
 class Announced(PlainRules):
@@ -227,6 +236,9 @@ def keyed(job: StatefulJob) -> Mapping[str, DataStream]:
     by_letter = pairs.key_by(lambda pair: pair[0], key_type=Types.STRING())
     return {
         "seen": by_letter.process(Seen(), uid="seen", output_type="k string, all array<int>"),
+        "by_record": pairs.key_by(lambda pair: Place(pair.f0, pair.f1 > 2), key_type=Place).process(
+            Seen(), uid="by_record", output_type="k string, all array<int>"
+        ),
         "by_both": pairs.key_by(lambda pair: (pair.f0, pair.f1 > 2), key_type=tuple[str, bool]).process(
             Seen(), uid="by_both", output_type="k string, all array<int>"
         ),
@@ -249,6 +261,10 @@ def test_keyed_shortcuts_and_key_selectors(tmp_path: Path, spark: SparkSession, 
     expected: dict[str, list[Any]] = {
         "seen": [("a", [1]), ("a", [1, 3]), ("a", [1, 3, 5]), ("b", [2]), ("b", [2, 4])],
         "by_both": [
+            ("('a', False)", [1]), ("('a', True)", [3]), ("('a', True)", [3, 5]), ("('b', False)", [2]),
+            ("('b', True)", [4]),
+        ],
+        "by_record": [
             ("('a', False)", [1]), ("('a', True)", [3]), ("('a', True)", [3, 5]), ("('b', False)", [2]),
             ("('b', True)", [4]),
         ],
