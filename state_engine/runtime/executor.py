@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.backends.delta.layout import JobLayout, file_name
+from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
@@ -251,7 +251,7 @@ def _sink_writer(
         if not found or context is None:
             return
         index = context.partitionId()
-        name = file_name(write_id, index, int(context.taskAttemptId()), suffix=target.format)
+        name = target.file_name(write_id, index, int(context.taskAttemptId()))
         file = write_sink_file(pa.Table.from_batches(found), target, name, index)
         yield pa.record_batch({"report": pa.array([json.dumps(asdict(file))])})
 

@@ -217,6 +217,7 @@ class Subtask:
             dead_letters=spec.dead_letters,
             side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
             out_of_orderness_ms=clocks.out_of_orderness_ms,
+            watermark_limit_ms=clocks.end_watermark_ms,
             restored=restored,
             restored_checkpoint_id=spec.parent_id if restored is not None else None,
             checkpoint_id=spec.checkpoint_id,
@@ -270,9 +271,8 @@ class Subtask:
         array = kind.columns.to_arrow(values, storage=False)
         table = pa.Table.from_arrays(array.flatten(), schema=pa.schema(list(kind.columns.arrow)))
         for sink in output.sinks:
-            self.report.sinks[sink.name] = [
-                write_sink_file(table, sink, self._file_name(sink.format), self.index)
-            ]
+            name = sink.file_name(spec.write_id, self.index, self.attempt_id)
+            self.report.sinks[sink.name] = [write_sink_file(table, sink, name, self.index)]
         if not output.exchange:
             return
         # a file that tells rows' attempts has a column that the chained step must not see
@@ -308,8 +308,8 @@ class Subtask:
         size = write_parquet(table, join(self.spec.layout.dead_letters, path))
         self.report.dead_letters = [DataFile(path=path, bytes=size, rows=table.num_rows, subtask=self.index)]
 
-    def _file_name(self, suffix: str = "parquet") -> str:
-        return file_name(self.spec.write_id, self.index, self.attempt_id, suffix=suffix)
+    def _file_name(self) -> str:
+        return file_name(self.spec.write_id, self.index, self.attempt_id)
 
     def _lap(self, name: str) -> None:
         now = time.perf_counter()

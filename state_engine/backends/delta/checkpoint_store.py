@@ -8,6 +8,8 @@ Rows are small and immutable, so they are kept in memory and only new files are 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from state_engine.core.errors import (
     StaleParentError,
     StatelakeError,
 )
+from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, written_at_ms
 
 _READERS = 8
 
@@ -34,9 +37,13 @@ class CheckpointStore:
         kernel: commits.
         layout: where the table is.
         root_id: id of the root; part of the transaction id.
+        clock: gives the time, in milliseconds since 1970.
     """
 
-    def __init__(self, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
+    def __init__(
+        self, kernel: DeltaKernel, layout: JobLayout, root_id: str, *, clock: Callable[[], int] | None = None
+    ) -> None:
+        self._now_ms = clock or (lambda: time.time_ns() // 1_000_000)
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self.app = f"{root_id}/{layout.job}"
         self._rows: dict[int, CheckpointRow] = {}
@@ -101,9 +108,10 @@ class CheckpointStore:
 
         Raises:
             StaleParentError: another attempt committed this id first.
-            CommitFailedError: nothing was committed.
+            CommitFailedError: nothing was committed; also where the attempt is too old.
             CommitUnknownError: the outcome could not be looked up.
         """
+        self._check_age(row)
         table = pa.Table.from_batches(
             [pa.RecordBatch.from_struct_array(ROW_TYPE.to_arrow([row], storage=True))], CHECKPOINTS_SCHEMA
         )
@@ -122,6 +130,18 @@ class CheckpointStore:
         self._read.add(name)
         if version == self._version + 1:
             self._version = version
+
+    def _check_age(self, row: CheckpointRow) -> None:
+        """Refuse what an attempt wrote so long ago that it may have been collected as an orphan."""
+        began_ms = written_at_ms(row.write_id)
+        age_ms = 0 if began_ms is None else self._now_ms() - began_ms
+        if age_ms > MAX_ATTEMPT_AGE_MS:
+            raise CommitFailedError(
+                f"job '{self._job}': the {row.kind} {row.checkpoint_id} (attempt {row.write_id}) began "
+                f"{age_ms / 3_600_000:.1f} hours ago; after {MAX_ATTEMPT_AGE_MS // 3_600_000} hours an attempt gives "
+                "itself up, for its files may be collected as orphans. Nothing was committed; run again, with smaller "
+                "batches if it really takes that long"
+            )
 
     def _look_up(self, row: CheckpointRow, error: TransactionTakenError | CommitUnknownError) -> None:
         """Find out what became of an unclear commit."""

@@ -118,9 +118,14 @@ def state_column(name: str) -> str:
     return f"v_{name}"
 
 
-def file_name(write_id: str, subtask: int, attempt: int, *, suffix: str = "parquet") -> str:
-    """A name that no other attempt uses."""
-    return f"part-{subtask:05d}-{write_id}-{attempt}.{suffix}"
+def file_name(write_id: str, subtask: int, attempt: int, *, suffix: str = "parquet", owner: str = "") -> str:
+    """A name that no other attempt uses.
+
+    Args:
+        owner: mark of the sink that the file is for; none in the job's own tables.
+    """
+    mark = f"-{owner}" if owner else ""
+    return f"part-{subtask:05d}-{write_id}{mark}-{attempt}.{suffix}"
 
 
 def partition_path(write_id: str, name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 import pyarrow as pa
 
 from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.layout import file_name
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import MissingFilesError
@@ -36,6 +37,7 @@ class SinkTarget:
         schema: columns that the files must have, exactly.
         schema_text: the checked schema as recorded in the checkpoint.
         directory: where files are staged.
+        owner: mark of this sink of this job in the names of its files; others may write to the same table.
         format: of the files.
         lineage: what the column ``_write_id`` of every row holds; None where the sink has none.
     """
@@ -47,8 +49,13 @@ class SinkTarget:
     schema: pa.Schema
     schema_text: str
     directory: str
+    owner: str
     format: Literal["parquet", "csv"] = "parquet"
     lineage: str | None = None
+
+    def file_name(self, write_id: str, subtask: int, attempt: int) -> str:
+        """A name that no other attempt uses, and no other sink."""
+        return file_name(write_id, subtask, attempt, suffix=self.format, owner=self.owner)
 
     def stamped(self, rows: pa.Table) -> pa.Table:
         """Rows with the lineage column, where the sink has one."""
@@ -125,5 +132,5 @@ def write_ids(files: Sequence[DataFile]) -> list[str]:
         >>> write_ids([DataFile("x/part-00000-0199aa-0.parquet", bytes=1, rows=1, subtask=0)])
         ['0199aa']
     """
-    found = {f.path.rsplit("/", 1)[-1].split("-", 2)[2].rsplit("-", 1)[0] for f in files}
+    found = {f.path.rsplit("/", 1)[-1].split("-")[2] for f in files}
     return sorted(found)

@@ -34,6 +34,7 @@ from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitUnknownError, ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
+from state_engine.core.write_ids import owner_mark
 from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
 from state_engine.runtime.sinks.delta_log import find_transaction
 from state_engine.runtime.sinks.delta_tables import (
@@ -85,7 +86,10 @@ class DeltaSink(Sink):
         else:
             check_plain(self.path, facts, text)
         lineage = write_id if self.lineage else None
-        return SinkTarget(name, kind, self.path, facts.identity, schema, text, directory, lineage=lineage)
+        owner = owner_mark(app)
+        return SinkTarget(
+            name, kind, self.path, facts.identity, schema, text, directory, owner, lineage=lineage
+        )
 
 
 class DeltaPublisher(Publisher):

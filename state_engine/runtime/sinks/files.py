@@ -22,6 +22,7 @@ from state_engine.backends.files import Location, join, normal_uri, open_locatio
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
+from state_engine.core.write_ids import owner_mark
 from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
 from state_engine.runtime.sinks.file_moves import (
     PUBLISHED,
@@ -69,7 +70,8 @@ class FileSink(Sink):
         identity = _identity(self.path, app)
         directory = join(self.path, f"_staged-{write_id}")
         text = json.dumps(spark_schema(schema))
-        return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, self.format)
+        owner = owner_mark(app)
+        return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, owner, self.format)
 
 
 def published_directory(checkpoint_id: int) -> str:

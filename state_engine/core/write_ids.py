@@ -1,0 +1,69 @@
+"""``write_id``: what the name of an attempt to write tells, and the names of files that hold one.
+
+A ``write_id`` is a version 7 UUID as 32 hexadecimal digits, so it orders by time and says when its attempt began. Names
+of files hold it, and in sinks, where other jobs may write too, a mark of the owner beside it: whatever is found can be
+told to be an orphan of an attempt, and whose. Plays the part of the checkpoint id in Flink's file names.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+MAX_ATTEMPT_AGE_MS = 12 * 60 * 60 * 1000
+"""An attempt that began longer ago commits nothing: what it wrote may have been taken for orphans."""
+
+MIN_ORPHAN_AGE_MS = 2 * MAX_ATTEMPT_AGE_MS
+"""What no row lists and is younger may be of an attempt that is still at work."""
+
+_UUID_7 = re.compile(r"(?<![0-9a-f])[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}(?![0-9a-f])")
+_IN_A_SINK = re.compile(r"part-\d{5,}-([0-9a-f]{32})-([0-9a-f]{8})-\d+\.(?:parquet|csv)")
+
+
+def write_id_in(name: str) -> str | None:
+    """The one ``write_id`` that the name of a file holds; None where there is none, or more than one.
+
+    Example:
+        >>> write_id_in("part-00000-0196f3c0a1b2_no-0.parquet") is None
+        True
+        >>> write_id_in("part-00000-0196f3c0a1b27c3d8e4f5a6b7c8d9e0f-0.counter.parquet")
+        '0196f3c0a1b27c3d8e4f5a6b7c8d9e0f'
+    """
+    found = set(_UUID_7.findall(name))
+    return found.pop() if len(found) == 1 else None
+
+
+def written_at_ms(write_id: str) -> int | None:
+    """When an attempt began, in milliseconds since 1970; None for a text that is no ``write_id``.
+
+    Example:
+        >>> written_at_ms("0196f3c0a1b27c3d8e4f5a6b7c8d9e0f")
+        1747846209970
+    """
+    return int(write_id[:12], 16) if _UUID_7.fullmatch(write_id) else None
+
+
+def owner_mark(app: str) -> str:
+    """The mark, eight hexadecimal digits, of one sink of one job in the names of its files.
+
+    Args:
+        app: application id of its transactions, ``<root id>/<job>/<sink>``.
+
+    Example:
+        >>> owner_mark("0123/delays/out")
+        '8c5d2e2f'
+    """
+    return blake2b(app.encode(), digest_size=4).hexdigest()
+
+
+def owner_in(name: str) -> str | None:
+    """The mark in the name of a file that was staged for a sink; None for any other file.
+
+    Example:
+        >>> owner_in("part-00000-0196f3c0a1b27c3d8e4f5a6b7c8d9e0f-1a2b3c4d-17.parquet")
+        '1a2b3c4d'
+        >>> owner_in("part-00000-0196f3c0-a1b2-7c3d-8e4f-5a6b7c8d9e0f-c000.snappy.parquet") is None
+        True
+    """
+    found = _IN_A_SINK.fullmatch(name)
+    return found[2] if found and write_id_in(name) else None
