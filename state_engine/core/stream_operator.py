@@ -51,6 +51,7 @@ class StreamOperator:
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
         out_of_orderness_ms: how far the watermark stays behind an element's time; None where elements do not move it.
+        watermark_limit_ms: where the watermark ends in this batch, see ``TimerQueue``.
         restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
 
@@ -70,6 +71,7 @@ class StreamOperator:
         dead_letters: bool = False,
         side_outputs: Mapping[str, OutputTag] | None = None,
         out_of_orderness_ms: int | None = None,
+        watermark_limit_ms: int = MAX_TIMESTAMP,
         restored: SubtaskSnapshot | None = None,
         restored_checkpoint_id: int | None = None,
         checkpoint_id: int = 1,
@@ -78,6 +80,7 @@ class StreamOperator:
         self.function, self.store = function, store
         self._operator, self._context, self._timers = info.task_name, context, timers
         self._dead_letters, self._delay_ms = dead_letters, out_of_orderness_ms
+        self._limit_ms = watermark_limit_ms
         self._one = AtomicCall(
             context,
             normalise=TaggedOr(output_type).compiled(),
@@ -111,6 +114,7 @@ class StreamOperator:
                 clock_ms=timers.current_processing_time(),
                 watermark_ms=timers.current_watermark(),
                 out_of_orderness_ms=self._delay_ms,
+                limit_ms=self._limit_ms,
             )
         self._timers.bind(self._context, self._queue)
 

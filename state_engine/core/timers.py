@@ -96,6 +96,8 @@ class TimerQueue:
         watermark_ms: watermark at the start of the batch.
         out_of_orderness_ms: how far the watermark stays behind the time of an element; None where elements do not
             move it.
+        limit_ms: where the watermark ends in this batch: of several sources the slowest one decides, and elements of
+            the others do not move it any further.
 
     Attributes:
         element: index of the current element; set by the operator, which never sets it while timers fire.
@@ -110,8 +112,9 @@ class TimerQueue:
         clock_ms: int,
         watermark_ms: int,
         out_of_orderness_ms: int | None,
+        limit_ms: int = MAX_TIMESTAMP,
     ) -> None:
-        self._context, self._clock_ms = context, clock_ms
+        self._context, self._clock_ms, self._limit_ms = context, clock_ms, limit_ms
         self._watermark_ms, self._delay_ms = watermark_ms, out_of_orderness_ms
         self._state: MapState = store.handle(TimersDescriptor(), "map")
         self.element = NO_ELEMENT
@@ -145,7 +148,7 @@ class TimerQueue:
         """The watermark when an element of this event time comes."""
         if timestamp is None or self._delay_ms is None:
             return self._watermark_ms
-        return max(self._watermark_ms, timestamp - self._delay_ms)
+        return max(self._watermark_ms, min(timestamp - self._delay_ms, self._limit_ms))
 
     def may_be_due(self, key: Any, watermark_ms: int) -> bool:
         """Whether a key may have a due timer; cheap, for every element."""

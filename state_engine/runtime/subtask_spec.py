@@ -75,7 +75,8 @@ class BatchClocks:
         clock_ms: processing time.
         watermark_ms: at the start.
         end_watermark_ms: at the end.
-        out_of_orderness_ms: how far the watermark stays behind an element; None where elements do not move it.
+        out_of_orderness_ms: how far the watermark stays behind an element, but not beyond where it ends; None where
+            elements do not move it.
         drain: whether the input has ended for good.
     """
 

@@ -83,8 +83,7 @@ class Watermarks:
             clock_ms=self._batch.clock_ms,
             watermark_ms=self.start(),
             end_watermark_ms=self.end(),
-            # with several sources the slowest one decides, which no element of another one can tell
-            out_of_orderness_ms=delays[0] if len(delays) == 1 else None,
+            out_of_orderness_ms=max(delays, default=None),
             drain=self._batch.drain,
         )
 

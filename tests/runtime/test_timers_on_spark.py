@@ -133,6 +133,30 @@ def test_late_rows_wait_for_the_out_of_orderness(tmp_path: Path, spark: SparkSes
     assert timers_of(pipeline) == [("a", "0,7,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25)]
 
 
+def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSession) -> None:
+    """Timers fire before their key's next element all the same, as far as both sources have come."""
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        left, right = (
+            job.from_collection(
+                rows(EVENTS[at::2]),
+                "k string, at timestamp",
+                name=f"events_{at}",
+                order_by=["at"],
+                event_time="at",
+            )
+            for at in (0, 1)
+        )
+        silent = left.union(right).key_by("k").process(Silence(), uid="silence", output_type=OUT)
+        return {"silent": silent}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    assert timers_of(pipeline) == [o for o in EXPECTED if o[2] <= 19]
+    pipeline.run(drain=True)
+    assert timers_of(pipeline) == sorted([*EXPECTED, ("a", "30", 36)])
+
+
 def test_chained_outputs_of_timers_need_the_event_time_first_in_the_order(
     tmp_path: Path, spark: SparkSession
 ) -> None:
