@@ -18,6 +18,7 @@ from state_engine.core.savepoint_manifest import SavepointManifest
 from state_engine.runtime.engine_base import EngineBase, job_name, requester
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction, Maintenance
+from state_engine.runtime.max_parallelism import MaxParallelismChange
 from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
@@ -161,6 +162,7 @@ class EngineOperations(EngineBase):
         job: StatefulJob,
         *,
         parallelism: int | Mapping[str, int] | None = None,
+        max_parallelism: int | None = None,
         requested_by: str | None = None,
     ) -> CheckpointRow | None:
         """Give operators another parallelism by metadata only: not one byte of keyed state is written.
@@ -168,19 +170,37 @@ class EngineOperations(EngineBase):
         In force until the job declares another parallelism than now. Operator state is handed out by its scheme when
         the next micro-batch runs.
 
+        With ``max_parallelism``, keyed state is written anew in that many key groups while micro-batches go on, and
+        one row puts it in force; from then on the job must declare the new number. A micro-batch that is under way at
+        that moment gets ``StaleParentError`` and is to run again.
+
         Args:
-            parallelism: of all operators, or by uid; None for what the job declares.
+            parallelism: of all operators, or by uid; None for what the job declares, or with ``max_parallelism`` for
+                what is in force.
+            max_parallelism: number of key groups, 1 to 32768; None keeps it.
 
         Returns:
             The row that says so; None where the operators run so already.
 
         Raises:
             ConfigurationError: more subtasks than key groups, or no such operator.
-            RescaleError: an operator has raw operator state, which cannot be divided.
-            StaleParentError: the job went on meanwhile; nothing was done.
+            RescaleError: an operator has raw operator state, which cannot be divided; or, with ``max_parallelism``,
+                raw state of any kind.
+            StaleParentError: the job went on meanwhile, with ``max_parallelism`` time and again; nothing was done.
         """
         job.check()
-        return self._operations(job, requested_by).rescale(job, parallelism)
+        operations = self._operations(job, requested_by)
+        if max_parallelism is None:
+            return operations.rescale(job, parallelism)
+        change = MaxParallelismChange(
+            job,
+            max_parallelism,
+            operations=operations,
+            tables=self._ran(job.name),
+            kernel=self.kernel,
+            spark=self.spark,
+        )
+        return change.run(parallelism)
 
     def compact(
         self,
