@@ -1,0 +1,130 @@
+"""The fault matrix as data: which faults a micro-batch of each workload can meet, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import StaleParentError
+from tests.faults.plane import STEPS, Action, Fault, InjectedFault, Plane, installed
+from tests.faults.workloads import WORKLOADS, Seen, Site, Workload
+
+ONCE = (
+    *(f"{when} {step}" for step in STEPS if step != "commit_changelog" for when in ("before", "after")),
+    "after file of positions",
+    "after file of the row",
+    "before entry of checkpoints",
+    "after entry of checkpoints",
+    "after dropped exchange",
+)
+"""Points that every micro-batch reaches once."""
+
+COMMITTED = ("after entry of checkpoints", "after commit", "after dropped exchange", "before publish",
+             "after sink published", "after publish")  # fmt: skip
+"""Points that lie behind the commit point."""
+BEFORE_THE_HEAD_IS_READ = ("before settle",)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault in the second micro-batch of a workload."""
+
+    workload: Workload
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"{self.workload.name}-{self.fault}"
+
+    @property
+    def committed(self) -> bool:
+        """Whether the micro-batch of the fault is committed when it happens."""
+        if self.fault.point == "after table committed":  # changes, operator state, then the row, then sinks
+            return self.fault.nth > len(self.workload.keyed) + 1
+        return self.fault.point in COMMITTED
+
+    @property
+    def loses(self) -> bool:
+        """Whether another runner that commits at this moment makes the attempt worthless."""
+        return not self.committed and self.fault.point not in BEFORE_THE_HEAD_IS_READ
+
+
+def cases(action: Action) -> Iterator[Case]:
+    """Every fault point of every workload."""
+    for workload in WORKLOADS.values():
+        counts = dict.fromkeys(ONCE, 1) | workload.reached()
+        for point, count in counts.items():
+            for nth in range(1, count + 1):
+                yield Case(workload, Fault(point, nth, action))
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A workload after its first micro-batch, to be broken again and again, and what must be seen.
+
+    Attributes:
+        work: where it is broken; always the same directory, for sinks are recorded by path.
+        saved: copy of it after the first micro-batch.
+        after: what is seen after no, the first, and each later checkpoint of an uninterrupted run.
+    """
+
+    workload: Workload
+    work: Path
+    saved: Path
+    after: list[Seen]
+    spark: SparkSession
+
+    @classmethod
+    def prepare(cls, workload: Workload, base: Path, spark: SparkSession) -> Ground:
+        site = Site(base / "work", workload, spark)
+        after, saved = [site.seen()], base / "saved"
+        while not site.run(max_batches=1).caught_up:
+            after.append(site.seen())
+            if len(after) == 2:
+                shutil.copytree(site.directory, saved)
+        return cls(workload, site.directory, saved, after, spark)
+
+    @property
+    def batches(self) -> int:
+        return len(self.after) - 1
+
+    def fresh(self) -> Site:
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.saved, self.work)
+        return Site(self.work, self.workload, self.spark)
+
+    def check_recovery(self, site: Site) -> None:
+        """What is visible is that of the checkpoints; then plain runs bring all that an uninterrupted run gives."""
+        rows = len(site.rows())
+        published = site.outputs()
+        for sink, found in published.items():
+            ends = [self.after[i].outputs[sink] for i in {max(rows - 1, 0), rows}]
+            assert found in ends, f"sink {sink} shows rows of no checkpoint, or only some"
+        assert site.run().caught_up
+        assert [row.checkpoint_id for row in site.rows()] == list(range(1, self.batches + 1))
+        assert site.seen() == self.after[-1]
+        assert not site.run().batches
+
+
+def broken(site: Site, case: Case) -> Plane:
+    """Let the fault of a case happen in this process; checks how the run that met it ended."""
+
+    def another_runner() -> None:
+        assert (
+            len(Site(site.directory, site.workload, site.spark).run(max_batches=1).batches)
+            == 1 - case.committed
+        )
+
+    with installed([case.fault], meanwhile=another_runner) as plane:
+        ended: Exception | None = None
+        try:
+            site.run()
+        except (InjectedFault, StaleParentError) as error:
+            ended = error
+    wanted = InjectedFault if case.fault.action == "raise" else StaleParentError if case.loses else type(None)
+    assert type(ended) is wanted
+    assert plane.fired == [case.fault]
+    return plane

@@ -1,0 +1,232 @@
+"""The fault plane: named points of the engine, and faults at them, given as data.
+
+A test hands over a schedule, ``[Fault("after commit", action="raise")]``, as it hands over rows. Installing one wraps
+the methods that it names in this process, and nothing else; without a schedule the engine is what it is, and knows
+nothing of this module. Schedules are JSON, so that a child process can be given one.
+
+Three things can happen at a point: ``raise`` (the run fails), ``sigkill`` (the process is gone, or in a child with many
+jobs: stops for good until it is killed), and ``zombie`` (the run pauses until another runner has done something, and
+goes on as if nothing had happened).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Action = Literal["raise", "sigkill", "zombie"]
+
+
+class InjectedFault(Exception):
+    """What a fault of kind ``raise`` looks like to the test."""
+
+
+@dataclass(frozen=True)
+class FaultPoint:
+    """A moment before or after a call.
+
+    Attributes:
+        owner: ``module:Class``, or ``module`` for a function as that module calls it.
+        method: name.
+        after: whether the call has done its work.
+        ending: counts only calls with an argument that ends so.
+    """
+
+    owner: str
+    method: str
+    after: bool
+    ending: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.owner, self.method
+
+    def counts(self, arguments: Iterable[Any]) -> bool:
+        return not self.ending or any(isinstance(a, str) and a.endswith(self.ending) for a in arguments)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at the nth time that a point is reached; once.
+
+    Example:
+        >>> to_json([Fault("after commit", nth=2, action="zombie")])
+        '[{"point": "after commit", "nth": 2, "action": "zombie"}]'
+    """
+
+    point: str
+    nth: int = 1
+    action: Action = "raise"
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.point}" + (f" {self.nth}" if self.nth > 1 else "")
+
+
+def to_json(schedule: Sequence[Fault]) -> str:
+    return json.dumps([asdict(fault) for fault in schedule])
+
+
+def from_json(text: str) -> list[Fault]:
+    return [Fault(**one) for one in json.loads(text)]
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+_RUNTIME = "state_engine.runtime"
+_COORDINATOR = f"{_RUNTIME}.coordinator:CheckpointCoordinator"
+_KERNEL = "state_engine.backends.delta.kernel:DeltaKernel"
+STEPS = (
+    "settle", "plan", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage", "commit",
+    "publish",
+)  # fmt: skip
+"""The methods of ``CheckpointCoordinator`` that are steps of a micro-batch."""
+
+
+def _both(name: str, owner: str, method: str, ending: str = "") -> dict[str, FaultPoint]:
+    return {
+        f"{when} {name}": FaultPoint(owner, method, when == "after", ending) for when in ("before", "after")
+    }
+
+
+def _inside(name: str, owner: str, method: str) -> dict[str, FaultPoint]:
+    """After the nth of several: before the first and the next is another point already."""
+    return {f"after {name}": FaultPoint(owner, method, True)}
+
+
+POINTS: Mapping[str, FaultPoint] = {
+    **{point: at for step in STEPS for point, at in _both(step, _COORDINATOR, step).items()},
+    # inside of steps
+    **_inside("file of positions", f"{_RUNTIME}.source_positions", "write_parquet"),
+    **_inside("file of the row", "state_engine.backends.delta.checkpoint_store", "write_parquet"),
+    **_inside("operator", f"{_RUNTIME}.executor:GraphExecutor", "_run_operator"),
+    **_inside("prepared sink", _COORDINATOR, "_prepare_sink"),
+    **_inside("dropped exchange", _COORDINATOR, "_drop_exchange"),
+    **_inside("table created", _KERNEL, "create_table"),
+    **_inside("table committed", _KERNEL, "change"),
+    **_inside("sink published", f"{_RUNTIME}.publication:Publication", "_publish"),
+    **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
+    # of operations
+    **_both("head settled", f"{_RUNTIME}.operations:Operations", "settled"),
+    **_both("row committed", f"{_RUNTIME}.operations:Operations", "commit"),
+    **_both("row appended", "state_engine.backends.delta.checkpoint_store:CheckpointStore", "append"),
+    **_inside("move of files begun", f"{_RUNTIME}.sinks.file_moves:Mover", "begin"),
+    **_inside("move of files withdrawn", f"{_RUNTIME}.sinks.file_moves:Mover", "withdraw"),
+    **_inside("move of files added", f"{_RUNTIME}.sinks.file_moves:Mover", "add"),
+    # of maintenance and savepoints
+    **_inside("base written", f"{_RUNTIME}.maintenance", "write_base"),
+    **_inside("base committed", f"{_RUNTIME}.maintenance:Maintenance", "_write"),
+    **_both("background row", f"{_RUNTIME}.maintenance:Maintenance", "_commit"),
+    **_inside("checkpoint pinned", f"{_RUNTIME}.maintenance:Maintenance", "pin"),
+    **_inside("keyed state copied", f"{_RUNTIME}.savepoints:Savepoints", "_copy_keyed"),
+    **_inside("operator state copied", f"{_RUNTIME}.savepoints:Savepoints", "_copy_operator_state"),
+    **_both("manifest", f"{_RUNTIME}.savepoints", "write_text"),
+    **_inside("checkpoint unpinned", f"{_RUNTIME}.maintenance:Maintenance", "unpin"),
+}
+"""Every point by name."""
+
+
+# -- installing --------------------------------------------------------------------------------------------------------
+
+
+def kill_process() -> None:
+    """The whole process group, as the machine's power would."""
+    os.killpg(0, signal.SIGKILL)
+
+
+class Plane:
+    """Counts how often points are reached, and lets faults happen.
+
+    Args:
+        schedule: faults.
+        kill: what ``sigkill`` does.
+        meanwhile: what another runner does while a zombie sleeps.
+    """
+
+    def __init__(
+        self, schedule: Sequence[Fault], *, kill: Callable[[], None], meanwhile: Callable[[], None]
+    ) -> None:
+        self.hits: Counter[str] = Counter()
+        self.fired: list[Fault] = []
+        self._left, self._kill, self._meanwhile = list(schedule), kill, meanwhile
+        self._asleep, self._lock = False, threading.Lock()
+
+    def reach(self, point: str) -> None:
+        """Called when a point is reached; what others do while a zombie sleeps is theirs."""
+        with self._lock:
+            if self._asleep:
+                return
+            self.hits[point] += 1
+            due = next((f for f in self._left if f.point == point and f.nth == self.hits[point]), None)
+            if due is None:
+                return
+            self._left.remove(due)
+            self.fired.append(due)
+            self._asleep = due.action == "zombie"
+        if due.action == "raise":
+            raise InjectedFault(str(due))
+        if due.action == "sigkill":
+            self._kill()
+            return
+        try:
+            self._meanwhile()
+        finally:
+            self._asleep = False
+
+
+@contextmanager
+def installed(
+    schedule: Sequence[Fault],
+    *,
+    kill: Callable[[], None] = kill_process,
+    meanwhile: Callable[[], None] = lambda: None,
+    watch: Iterable[str] = (),
+) -> Iterator[Plane]:
+    """Wrap the methods that a schedule names, and those of points to watch, for as long as the block runs."""
+    plane = Plane(schedule, kill=kill, meanwhile=meanwhile)
+    wanted = {fault.point for fault in schedule} | set(watch)
+    unknown = sorted(wanted - set(POINTS))
+    if unknown:
+        raise ValueError(f"there are no fault points {unknown}; there are {sorted(POINTS)}")
+    undo: list[tuple[Any, str, Any]] = []
+    try:
+        for place in {POINTS[name].place for name in wanted}:
+            owner, method = _owner(place[0]), place[1]
+            real = vars(owner)[method]
+            undo.append((owner, method, real))
+            here = {name: POINTS[name] for name in sorted(wanted) if POINTS[name].place == place}
+            setattr(owner, method, _wrapped(real, here, plane))
+        yield plane
+    finally:
+        for owner, method, real in undo:
+            setattr(owner, method, real)
+
+
+def _owner(text: str) -> Any:
+    module, _, name = text.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+def _wrapped(real: Callable[..., Any], points: Mapping[str, FaultPoint], plane: Plane) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def call(*args: Any, **options: Any) -> Any:
+        here = {name: point for name, point in points.items() if point.counts(args)}
+        for name, point in here.items():
+            if not point.after:
+                plane.reach(name)
+        result = real(*args, **options)
+        for name, point in here.items():
+            if point.after:
+                plane.reach(name)
+        return result
+
+    return call

@@ -1,0 +1,166 @@
+"""Every fault point, by raising, by SIGKILL and with a zombie, on five workloads; then plain runs: nothing differs.
+
+A part of it runs with ``make test``; ``make test-faults`` runs all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.cases import ONCE, Case, Ground, broken, cases
+from tests.faults.plane import POINTS, Fault, installed
+from tests.faults.workloads import WORKLOADS, Site
+
+QUICK = {
+    ("chained", "raise", "after operator", 1),
+    ("chained", "raise", "after commit_changelog", 1),
+    ("chained", "raise", "after commit_operator_state", 1),
+    ("chained", "raise", "after file of the row", 1),
+    ("chained", "raise", "before publish", 1),
+    ("chained", "raise", "after sink published", 1),
+    ("chained", "zombie", "after plan", 1),
+    ("chained", "zombie", "before entry of checkpoints", 1),
+    ("chained", "zombie", "after entry of checkpoints", 1),
+    ("chained", "sigkill", "after commit_files", 1),
+    ("chained", "sigkill", "after sink published", 1),
+}
+"""The faults that ``make test`` tries, too."""
+
+
+def part_of(case: Case, *, quick: bool) -> bool:
+    fault = case.fault
+    return ((case.workload.name, fault.action, fault.point, fault.nth) in QUICK) is quick
+
+
+def items(*actions: str) -> list[object]:
+    """Cases as parameters; those that are not quick bear the mark."""
+    found = [case for action in actions for case in cases(action)]  # type: ignore[arg-type]
+    mark = pytest.mark.faults
+    return [
+        pytest.param(case, id=str(case), marks=() if part_of(case, quick=True) else mark)
+        for case in sorted(found, key=lambda case: case.workload.name)
+    ]
+
+
+Grounds = Callable[[str], Ground]
+
+
+@pytest.fixture(scope="module")
+def grounds(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Grounds:
+    """The ground of a workload, made when it is first asked for."""
+    made: dict[str, Ground] = {}
+
+    def ground(name: str) -> Ground:
+        if name not in made:
+            made[name] = Ground.prepare(WORKLOADS[name], tmp_path_factory.mktemp(name), spark)
+        return made[name]
+
+    return ground
+
+
+@pytest.mark.parametrize("case", items("raise", "zombie"))
+def test_a_fault_changes_no_result(case: Case, grounds: Grounds) -> None:
+    ground = grounds(case.workload.name)
+    site = ground.fresh()
+    broken(site, case)
+    # a raise loses the attempt, or only its publication; a zombie goes on where it may
+    if case.fault.action == "raise":
+        assert len(site.rows()) == (2 if case.committed else 1)
+    ground.check_recovery(site)
+
+
+# -- SIGKILL -----------------------------------------------------------------------------------------------------------
+
+Killed = Callable[[Case], Path]
+
+
+def killed(found: Sequence[tuple[Case, Path]]) -> str:
+    """Let one process run all these cases to their faults, and die; what it told."""
+    root = Path(__file__).parents[2]
+    told = [[c.workload.name, str(directory), [asdict(c.fault)]] for c, directory in found]
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.faults.child", json.dumps(told)],
+        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, timeout=900, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-3000:]
+    return died.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """The directory that a killed process left of a case; one process for all cases of a workload and part."""
+    made: dict[str, Path] = {}
+
+    def directory(case: Case) -> Path:
+        if str(case) not in made:
+            quick, base = part_of(case, quick=True), tmp_path_factory.mktemp("killed")
+            same = [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
+            found = [(c, base / str(i)) for i, c in enumerate(same)]
+            assert killed(found) == ""
+            made.update({str(c): path for c, path in found})
+        return made[str(case)]
+
+    return directory
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("case", items("sigkill"))
+def test_a_killed_process_changes_no_result(case: Case, grounds: Grounds, dead: Killed) -> None:
+    site = Site(dead(case), case.workload, grounds(case.workload.name).spark)
+    assert len(site.rows()) == (2 if case.committed else 1)
+    grounds(case.workload.name).check_recovery(site)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", ["after entry of checkpoints", "before entry of checkpoints"])
+def test_a_process_that_dies_at_the_very_point_changes_no_result(
+    point: str, grounds: Grounds, tmp_path: Path
+) -> None:
+    case = Case(WORKLOADS["sinks"], Fault(point, action="sigkill"))
+    assert killed([(case, tmp_path / "site")]) == ""
+    site = Site(tmp_path / "site", case.workload, grounds("sinks").spark)
+    assert len(site.rows()) == (2 if case.committed else 1)
+    grounds("sinks").check_recovery(site)
+
+
+# -- the matrix is whole -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["chained", *(pytest.param(n, marks=pytest.mark.faults) for n in WORKLOADS)])
+def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, grounds: Grounds) -> None:
+    site = grounds(name).fresh()
+    with installed([], watch=POINTS) as plane:
+        site.run(max_batches=1)
+    # the settle of the run, and the one of the batch
+    reached = {point: hits for point, hits in plane.hits.items() if not point.endswith(" settle")}
+    elsewhere = {"after table created", "before row appended", "after row appended"}
+    wanted = {p: 1 for p in ONCE if not p.endswith(" settle")} | WORKLOADS[name].reached()
+    assert {p: n for p, n in reached.items() if p not in elsewhere} == wanted
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("action", ["raise", "zombie"])
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_fault_in_the_very_first_run_changes_no_result(
+    nth: int, action: str, grounds: Grounds, tmp_path: Path
+) -> None:
+    """Between the creation of two tables: the root is half there."""
+    ground = grounds("sinks")
+    site = Site(tmp_path, ground.workload, ground.spark)
+    case = Case(ground.workload, Fault("after table created", nth, action))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        # the first table is that of checkpoints, made before the head is read
+        patch.setattr(Case, "loses", nth > 1)
+        broken(site, case)
+    ground.check_recovery(site)

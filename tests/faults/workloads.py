@@ -1,0 +1,277 @@
+"""The five jobs that faults are tried on, and what can be seen of them from outside: outputs, state, checkpoints.
+
+Every one reads lists that are cut into micro-batches at fixed places. Results are taken from the files, by readers
+that share nothing with the engine but the listing of files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    CheckpointedFunction,
+    DataStream,
+    DeltaSink,
+    FileSink,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessFunction,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.operator_state_files import files_of
+from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.runtime.state_files import state_files
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CLOCK_MS = 1_000_000
+CUT = 6
+EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(2 * CUT)]
+PAIR = "k string, n bigint"
+RULES = MapStateDescriptor("rules", str, int)
+
+
+class Sums(KeyedProcessFunction):
+    """Per key: the sum, how often each remainder came, and all numbers in order."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", int, default=0))
+        self.remainders = runtime_context.get_map_state(MapStateDescriptor("remainders", int, int))
+        self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.sum.update(self.sum.value() + value.n)
+        self.remainders.put(value.n % 3, (self.remainders.get(value.n % 3) or 0) + 1)
+        if value.n % 5 == 4:
+            self.remainders.remove(value.n % 3)
+        self.all.add(value.n)
+        yield str(ctx.get_current_key()), self.sum.value()
+
+
+class Kept(ProcessFunction, CheckpointedFunction):
+    """Keeps every number that it sees, per subtask."""
+
+    def initialize_state(self, context: Any) -> None:
+        self.kept = context.get_operator_state_store().get_list_state(ListStateDescriptor("kept", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.kept.add(value.n)
+        yield value.k, value.n
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+
+class Ruled(KeyedBroadcastProcessFunction):
+    """Multiplies by the rule of the key, and sums up."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", int, default=0))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.sum.update(self.sum.value() + value.n * (ctx.get_broadcast_state(RULES).get(value.k) or 1))
+        yield value.k, self.sum.value()
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(RULES).put(value.k, value.n)
+
+
+Build = Callable[[StatefulJob, int], Mapping[str, DataStream]]
+
+
+def _events(job: StatefulJob, cut: int) -> DataStream:
+    return job.from_collection(EVENTS, PAIR, name="events", max_rows_per_batch=cut)
+
+
+def _sums(stream: DataStream, key: str, uid: str) -> DataStream:
+    return stream.key_by(key).process(Sums(), uid=uid, output_type=PAIR)
+
+
+def _keyed(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    return {"delta": _sums(_events(job, cut), "k", "sums")}
+
+
+def _operator(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    return {"delta": _events(job, cut).process(Kept(), uid="kept", output_type=PAIR)}
+
+
+def _chained(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    first = _sums(_events(job, cut), "k", "sums")
+    return {"delta": first, "files": _sums(first, "k", "sums_of_sums")}
+
+
+def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    rules = job.from_collection(
+        [("a", 10), ("b", 100), ("a", 1000)], PAIR, name="rules", max_rows_per_batch=2
+    )
+    ruled = _events(job, cut).key_by("k").connect(rules.broadcast(RULES))
+    return {"delta": ruled.process(Ruled(), uid="ruled", output_type=PAIR)}
+
+
+def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    sums = _sums(_events(job, cut), "k", "sums")
+    return {"delta": sums, "files": sums, "delta_too": sums}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A job, and how often it reaches the points inside steps in one micro-batch.
+
+    Attributes:
+        name: of the workload, and of the job.
+        operators: uids of operators.
+        sinks: names; those that begin with ``delta`` are Delta tables, the others directories of files.
+    """
+
+    name: str
+    build: Build
+    operators: tuple[str, ...]
+    sinks: tuple[str, ...]
+
+    def job(self, directory: Path, *, cut: int = CUT, parallelism: int = 2) -> StatefulJob:
+        """A new job object, as a scheduler would make one for each run."""
+        made = StatefulJob(self.name, parallelism=parallelism, max_parallelism=8)
+        for name, stream in self.build(made, cut).items():
+            path = str(directory / "sinks" / name)
+            stream.sink(name, DeltaSink(path) if name.startswith("delta") else FileSink(path))
+        return made
+
+    @property
+    def keyed(self) -> tuple[str, ...]:
+        """uids of operators with keyed state."""
+        return tuple(uid for uid in self.operators if uid != "kept")
+
+    def reached(self) -> dict[str, int]:
+        """How often a micro-batch after the first reaches each point inside a step."""
+        deltas = sum(name.startswith("delta") for name in self.sinks)
+        return {
+            "before commit_changelog": len(self.operators),
+            "after commit_changelog": len(self.operators),
+            "after operator": len(self.operators),
+            "after prepared sink": len(self.sinks),
+            "after sink published": len(self.sinks),
+            # changes, operator state, the row, sinks
+            "after table committed": len(self.keyed) + 2 + deltas,
+        }
+
+
+WORKLOADS = {
+    w.name: w
+    for w in (
+        Workload("keyed", _keyed, ("sums",), ("delta",)),
+        Workload("operator", _operator, ("kept",), ("delta",)),
+        Workload("chained", _chained, ("sums", "sums_of_sums"), ("delta", "files")),
+        Workload("broadcast", _broadcast, ("ruled",), ("delta",)),
+        Workload("sinks", _sinks, ("sums",), ("delta", "files", "delta_too")),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen from outside.
+
+    Attributes:
+        outputs: published rows by sink, sorted.
+        state: keyed state by operator, and lists of operator state by operator.
+    """
+
+    outputs: Mapping[str, list[Any]]
+    state: Mapping[str, Any]
+
+
+class Site:
+    """A directory with the root and the sinks of one workload."""
+
+    def __init__(self, directory: Path, workload: Workload, spark: SparkSession) -> None:
+        self.directory, self.workload, self.spark = directory, workload, spark
+
+    def engine(self) -> StateEngine:
+        """As another process would have it."""
+        return StateEngine(self.directory / "root", self.spark)
+
+    def run(self, *, cut: int = CUT, parallelism: int = 2, **options: Any) -> Any:
+        """Run with an engine of its own."""
+        with self.engine() as engine:
+            job = self.workload.job(self.directory, cut=cut, parallelism=parallelism)
+            return engine.run(job, clock=CLOCK_MS, **options)
+
+    def rows(self) -> list[CheckpointRow]:
+        with self.engine() as engine:
+            return engine.checkpoints(self.workload.name)
+
+    def path(self) -> list[CheckpointRow]:
+        """The path to the head."""
+        rows = {row.checkpoint_id: row for row in self.rows()}
+        return lineage.path(rows, max(rows, default=None))
+
+    def outputs(self) -> dict[str, list[Any]]:
+        return {name: sorted(_published(self.directory / "sinks" / name)) for name in self.workload.sinks}
+
+    def seen(self) -> Seen:
+        path = self.path()
+        layout = JobLayout(self.engine().root, self.workload.name)
+        state: dict[str, Any] = {uid: _folded(layout, path, uid) for uid in self.workload.keyed}
+        for ref in path[-1].operator_state if path else []:
+            if ref.operator in self.workload.operators:
+                files = [_read(f"{layout.operator_state}/{f.path}") for f in files_of(ref, path)]
+                held = [
+                    (r["state"], r["value"]) for rows in files for r in rows if r["scheme"] != "broadcast"
+                ]
+                held += {
+                    (r["state"], r["value"]) for rows in files for r in rows if r["scheme"] == "broadcast"
+                }
+                state[f"operator state of {ref.operator}"] = sorted(held)
+        return Seen(self.outputs(), state)
+
+
+def _read(uri: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.ParquetFile(uri.removeprefix("file://")).read().to_pylist()
+    return rows
+
+
+def _published(sink: Path) -> list[tuple[Any, ...]]:
+    if (sink / "_delta_log").exists():
+        return [tuple(row.values()) for row in DeltaTable(str(sink)).to_pyarrow_table().to_pylist()]
+    files = sorted(sink.glob("checkpoint_id=*/*.parquet"))
+    return [tuple(row.values()) for file in files for row in _read(str(file))]
+
+
+def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:
+    """Keyed state by state and key, folded row by row from bases and changes."""
+    entries: dict[tuple[Any, ...], Any] = {}
+    for file in state_files(layout, path, uid):
+        for row in _read(file.listed.uri):
+            at, value = (row["state"], *row["key"].values()), row[f"v_{row['state']}"]
+            is_map = isinstance(value, dict) and set(value) == {"key", "value"}
+            match row.get("op", "append" if isinstance(value, list) else "put"):
+                case "clear":
+                    entries.pop(at, None)
+                case "append":
+                    entries[at] = entries.get(at, []) + [e["value"] for e in value]
+                case "put" if is_map:
+                    entries.setdefault(at, {})[value["key"]] = value["value"]
+                case "put":
+                    entries[at] = value
+                case "delete" if is_map:
+                    del entries[at][value["key"]]
+                case _:
+                    raise AssertionError(f"unknown change {row}")
+    return {at: value for at, value in entries.items() if value != {}}
