@@ -29,6 +29,7 @@ class _Legacy(StateBackend):
             f"{type(self).__name__} is deprecated: use {instead}{where}", DeprecationWarning, stacklevel=3
         )
         self._delegate = delegate
+        self.spills = delegate.spills
 
     @property
     def delegate(self) -> StateBackend:

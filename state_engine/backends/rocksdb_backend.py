@@ -48,6 +48,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         {'max_open_files': -1, 'increase_parallelism': 4, 'write_buffer_size': 1048576}
     """
 
+    spills = True
+
     def __init__(
         self,
         options: PredefinedOptions | Mapping[str, int] | None = None,

@@ -22,7 +22,13 @@ from state_engine.core.state_table import KeyContext
 
 
 class StateBackend(ABC):
-    """Makes working state; holds configuration and nothing else."""
+    """Makes working state; holds configuration and nothing else.
+
+    Attributes:
+        spills: whether state that was loaded need not be in memory; then it is handed over piece by piece.
+    """
+
+    spills = False
 
     @abstractmethod
     def create_keyed_backend(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from state_engine.backends.delta.changelog import ListedFile, StoredState, TouchedState
+from state_engine.backends.delta.changelog import Hashes, Read, StoredState, TouchedState
 from state_engine.backends.delta.changelog_write import changelog_table
 from state_engine.backends.delta.layout import partition_path
 from state_engine.backends.files import join, write_parquet
@@ -21,6 +21,9 @@ from state_engine.core.state_table import Change, StateTable
 from state_engine.core.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
 from state_engine.runtime.subtask_input import Keys
 from state_engine.runtime.subtask_spec import SubtaskSpec
+
+_KEYS_AT_ONCE = 20_000
+"""Touched keys whose state is in memory at once, on its way into a backend that spills."""
 
 
 class SubtaskKeyedState:
@@ -65,21 +68,36 @@ class SubtaskKeyedState:
         rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
         self.keys = self.keys.and_also(due, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
 
-    def load(self, descriptor: StateDescriptor) -> dict[Any, Any]:
-        """Entries of a state for the keys of the batch; raises StateMigrationError."""
+    def load(self, descriptor: StateDescriptor) -> Any:
+        """Entries of a state for the keys of the batch: a dict, or for a backend that spills one item after the other.
+
+        Raises:
+            StateMigrationError: the stored type cannot become the declared one.
+        """
         spec = self._spec
         recorded = spec.recorded_states.get(descriptor.name)
         if recorded is None:
             return {}
         earlier = spec.earlier_states.get(descriptor.name, ())
         evolution = evolve_state(recorded, descriptor, operator=spec.uid, earlier=earlier)
+        if spec.backend.spills:
+            return self._in_parts(descriptor, evolution.read)
         if not self._found:
-            assert spec.key_schema is not None
-            is_touched = self.keys.index_of.__contains__
-            self._found.append(
-                TouchedState(self._touched_files(), self.keys.touched, spec.key_schema, is_touched)
-            )
+            self._found.append(self._touched(self.keys.touched))
         return self._found[0].load(descriptor, evolution.read)
+
+    def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
+        hashes = np.unique(self.keys.touched)
+        for start in range(0, len(hashes), _KEYS_AT_ONCE):
+            yield from self._touched(hashes[start : start + _KEYS_AT_ONCE]).load(descriptor, read).items()
+
+    def _touched(self, hashes: Hashes) -> TouchedState:
+        """What is stored of keys with these hashes, which not all need be touched ones."""
+        assert self._spec.key_schema is not None
+        groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
+        # there is a base file a key group: most hold none of these keys
+        files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
+        return TouchedState(files, hashes, self._spec.key_schema, self.keys.index_of.__contains__)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
         """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch."""
@@ -128,11 +146,6 @@ class SubtaskKeyedState:
                 key_hash_max=int(hashes.max()),
             )
         ]
-
-    def _touched_files(self) -> list[ListedFile]:
-        """Without the files of bases that hold no touched key: there is one a key group."""
-        groups = set(np.mod(self.keys.touched, self._spec.max_parallelism).tolist())
-        return [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
 
     def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         groups = np.mod(hashes, self._spec.max_parallelism)
