@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
 from tests.faults.plane import STEPS, Action, Fault, InjectedFault, Plane, installed
-from tests.faults.workloads import WORKLOADS, Seen, Site, Workload
+from tests.faults.workloads import CUT, WORKLOADS, Seen, Site, Workload
 
 ONCE = (
     *(f"{when} {step}" for step in STEPS if step != "commit_changelog" for when in ("before", "after")),
@@ -63,38 +63,46 @@ def cases(action: Action) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Ground:
-    """A workload after its first micro-batch, to be broken again and again, and what must be seen.
+    """A workload after its first micro-batches, to be broken again and again, and what must be seen.
 
     Attributes:
-        work: where it is broken; always the same directory, for sinks are recorded by path.
-        saved: copy of it after the first micro-batch.
+        site: where it is broken; always the same directory, for sinks are recorded by path.
+        saved: copy of it after the first micro-batches.
         after: what is seen after no, the first, and each later checkpoint of an uninterrupted run.
     """
 
-    workload: Workload
-    work: Path
+    site: Site
     saved: Path
     after: list[Seen]
-    spark: SparkSession
 
     @classmethod
-    def prepare(cls, workload: Workload, base: Path, spark: SparkSession) -> Ground:
-        site = Site(base / "work", workload, spark)
+    def prepare(
+        cls, workload: Workload, base: Path, spark: SparkSession, *, cut: int = CUT, begun: int = 1
+    ) -> Ground:
+        site = Site(base / "work", workload, spark, cut=cut)
         after, saved = [site.seen()], base / "saved"
         while not site.run(max_batches=1).caught_up:
             after.append(site.seen())
-            if len(after) == 2:
+            if len(after) == begun + 1:
                 shutil.copytree(site.directory, saved)
-        return cls(workload, site.directory, saved, after, spark)
+        return cls(site, saved, after)
+
+    @property
+    def workload(self) -> Workload:
+        return self.site.workload
 
     @property
     def batches(self) -> int:
         return len(self.after) - 1
 
     def fresh(self) -> Site:
-        shutil.rmtree(self.work, ignore_errors=True)
-        shutil.copytree(self.saved, self.work)
-        return Site(self.work, self.workload, self.spark)
+        shutil.rmtree(self.site.directory, ignore_errors=True)
+        shutil.copytree(self.saved, self.site.directory)
+        return self.site.again()
+
+    def at(self, directory: Path) -> Site:
+        """The same workload elsewhere."""
+        return Site(directory, self.workload, self.site.spark, cut=self.site.cut)
 
     def check_recovery(self, site: Site) -> None:
         """What is visible is that of the checkpoints; then plain runs bring all that an uninterrupted run gives."""
@@ -113,10 +121,8 @@ def broken(site: Site, case: Case) -> Plane:
     """Let the fault of a case happen in this process; checks how the run that met it ended."""
 
     def another_runner() -> None:
-        assert (
-            len(Site(site.directory, site.workload, site.spark).run(max_batches=1).batches)
-            == 1 - case.committed
-        )
+        ran = site.again().run(max_batches=1)
+        assert len(ran.batches) == 1 - case.committed
 
     with installed([case.fault], meanwhile=another_runner) as plane:
         ended: Exception | None = None

@@ -1,7 +1,5 @@
 """A process that dies: runs cases, each in a root of its own, stops each for good at its fault, then kills itself.
 
-    python -m tests.faults.child '[[workload, directory, [fault, …]], …]'
-
 A thread that has reached its fault never does anything again, and holds what it held. When all have, or with a single
 case at the very point, the process group dies by SIGKILL: Python, its workers and the JVM. Cases that ended without
 reaching their fault are told on standard output.
@@ -10,19 +8,50 @@ reaching their fault are told on standard output.
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import SparkSettings
+from tests.faults.operations import CUT_OF_OPERATIONS, perform
 from tests.faults.plane import Fault, installed, kill_process
-from tests.faults.workloads import WORKLOADS, Site
+from tests.faults.workloads import CUT, WORKLOADS, Site
+
+REPOSITORY = Path(__file__).parents[2]
+Told = tuple[str, Path, Sequence[Fault], str]
+"""Workload, directory, schedule, and the operation in which it happens; empty for a micro-batch."""
 
 
-def run_to_the_fault(site: Site, schedule: list[Fault], *, alone: bool) -> str:
-    """Run a first micro-batch, and then up to the fault; empty, or what happened instead."""
-    site.run(max_batches=1)
+def killed(cases: Sequence[Told]) -> str:
+    """Let one process run all these cases to their faults, and die; what it told, which is nothing if all is well."""
+    told = [[w, str(at), [asdict(f) for f in schedule], operation] for w, at, schedule, operation in cases]
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.faults.child", json.dumps(told)],
+        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=900,
+        check=False, start_new_session=True,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-3000:]
+    return died.stdout.decode()
+
+
+def child_session() -> SparkSession:
+    """A session as the tests have it, in a process of its own."""
+    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    settings = SparkSettings(master="local[2]", driver_memory="2g", options=options)
+    return local_session(settings, app_name="statelake-faults")
+
+
+def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, alone: bool) -> str:
+    """Run the first micro-batches, and then up to the fault; empty, or what happened instead."""
+    site.run(max_batches=2 if operation else 1)
     ended, told = threading.Event(), ["stopped"]
 
     def stop() -> None:
@@ -34,7 +63,10 @@ def run_to_the_fault(site: Site, schedule: list[Fault], *, alone: bool) -> str:
 
     def run() -> None:
         try:
-            site.run()
+            if operation:
+                perform(site, operation)
+            else:
+                site.run()
             told[0] = "did not reach the fault"
         except BaseException as error:
             told[0] = repr(error)
@@ -47,16 +79,14 @@ def run_to_the_fault(site: Site, schedule: list[Fault], *, alone: bool) -> str:
 
 
 def main(text: str) -> None:
-    cases = json.loads(text)
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-    settings = SparkSettings(master="local[2]", driver_memory="2g", options=options)
-    spark = local_session(settings, app_name="statelake-faults")
-    for workload, directory, faults in cases:
+    cases, spark = json.loads(text), child_session()
+    for workload, directory, faults, operation in cases:
         schedule = [Fault(**fault) for fault in faults]
-        site = Site(Path(directory), WORKLOADS[workload], spark)
-        told = run_to_the_fault(site, schedule, alone=len(cases) == 1)
+        cut = CUT_OF_OPERATIONS if operation else CUT
+        site = Site(Path(directory), WORKLOADS[workload], spark, cut=cut)
+        told = run_to_the_fault(site, schedule, operation, alone=len(cases) == 1)
         if told:
-            print(f"{workload} {schedule[0]}: {told}", flush=True)
+            print(f"{workload} {operation} {schedule[0]}: {told}", flush=True)
     kill_process()
 
 

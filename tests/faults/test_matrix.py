@@ -5,21 +5,16 @@ A part of it runs with ``make test``; ``make test-faults`` runs all.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.cases import ONCE, Case, Ground, broken, cases
+from tests.faults.child import Told, killed
 from tests.faults.plane import POINTS, Fault, installed
-from tests.faults.workloads import WORKLOADS, Site
+from tests.faults.workloads import WORKLOADS
 
 QUICK = {
     ("chained", "raise", "after operator", 1),
@@ -84,17 +79,8 @@ def test_a_fault_changes_no_result(case: Case, grounds: Grounds) -> None:
 Killed = Callable[[Case], Path]
 
 
-def killed(found: Sequence[tuple[Case, Path]]) -> str:
-    """Let one process run all these cases to their faults, and die; what it told."""
-    root = Path(__file__).parents[2]
-    told = [[c.workload.name, str(directory), [asdict(c.fault)]] for c, directory in found]
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.faults.child", json.dumps(told)],
-        cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, timeout=900, check=False,
-        start_new_session=True,
-    )  # fmt: skip
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-3000:]
-    return died.stdout.decode()
+def told(case: Case, directory: Path) -> Told:
+    return case.workload.name, directory, [case.fault], ""
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +93,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
             quick, base = part_of(case, quick=True), tmp_path_factory.mktemp("killed")
             same = [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
             found = [(c, base / str(i)) for i, c in enumerate(same)]
-            assert killed(found) == ""
+            assert killed([told(c, path) for c, path in found]) == ""
             made.update({str(c): path for c, path in found})
         return made[str(case)]
 
@@ -117,7 +103,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", items("sigkill"))
 def test_a_killed_process_changes_no_result(case: Case, grounds: Grounds, dead: Killed) -> None:
-    site = Site(dead(case), case.workload, grounds(case.workload.name).spark)
+    site = grounds(case.workload.name).at(dead(case))
     assert len(site.rows()) == (2 if case.committed else 1)
     grounds(case.workload.name).check_recovery(site)
 
@@ -128,8 +114,8 @@ def test_a_process_that_dies_at_the_very_point_changes_no_result(
     point: str, grounds: Grounds, tmp_path: Path
 ) -> None:
     case = Case(WORKLOADS["sinks"], Fault(point, action="sigkill"))
-    assert killed([(case, tmp_path / "site")]) == ""
-    site = Site(tmp_path / "site", case.workload, grounds("sinks").spark)
+    assert killed([told(case, tmp_path / "site")]) == ""
+    site = grounds("sinks").at(tmp_path / "site")
     assert len(site.rows()) == (2 if case.committed else 1)
     grounds("sinks").check_recovery(site)
 
@@ -157,7 +143,7 @@ def test_a_fault_in_the_very_first_run_changes_no_result(
 ) -> None:
     """Between the creation of two tables: the root is half there."""
     ground = grounds("sinks")
-    site = Site(tmp_path, ground.workload, ground.spark)
+    site = ground.at(tmp_path)
     case = Case(ground.workload, Fault("after table created", nth, action))  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         # the first table is that of checkpoints, made before the head is read

@@ -200,18 +200,24 @@ class Seen:
 class Site:
     """A directory with the root and the sinks of one workload."""
 
-    def __init__(self, directory: Path, workload: Workload, spark: SparkSession) -> None:
-        self.directory, self.workload, self.spark = directory, workload, spark
+    def __init__(self, directory: Path, workload: Workload, spark: SparkSession, *, cut: int = CUT) -> None:
+        self.directory, self.workload, self.spark, self.cut = directory, workload, spark, cut
+
+    def again(self) -> Site:
+        """The same place, as another runner would come to it."""
+        return Site(self.directory, self.workload, self.spark, cut=self.cut)
 
     def engine(self) -> StateEngine:
         """As another process would have it."""
         return StateEngine(self.directory / "root", self.spark)
 
-    def run(self, *, cut: int = CUT, parallelism: int = 2, **options: Any) -> Any:
+    def job(self, *, parallelism: int = 2) -> StatefulJob:
+        return self.workload.job(self.directory, cut=self.cut, parallelism=parallelism)
+
+    def run(self, *, parallelism: int = 2, **options: Any) -> Any:
         """Run with an engine of its own."""
         with self.engine() as engine:
-            job = self.workload.job(self.directory, cut=cut, parallelism=parallelism)
-            return engine.run(job, clock=CLOCK_MS, **options)
+            return engine.run(self.job(parallelism=parallelism), clock=CLOCK_MS, **options)
 
     def rows(self) -> list[CheckpointRow]:
         with self.engine() as engine:
