@@ -1,0 +1,115 @@
+"""Where actors give their turn back: around every look at a table, every commit and every publication of the engine.
+
+Also where the answer to a commit is lost, after it happened or before. Marked by wrapping methods for the time of a
+test; the engine knows nothing of it. What Spark jobs do (``execute``, folding a base) is done in this process instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.core.errors import CommitFailedError, CommitUnknownError
+from state_engine.runtime import maintenance
+from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.publication import Publication
+from state_engine.runtime.sinks.file_moves import Mover
+from tests.protocol.interleaving import LOST_ANSWER, actor_here, step, step_under_lock
+from tests.protocol.model_job import execute, fold_base
+
+Outcomes = set[tuple[str, int]]
+"""Attempts, as ``write_id`` and the checkpoint id that each tried to commit."""
+
+
+class Told:
+    """What the engine told its callers about commits of checkpoints."""
+
+    def __init__(self) -> None:
+        self.committed: Outcomes = set()
+        self.failed: Outcomes = set()
+
+
+@contextmanager
+def marked() -> Iterator[Told]:
+    """Wrap the engine; what is told of commits is noted until the end."""
+    told = Told()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def around(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+            patch.setattr(owner, name, wrap(getattr(owner, name)))
+
+        around(DeltaKernel, "change", _commit)
+        around(DeltaKernel, "create_table", _before_and_after("create"))
+        around(DeltaKernel, "active_files", _before_and_after("list"))
+        around(CheckpointStore, "load", _before_and_after("load"))
+        around(CheckpointStore, "append", lambda real: _append(real, told))
+        around(Publication, "settle", _before_and_after("settle"))
+        around(Publication, "_publish", _before_and_after("publish"))
+        for name in ("begin", "withdraw", "add", "_rename"):
+            around(Mover, name, _under_lock(name))
+        patch.setattr(GraphExecutor, "execute", execute)
+        patch.setattr(maintenance, "write_base", fold_base)
+        yield told
+
+
+def _before_and_after(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            step(f"before {what}")
+            found = real(*args, **options)
+            step(f"after {what}")
+            return found
+
+        return call
+
+    return wrap
+
+
+def _under_lock(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            step_under_lock(f"move: {what}")
+            return real(*args, **options)
+
+        return call
+
+    return wrap
+
+
+def _commit(real: Callable[..., int]) -> Callable[..., int]:
+    def change(self: DeltaKernel, uri: str, **options: Any) -> int:
+        actor, table = actor_here(), uri.rsplit("/", 1)[-1]
+        if actor is None:
+            return real(self, uri, **options)
+        step(f"before commit to {table}")
+        lost = actor.dice.random()
+        if lost < LOST_ANSWER / 2:
+            raise CommitUnknownError(f"the commit to {table} never arrived")
+        version = real(self, uri, **options)
+        step(f"after commit to {table}")
+        if lost < LOST_ANSWER:
+            raise CommitUnknownError(f"the answer of {table} was lost")
+        return version
+
+    return change
+
+
+def _append(real: Callable[..., None], told: Told) -> Callable[..., None]:
+    def append(self: CheckpointStore, row: Any) -> None:
+        attempt = (row.write_id, row.checkpoint_id)
+        actor = actor_here()
+        if actor is not None:
+            actor.trace.append(f"{actor.name}: {row.kind} {row.checkpoint_id} on {row.parent_id}")
+        try:
+            real(self, row)
+        except CommitFailedError:
+            told.failed.add(attempt)
+            raise
+        told.committed.add(attempt)
+
+    return append

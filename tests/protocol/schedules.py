@@ -1,0 +1,238 @@
+"""Random schedules of the commit protocol on the real engine and real Delta tables; one seed, one schedule.
+
+A schedule has runners, compactions, restores, retirements and rescales, each with an engine of its own, as if in
+processes of their own. They are interleaved step by step, killed, put to sleep, and told nothing of commits that
+happened. Then plain runs finish the work, the last sleepers wake up, plain runs finish again, and ``verdict`` compares
+all tables with what the committed rows alone say they must hold.
+
+    python -m tests.protocol.schedules --first 0 --count 500        runs them, and says how long they took
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from state_engine import StateEngine, StatefulJob
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.errors import CommitError, ConfigurationError, SinkError, StatelakeError
+from state_engine.core.evolution import recorded_schema
+from state_engine.core.retention import RetentionPolicy
+from tests.protocol.interleaving import Actor, interleave, run_out
+from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
+from tests.protocol.points import Told, marked
+from tests.protocol.verdict import check
+
+NUMBERS = 4
+CLOCK_MS = 1_000_000
+
+
+@dataclass
+class World:
+    """One root with its sinks, and everybody who works on it."""
+
+    directory: Path
+    spark: SparkSession
+    files: bool
+    trace: list[str] = field(default_factory=list)
+    engines: list[StateEngine] = field(default_factory=list)
+
+    def engine(self) -> StateEngine:
+        """An engine that shares nothing with the others but the session."""
+        engine = StateEngine(self.directory / "root", self.spark)
+        self.engines.append(engine)
+        return engine
+
+    def job(self, *, at_once: int = 1, parallelism: int = 2) -> StatefulJob:
+        return build(
+            self.directory, numbers=NUMBERS, at_once=at_once, parallelism=parallelism, files=self.files
+        )
+
+    def has(self, rows: int) -> bool:
+        """Whether about so many checkpoints were tried, told by their files."""
+        return len(list((self.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet"))) >= rows
+
+    def close(self) -> None:
+        """Wait for the log checkpoints that were asked for."""
+        for engine in self.engines:
+            engine.close()
+
+
+def empty_tables(directory: Path, spark: SparkSession) -> Path:
+    """A root and a sink with all tables and no rows: most schedules start from a copy, which saves a second each."""
+    with StateEngine(directory / "root", spark) as engine:
+        tables = engine._open(JOB)
+        tables.ensure_operator_state()
+        schemas = [recorded_schema(TOTAL), recorded_schema(SEEN)]
+        tables.ensure_changelog(UID, str(KEY), schemas)
+        tables.ensure_base(UID, str(KEY), schemas)
+        engine.kernel.create_table((directory / "out").as_uri(), OUTPUT)
+    return directory
+
+
+Maker = Callable[[World, random.Random], Callable[[], None]]
+"""Makes what an actor does."""
+
+
+def run_schedule(seed: int, directory: Path, spark: SparkSession, *, empty: Path) -> Counter[str]:
+    """Run one schedule; what happened in it, by kind.
+
+    Args:
+        directory: does not exist yet.
+        empty: what ``empty_tables`` made.
+
+    Raises:
+        AssertionError: something is wrong; tells the seed and every step.
+    """
+    dice = random.Random(seed)
+    world = World(directory, spark, files=seed % 3 == 0)
+    if seed % 5:
+        shutil.copytree(empty, directory)
+    try:
+        with marked() as told:
+            late = interleave(_actors(world, dice), dice, world.trace)
+            world.engine().run(world.job(), clock=CLOCK_MS)
+            run_out(late, dice)
+            world.engine().run(world.job(), clock=CLOCK_MS)
+        rows = world.engine().checkpoints(JOB)
+        check(world.engine(), directory, rows, told, numbers=NUMBERS, files=world.files)
+        return _what_happened(rows, told, world.trace)
+    except Exception as error:
+        steps = "\n  ".join(world.trace)
+        raise AssertionError(f"schedule {seed}: {type(error).__name__}: {error}\n  {steps}") from error
+    finally:
+        world.close()
+
+
+def _what_happened(rows: list[CheckpointRow], told: Told, trace: list[str]) -> Counter[str]:
+    found = Counter(row.kind for row in rows)
+    found["lost attempts"] = len(told.failed)
+    found["kills"] = sum(": killed" in line for line in trace)
+    found["steps"] = len(trace)
+    return found
+
+
+# -- actors ------------------------------------------------------------------------------------------------------------
+
+
+def _actors(world: World, dice: random.Random) -> list[Actor]:
+    """Some of each kind; an operation waits until there is something to operate on."""
+    kinds: list[tuple[str, int, int, Maker]] = [
+        ("run", dice.randint(2, 4), 0, _runner),
+        ("compact", dice.randint(0, 2), 1, _compactor),
+        ("restore", dice.choice([0, 1, 1, 2]), 2, _restorer),
+        ("retire", dice.randint(0, 2), 2, _retirer),
+        ("rescale", dice.randint(0, 1), 1, _rescaler),
+    ]
+    return [
+        _actor(world, dice, f"{name}-{i}", after, maker) for name, n, after, maker in kinds for i in range(n)
+    ]
+
+
+def _actor(world: World, dice: random.Random, name: str, after: int, maker: Maker) -> Actor:
+    own = random.Random(dice.random())
+    rows = after + own.randint(0, 2) if after else 0
+    return Actor(name, maker(world, own), _tolerated, own, world.trace, ready=lambda: world.has(rows))
+
+
+def _tolerated(error: StatelakeError) -> bool:
+    """Somebody else was faster, the outcome is unknown, or there is nothing to do that for any more."""
+    if isinstance(error, CommitError):
+        return True
+    text = str(error)
+    if isinstance(error, ConfigurationError):
+        expected = ("was retired by row", "is the head already", "run it first", "there is no checkpoint")
+        return any(part in text for part in expected)
+    # a restore that another one overtook: what it would withdraw is not there any more
+    return type(error) is SinkError and "outputs cannot be withdrawn" in text
+
+
+def _runner(world: World, dice: random.Random) -> Callable[[], None]:
+    job = world.job(at_once=dice.randint(1, 2), parallelism=dice.randint(1, 3))
+    batches = dice.randint(1, 3)
+
+    def run() -> None:
+        world.engine().run(job, max_batches=batches, clock=CLOCK_MS)
+
+    return run
+
+
+def _compactor(world: World, dice: random.Random) -> Callable[[], None]:
+    def compact() -> None:
+        world.engine().compact(JOB)
+
+    return compact
+
+
+def _restorer(world: World, dice: random.Random) -> Callable[[], None]:
+    def restore() -> None:
+        engine = world.engine()
+        earlier = [row.checkpoint_id for row in engine.checkpoints(JOB)][:-1]
+        engine.restore(JOB, dice.choice(earlier or [1]))
+
+    return restore
+
+
+def _retirer(world: World, dice: random.Random) -> Callable[[], None]:
+    policy = RetentionPolicy(keep_last=dice.randint(1, 3))
+
+    def retire() -> None:
+        world.engine().retain(JOB, policy)
+
+    return retire
+
+
+def _rescaler(world: World, dice: random.Random) -> Callable[[], None]:
+    number = dice.randint(1, 4)
+
+    def rescale() -> None:
+        world.engine().rescale(world.job(), parallelism=number)
+
+    return rescale
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run schedules one after the other."""
+    from state_engine.runtime.session import local_session
+    from state_engine.runtime.settings import SparkSettings
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=500)
+    asked = parser.parse_args()
+    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    spark = local_session(SparkSettings(master="local[2]", driver_memory="2g", options=options))
+    total, wrong, seconds = Counter[str](), 0, list[float]()
+    scratch = Path(tempfile.mkdtemp(prefix="schedules-"))
+    empty = empty_tables(scratch / "empty", spark)
+    for seed in range(asked.first, asked.first + asked.count):
+        directory, started = scratch / str(seed), time.perf_counter()
+        try:
+            total += run_schedule(seed, directory, spark, empty=empty)
+        except AssertionError as error:
+            wrong += 1
+            print(error, flush=True)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        seconds.append(time.perf_counter() - started)
+    ordered = sorted(seconds)
+    print(
+        f"{asked.count} schedules, {wrong} wrong, {sum(seconds):.0f} s; one takes {ordered[len(ordered) // 2]:.2f} s "
+        f"(at most {ordered[-1]:.2f} s); in them: {dict(total.most_common())}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Random schedules of runs, kills, pauses and operations on the real engine: whatever happens, nothing goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.protocol.schedules import empty_tables, run_schedule
+
+FEW, MANY, TOGETHER = 15, 500, 20
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+    return empty_tables(tmp_path_factory.mktemp("empty"), spark)
+
+
+@pytest.mark.parametrize("first", range(0, FEW, 5))
+def test_some_schedules(first: int, tmp_path: Path, spark: SparkSession, empty: Path) -> None:
+    for seed in range(first, first + 5):
+        run_schedule(seed, tmp_path / str(seed), spark, empty=empty)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(FEW, FEW + MANY, TOGETHER))
+def test_many_schedules(first: int, tmp_path: Path, spark: SparkSession, empty: Path) -> None:
+    for seed in range(first, first + TOGETHER):
+        run_schedule(seed, tmp_path / str(seed), spark, empty=empty)
