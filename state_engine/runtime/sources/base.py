@@ -16,6 +16,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from state_engine.core.errors import SourceError
+
 FILE_COLUMN = "_statelake_file"
 """Hidden column (int): place of the row's file in the slice."""
 ROW_COLUMN = "_statelake_row"
@@ -72,6 +74,39 @@ class Source(ABC):
 
     def confirm(self, part: Slice) -> None:  # noqa: B027 - most sources have nothing to confirm
         """Called before the commit: raise SourceError where the input changed since ``plan``."""
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        """The very slice that a checkpoint consumed, to be read again by a replay.
+
+        Args:
+            before: the position that the checkpoint began at.
+            appended: what it appended; the slice appends the same.
+
+        Raises:
+            SourceError: the input is not there unchanged, or such a source cannot be read again.
+        """
+        raise SourceError(
+            f"a {type(self).__name__} cannot be replayed: what it gave cannot be had from its position again. Let a "
+            "job of its own write its rows to a table or to files, read these with a DeltaSource or a FileSource, and "
+            "replay jobs that do"
+        )
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        """The next slice, cut by this source's own bounds, of what several checkpoints consumed.
+
+        Args:
+            before: the position so far; a replay's begins where the first of the checkpoints did.
+            recorded: what the checkpoints appended, oldest first.
+
+        Returns:
+            None where the position has reached the end of what was recorded.
+
+        Raises:
+            SourceError: as for ``replan``.
+        """
+        return self.replan(spark, before, recorded)
 
     def empty_position(self) -> str:
         """The summary of the position before anything was read."""

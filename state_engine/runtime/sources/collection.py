@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, SourceError, ValueTypeError
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.local_rows import local_frame
@@ -48,15 +48,40 @@ class CollectionSource(Source):
         object.__setattr__(self, "_normal", normal)
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        start = elements[-1]["position"] if elements else 0
-        end = len(self._normal)
+        return self._up_to(len(self._normal), elements)
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        return self._slice(before, self._recorded(appended))
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        return self._up_to(self._recorded(recorded), before)
+
+    def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
+        start = _position(before)
         if self.max_rows_per_batch is not None:
             end = min(end, start + self.max_rows_per_batch)
-        if end <= start:
-            return None
+        return self._slice(before, end) if end > start else None
+
+    def _recorded(self, elements: Sequence[Element]) -> int:
+        end = _position(elements)
+        if end > len(self._normal):
+            raise SourceError(
+                f"source '{self.name}': {end} elements were consumed and the list holds {len(self._normal)} now: give "
+                "it the elements that it had"
+            )
+        return end
+
+    def _slice(self, before: Sequence[Element], end: int) -> Slice:
         new: list[Element] = [{"split": "collection", "position": end}]
-        return Slice(new, summary(elements), summary([*elements, *new]), ["collection"], (start, end))
+        places = (_position(before), end)
+        return Slice(new, summary(before), summary([*before, *new]), ["collection"], places)
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         start, end = part.detail
         return local_frame(spark, self._normal[start:end], self.kind, first=start)
+
+
+def _position(elements: Sequence[Element]) -> int:
+    return int(elements[-1]["position"]) if elements else 0

@@ -13,41 +13,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.backends.files import normal_uri, open_location
+from state_engine.backends.files import normal_uri
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
-from state_engine.runtime.sources.delta_log import TableCommit, TableFile, TableLog
+from state_engine.runtime.sources.delta_log import TableCommit, TableFile, TableLog, check_there, missing
+from state_engine.runtime.sources.delta_position import (
+    SCHEMA,
+    Position,
+    begin_of,
+    bounded,
+    check_read_once,
+    positions_in,
+    schemas_up_to,
+    stops,
+)
 from state_engine.runtime.sources.places import place_columns
 from state_engine.runtime.sources.schema_change import incompatible_change
 
-_SCHEMA = "#schema"
 _QUIET_VERSIONS = 100
 """So many versions without rows are recorded as a batch of none, lest the log forgets them first."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a table was read.
-
-    Attributes:
-        table: its id.
-        version: the last version that was read from.
-        files: how many files of it were read; None: all.
-        snapshot: whether it was read whole, not as what its commit added.
-    """
-
-    table: str
-    version: int
-    files: int | None
-    snapshot: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +83,8 @@ class DeltaSource(Source):
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         log = TableLog(spark, self.path)
         # the table's id tells whether it is the same one, so it may be moved
-        before = [e for e in elements if not e["split"].endswith(_SCHEMA)]
-        schemas = [e for e in elements if e["split"].endswith(_SCHEMA)]
+        before = [e for e in elements if not e["split"].endswith(SCHEMA)]
+        schemas = [e for e in elements if e["split"].endswith(SCHEMA)]
         recorded = schemas[-1]["position"]["schema"] if schemas else None
         draft = _Draft(self, log, recorded)
         draft.follow(Position(**before[-1]["position"]) if before else self._first(log, draft))
@@ -104,14 +94,35 @@ class DeltaSource(Source):
         appended: list[Element] = [{"split": self.path, "position": asdict(draft.position)}]
         if draft.schema != recorded:
             at = {"version": draft.position.version, "schema": draft.schema}
-            appended.append({"split": self.path + _SCHEMA, "position": at})
-        return Slice(
-            elements=appended,
-            position_from=_summary(elements),
-            position_to=_summary([*elements, *appended]),
-            labels=[f.uri for f in draft.files],
-            detail=DeltaSlice(draft.files, draft.position.version, log),
+            appended.append({"split": self.path + SCHEMA, "position": at})
+        return _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        log, end = TableLog(spark, self.path), positions_in(appended)[-1]
+        start = begin_of(before, end, self._told_start(end))
+        files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
+        check_there(files)
+        return _slice(before, list(appended), DeltaSlice(files, end.version, log))
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        known, ends = positions_in(before), positions_in(recorded)
+        if known and known[-1] == ends[-1]:
+            return None
+        check_read_once([*known, *ends], path=self.path)
+        log = TableLog(spark, self.path)
+        start = known[-1] if known else begin_of([], ends[0], self._told_start(ends[0]))
+        files, at = bounded(
+            stops(log, start, ends[-1]),
+            ends[-1],
+            max_files=self.max_files_per_batch,
+            max_rows=self.max_rows_per_batch,
         )
+        check_there(files)
+        appended: list[Element] = [{"split": self.path, "position": asdict(at)}]
+        appended += [e for e in schemas_up_to(recorded, at.version) if e not in before]
+        return _slice(before, appended, DeltaSlice(files, at.version, log))
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: DeltaSlice = part.detail
@@ -120,12 +131,17 @@ class DeltaSource(Source):
         return SourceFrame(frame.select("*", *places))
 
     def confirm(self, part: Slice) -> None:
-        problem = _missing(part.detail.files)
-        if problem:
-            raise SourceError(problem)
+        check_there(part.detail.files)
 
     def empty_position(self) -> str:
         return _summary([])
+
+    def _told_start(self, end: Position) -> Position | None:
+        """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""
+        start = self.starting_version
+        if start == "latest":
+            return end
+        return Position(end.table, start - 1, None) if isinstance(start, int) else None
 
     def _first(self, log: TableLog, draft: _Draft) -> Position:
         start = self.starting_version
@@ -185,11 +201,11 @@ class _Draft:
 
     def check_files(self) -> None:
         """Raises SourceError where files are gone, as after a VACUUM; begins again where that is wanted."""
-        problem = _missing(self.files)
+        problem = missing(self.files)
         if problem and self.source.on_change == "restart":
             self._restart(problem)
-            problem = _missing(self.files)
-        if problem:
+            check_there(self.files)
+        elif problem:
             raise SourceError(problem)
 
     def _begin(self) -> bool:
@@ -261,25 +277,19 @@ class _Draft:
         return False
 
 
+def _slice(before: Sequence[Element], appended: list[Element], detail: DeltaSlice) -> Slice:
+    return Slice(
+        elements=appended,
+        position_from=_summary(before),
+        position_to=_summary([*before, *appended]),
+        labels=[f.uri for f in detail.files],
+        detail=detail,
+    )
+
+
 def _removal(path: str, version: int, commit: TableCommit) -> str:
     what = commit.operation or "unknown operation"
     return f"{path}: version {version} ({what}) takes rows away that may have been read already"
-
-
-def _missing(files: Sequence[TableFile]) -> str:
-    """Says which file is gone; empty where all are there."""
-    if not files:
-        return ""
-    with ThreadPoolExecutor(8) as pool:
-        infos = list(pool.map(lambda f: open_location(f.uri).info(), files))
-    for file, info in zip(files, infos, strict=True):
-        if info.type != pafs.FileType.File or info.size != file.size:
-            return (
-                f"{file.uri} is in the table's log, but it is gone or has another size: VACUUM deletes files that "
-                "the newest version does not hold. Restore the file, or set on_change='restart' to read the whole "
-                "table again"
-            )
-    return ""
 
 
 def _summary(elements: Sequence[Element]) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -202,6 +204,29 @@ class TableLog:
             raise SourceError(f"{self.uri}: {what} ({error.java_exception.toString()})") from error
         except PySparkException as error:
             raise SourceError(f"{self.uri}: {what} ({error})") from error
+
+
+def check_there(files: Sequence[TableFile]) -> None:
+    """Raises SourceError where a file is gone."""
+    problem = missing(files)
+    if problem:
+        raise SourceError(problem)
+
+
+def missing(files: Sequence[TableFile]) -> str:
+    """Says which file is gone; empty where all are there."""
+    if not files:
+        return ""
+    with ThreadPoolExecutor(8) as pool:
+        infos = list(pool.map(lambda f: open_location(f.uri).info(), files))
+    for file, info in zip(files, infos, strict=True):
+        if info.type != pafs.FileType.File or info.size != file.size:
+            return (
+                f"{file.uri} is in the table's log, but it is gone or has another size: VACUUM deletes files that "
+                "the newest version does not hold. Restore the file, or set on_change='restart' to read the whole "
+                "table again"
+            )
+    return ""
 
 
 def _rows_of(add: dict[str, Any]) -> int | None:

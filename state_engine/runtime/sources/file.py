@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
@@ -29,33 +28,24 @@ from state_engine.runtime.sources.base import (
     Slice,
     Source,
     SourceFrame,
-    summary,
 )
-from state_engine.runtime.sources.parquet_files import parquet_row_count, parquet_schema
+from state_engine.runtime.sources.file_ranges import (
+    SCHEMA,
+    FileRange,
+    check_unchanged,
+    cut,
+    left_over,
+    mtime_ms,
+    position_summary,
+    recorded_ranges,
+)
+from state_engine.runtime.sources.parquet_files import parquet_schema
 from state_engine.runtime.sources.places import place_columns
 
 REFUSED_TEXT = "_statelake_corrupt"
-_SCHEMA = "#schema"
-"""Ends the name of the element that holds a schema taken from a file; no path of a file has this character."""
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """What a session may say otherwise: rows would be lost without a word."""
 _GLOB = set("*?[]{}\\%#")
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file."""
-
-    uri: str
-    size: int
-    mtime_ms: int
-    start: int
-    end: int | None
-
-    def element(self) -> Element:
-        """As an element of the source's position."""
-        position = {"size": self.size, "mtime_ms": self.mtime_ms, "start": self.start, "end": self.end}
-        return {"split": self.uri, "position": position}
 
 
 @dataclass(frozen=True)
@@ -115,22 +105,38 @@ class FileSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         found = self._list()
-        consumed = {e["split"]: e["position"] for e in elements if not e["split"].endswith(_SCHEMA)}
-        recorded = next((e["position"] for e in reversed(elements) if e["split"].endswith(_SCHEMA)), None)
+        consumed = {e["split"]: e["position"] for e in elements if not e["split"].endswith(SCHEMA)}
         ranges = self._next_ranges(found, consumed)
-        if not ranges:
-            return None
-        appended = [r.element() for r in ranges]
-        schema = StructType.fromJson(recorded) if recorded is not None else None
+        return self._slice(elements, ranges) if ranges else None
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        ranges = recorded_ranges(appended)
+        check_unchanged(ranges)
+        return self._slice(before, ranges, recorded=appended)
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        ranges = self._bounded(left_over(before, recorded))
+        check_unchanged(ranges)
+        return self._slice(before, ranges) if ranges else None
+
+    def _slice(
+        self, before: Sequence[Element], ranges: list[FileRange], *, recorded: Sequence[Element] = ()
+    ) -> Slice:
+        """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
+        known = [e["position"] for e in (*before, *recorded) if e["split"].endswith(SCHEMA)]
+        schema = StructType.fromJson(known[-1]) if known else None
+        appended = list(recorded) or [r.element() for r in ranges]
         if (
             self.schema is None and schema is None
         ):  # later files must not change it: results would depend on cuts
             schema = parquet_schema(ranges[0].uri)
-            appended.append({"split": self.path + _SCHEMA, "position": schema.jsonValue()})
+            appended.append({"split": self.path + SCHEMA, "position": schema.jsonValue()})
         return Slice(
             elements=appended,
-            position_from=_summary(elements),
-            position_to=_summary([*elements, *appended]),
+            position_from=position_summary(before),
+            position_to=position_summary([*before, *appended]),
             labels=[r.uri for r in ranges],
             detail=FileSlice(ranges, schema),
         )
@@ -155,12 +161,11 @@ class FileSource(Source):
 
     def confirm(self, part: Slice) -> None:
         for one in part.detail.ranges:
-            info = open_location(one.uri).info()
-            if info.type != pafs.FileType.File or (info.size, _mtime_ms(info)) != (one.size, one.mtime_ms):
+            if not one.unchanged():
                 self._changed(one.uri, "while it was being read")
 
     def empty_position(self) -> str:
-        return _summary([])
+        return position_summary([])
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])
@@ -200,7 +205,7 @@ class FileSource(Source):
                 raise SourceError(
                     f"{one.path}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file"
                 )
-            found.append((prefix + one.path, int(one.size), _mtime_ms(one)))
+            found.append((prefix + one.path, int(one.size), mtime_ms(one)))
         return sorted(found)
 
     def _next_ranges(self, found: list[tuple[str, int, int]], consumed: Mapping[str, Any]) -> list[FileRange]:
@@ -209,19 +214,21 @@ class FileSource(Source):
             if known["end"] is not None and uri not in there and self.on_change == "fail":
                 self._changed(uri, "before it was read to its end")
         pending = []
-        for uri, size, mtime_ms in found:
+        for uri, size, changed_ms in found:
             known = consumed.get(uri)
-            if known is not None and (known["size"], known["mtime_ms"]) != (size, mtime_ms):
+            if known is not None and (known["size"], known["mtime_ms"]) != (size, changed_ms):
                 if self.on_change == "fail":
                     self._changed(uri, "after it was consumed")
                 continue
             if known is None or known["end"] is not None:
-                pending.append((uri, size, mtime_ms, known["end"] if known else 0))
+                pending.append(FileRange(uri, size, changed_ms, known["end"] if known else 0, None))
             if self.max_rows_per_batch is None and len(pending) == self.max_files_per_batch:
                 break
-        if self.max_rows_per_batch is None:
-            return [FileRange(u, s, m, start, None) for u, s, m, start in pending]
-        return _cut(pending[: self.max_files_per_batch], self.max_rows_per_batch)
+        return self._bounded(pending)
+
+    def _bounded(self, pending: list[FileRange]) -> list[FileRange]:
+        pending = pending[: self.max_files_per_batch]
+        return pending if self.max_rows_per_batch is None else cut(pending, self.max_rows_per_batch)
 
     def _changed(self, uri: str, when: str) -> None:
         raise SourceError(
@@ -245,29 +252,3 @@ def _is_whole(schema: StructType) -> Column:
 
 def _has_map(kind: DataType) -> bool:
     return '"map"' in kind.json()
-
-
-def _cut(pending: list[tuple[str, int, int, int]], max_rows: int) -> list[FileRange]:
-    """Ranges of at most ``max_rows`` rows in all; a file's last range has no end, so it is complete."""
-    with ThreadPoolExecutor(8) as pool:
-        counts = list(pool.map(parquet_row_count, (p[0] for p in pending)))
-    ranges, left = [], max_rows
-    for (uri, size, mtime_ms, start), rows in zip(pending, counts, strict=True):
-        if left <= 0 and rows > start:
-            break
-        end = start + left if rows - start > left else None
-        ranges.append(FileRange(uri, size, mtime_ms, start, end))
-        if end is not None:
-            break
-        left -= rows - start
-    return ranges
-
-
-def _summary(elements: Sequence[Element]) -> str:
-    files = {e["split"]: e["position"]["end"] for e in elements if not e["split"].endswith(_SCHEMA)}
-    partial = {u: end for u, end in files.items() if end is not None}
-    return summary(elements, files=len(files), **({"inside": partial} if partial else {}))
-
-
-def _mtime_ms(info: pafs.FileInfo) -> int:
-    return int((info.mtime_ns or 0) // 1_000_000)

@@ -90,6 +90,13 @@ class FunctionSource(Source):
             endless=collected.full,
         )
 
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        raise SourceError(
+            f"source '{self.name}': a SourceFunction cannot be replayed: what run() of {type(self.function).__name__} "
+            "collects is no function of the position. Let a job of its own write it to a table or to files, read these "
+            "with a DeltaSource or a FileSource, and replay jobs that do; or replay from a later checkpoint"
+        )
+
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         first, values = part.detail
         return local_frame(spark, values, self.kind, first=first)

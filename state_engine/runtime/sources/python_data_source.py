@@ -87,11 +87,32 @@ class PythonDataSource(Source):
             else:
                 end = self._latest(reader, start)
                 detail = ("partitions", reader, list(reader.partitions(start, end)) if end != start else [])
-        if end == start:
+        return self._slice(elements, end, detail) if end != start else None
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        end = appended[-1]["position"]
+        with _told(self.name):
+            reader, simple = self._reader()
+            start = before[-1]["position"] if before else reader.initialOffset()
+            detail: Any = (
+                ("rows", list(reader.readBetweenOffsets(start, end)))
+                if simple
+                else ("partitions", reader, list(reader.partitions(start, end)))
+            )
+        return self._slice(before, end, detail)
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        """All that is left, in one: which offsets lie in between is only known to the reader."""
+        if before and before[-1]["position"] == recorded[-1]["position"]:
             return None
+        return self.replan(spark, before, recorded)
+
+    def _slice(self, before: Sequence[Element], end: Any, detail: Any) -> Slice:
         new: list[Element] = [{"split": "0", "position": end}]
         labels = [repr(p) for p in detail[2]] if detail[0] == "partitions" else [self.name]
-        return Slice(new, self._summary(elements), self._summary([*elements, *new]), labels, detail)
+        return Slice(new, self._summary(before), self._summary([*before, *new]), labels, detail)
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         kind = self._kind()

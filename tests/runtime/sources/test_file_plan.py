@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import Element, Slice
-from state_engine.runtime.sources.file import FileRange, _cut
+from state_engine.runtime.sources.file_ranges import FileRange, cut
 from tests.runtime.sources.runs import write_ids
 
 NO_SPARK: Any = None
@@ -102,9 +102,9 @@ def test_row_ranges_have_no_gap_and_no_repeat(
 def test_cut_ends_a_file_that_fits_exactly(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", 0, 5)
     uri = f"file://{tmp_path}/a.parquet"
-    assert _cut([(uri, 1, 1, 0)], 5) == [FileRange(uri, 1, 1, 0, None)]
-    assert _cut([(uri, 1, 1, 0)], 4) == [FileRange(uri, 1, 1, 0, 4)]
-    assert _cut([(uri, 1, 1, 4)], 4) == [FileRange(uri, 1, 1, 4, None)]
+    assert cut([FileRange(uri, 1, 1, 0, None)], 5) == [FileRange(uri, 1, 1, 0, None)]
+    assert cut([FileRange(uri, 1, 1, 0, None)], 4) == [FileRange(uri, 1, 1, 0, 4)]
+    assert cut([FileRange(uri, 1, 1, 4, None)], 4) == [FileRange(uri, 1, 1, 4, None)]
 
 
 def test_consumed_file_that_changed(tmp_path: Path) -> None:
