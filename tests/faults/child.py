@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,7 +21,7 @@ from pyspark.sql import SparkSession
 from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import SparkSettings
 from tests.faults.operations import CUT_OF_OPERATIONS, perform
-from tests.faults.plane import Fault, installed, kill_process
+from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
 
 REPOSITORY = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ Told = tuple[str, Path, Sequence[Fault], str]
 
 def killed(cases: Sequence[Told]) -> str:
     """Let one process run all these cases to their faults, and die; what it told, which is nothing if all is well."""
-    told = [[w, str(at), [asdict(f) for f in schedule], operation] for w, at, schedule, operation in cases]
+    told = [(w, str(at), to_json(schedule), operation) for w, at, schedule, operation in cases]
     died = subprocess.run(
         [sys.executable, "-m", "tests.faults.child", json.dumps(told)],
         cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=900,
@@ -81,7 +80,7 @@ def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, a
 def main(text: str) -> None:
     cases, spark = json.loads(text), child_session()
     for workload, directory, faults, operation in cases:
-        schedule = [Fault(**fault) for fault in faults]
+        schedule = from_json(faults)
         cut = CUT_OF_OPERATIONS if operation else CUT
         site = Site(Path(directory), WORKLOADS[workload], spark, cut=cut)
         told = run_to_the_fault(site, schedule, operation, alone=len(cases) == 1)

@@ -10,7 +10,7 @@ from state_engine.core.retention import RetentionPolicy
 from tests.faults.plane import Action, Fault
 from tests.faults.workloads import Site
 
-CUT_OF_OPERATIONS = 4
+CUT_OF_OPERATIONS = 7
 """Rows of a micro-batch: there are three, and the third comes after the operation."""
 SAVEPOINT = "safe"
 

@@ -137,7 +137,7 @@ def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, grounds
 
 @pytest.mark.faults
 @pytest.mark.parametrize("action", ["raise", "zombie"])
-@pytest.mark.parametrize("nth", range(1, 7))
+@pytest.mark.parametrize("nth", list(range(1, 7)))
 def test_a_fault_in_the_very_first_run_changes_no_result(
     nth: int, action: str, grounds: Grounds, tmp_path: Path
 ) -> None:

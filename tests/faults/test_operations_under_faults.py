@@ -52,7 +52,7 @@ def finish(ground: Ground, site: Site, case: OperationCase, *, committed: bool) 
     assert site.seen() == ground.after[-1]
 
 
-@pytest.mark.parametrize("case", operation_cases("raise"), ids=str)
+@pytest.mark.parametrize("case", list(operation_cases("raise")), ids=str)
 def test_an_operation_that_fails_can_be_done_again(case: OperationCase, ground: Ground) -> None:
     site = ground.fresh()
     with installed([case.fault]) as plane, pytest.raises(InjectedFault):
@@ -61,7 +61,7 @@ def test_an_operation_that_fails_can_be_done_again(case: OperationCase, ground: 
     finish(ground, site, case, committed=case.committed)
 
 
-@pytest.mark.parametrize("case", operation_cases("zombie"), ids=str)
+@pytest.mark.parametrize("case", list(operation_cases("zombie")), ids=str)
 def test_an_operation_that_slept_disturbs_nobody(case: OperationCase, ground: Ground) -> None:
     """A micro-batch comes in between: restore and rescale fail then, and the others go on."""
     site = ground.fresh()
@@ -106,14 +106,14 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("case", operation_cases("sigkill"), ids=str)
+@pytest.mark.parametrize("case", list(operation_cases("sigkill")), ids=str)
 def test_an_operation_that_was_killed_can_be_done_again(
     case: OperationCase, ground: Ground, dead: Killed
 ) -> None:
     finish(ground, ground.at(dead(case)), case, committed=case.committed)
 
 
-@pytest.mark.parametrize("operation", REACHED)
+@pytest.mark.parametrize("operation", list(REACHED))
 def test_the_matrix_has_every_point_as_often_as_it_is_reached(operation: str, ground: Ground) -> None:
     site = ground.fresh()
     counts = REACHED[operation]

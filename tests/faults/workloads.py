@@ -42,8 +42,8 @@ from state_engine.runtime.state_files import state_files
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CLOCK_MS = 1_000_000
-CUT = 6
-EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(2 * CUT)]
+CUT = 10
+EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(20)]
 PAIR = "k string, n bigint"
 RULES = MapStateDescriptor("rules", str, int)
 
