@@ -6,16 +6,19 @@ Each call looks the job up, and leaves the work to the module of its name.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.disposal import Disposal
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.retention import RetentionPolicy, pins
 from state_engine.core.savepoint_manifest import SavepointManifest
-from state_engine.runtime.engine_base import EngineBase, job_name, requester
+from state_engine.runtime.collector import ORPHAN_AGE, CollectionReport, Collector
+from state_engine.runtime.engine_base import Clock, EngineBase, clock_of, job_name, requester
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction, Maintenance
 from state_engine.runtime.max_parallelism import MaxParallelismChange
@@ -243,6 +246,48 @@ class EngineOperations(EngineBase):
         """
         found = self._maintenance(job, requested_by)
         return found.retire(policy or RetentionPolicy(), given_up=given_up, dry_run=dry_run)
+
+    def collect(
+        self,
+        job: StatefulJob | str,
+        *,
+        orphan_age: timedelta = ORPHAN_AGE,
+        dry_run: bool = False,
+        vacuum: bool = False,
+        clock: Clock = None,
+        on_file: Callable[[Disposal], None] = lambda _: None,
+        requested_by: str | None = None,
+    ) -> CollectionReport:
+        """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
+
+        Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
+        not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of retired
+        checkpoints leave the logs of the job's tables first, and are deleted by a collection ``orphan_age`` later.
+
+        Args:
+            job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.
+            orphan_age: how long a file stays after it was written, or needed last; at least 24 hours.
+            dry_run: only tell what would go.
+            vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
+            clock: gives the time, in milliseconds since 1970.
+            on_file: called for every file that is done, in a dry run for every file that would be.
+
+        Raises:
+            ConfigurationError: the job has no checkpoint yet, or ``orphan_age`` is too short.
+        """
+        name = job_name(job)
+        tables = self._ran(name)
+        found = Collector(
+            name,
+            tables=tables,
+            kernel=self.kernel,
+            maintenance=self._maintenance(job, requested_by),
+            publication=Publication(self.kernel, tables),
+            sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
+        )
+        return found.collect(
+            orphan_age=orphan_age, now_ms=clock_of(clock)(), dry_run=dry_run, vacuum=vacuum, on_file=on_file
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

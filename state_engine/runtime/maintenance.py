@@ -169,6 +169,10 @@ class Maintenance:
             "retention", lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None
         )
 
+    def fence(self) -> None:
+        """Commit a row that changes nothing: an attempt that is about to commit finds its id taken, and looks again."""
+        self._commit("retention", lambda row, _: row)
+
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _head(self) -> tuple[lineage.Rows, CheckpointRow]:

@@ -18,7 +18,10 @@ from state_engine.runtime.sinks.base import Publisher
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND
+from state_engine.runtime.sinks.sql import SQL_KIND, SqlPublisher
+from state_engine.runtime.sinks.staging import Staging
 
 
 class Publication:
@@ -35,6 +38,8 @@ class Publication:
             "delta": DeltaPublisher(kernel),
             SPARK_KIND: SparkDeltaPublisher(kernel),
             "files": FilePublisher(),
+            SQL_KIND: SqlPublisher(Staging(kernel, tables.layout.root)),
+            FOREACH_KIND: ForeachBatchPublisher(kernel, Staging(kernel, tables.layout.root)),
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }
         self._published: int | None = None
@@ -44,6 +49,14 @@ class Publication:
         if not path or path[-1].checkpoint_id == self._published:
             return []
         settled: set[int] = set()
+        for row, staged in self.unpublished(path):
+            self._publish(staged, row.checkpoint_id)
+            settled.add(row.checkpoint_id)
+        self._published = path[-1].checkpoint_id
+        return sorted(settled)
+
+    def unpublished(self, path: Sequence[CheckpointRow]) -> Iterator[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks have not seen of a path of ``main``, in order, with the row that changes it."""
         seen: dict[tuple[str, str], int] = {}
         for row in path:
             for staged in self.staged(row):
@@ -51,10 +64,7 @@ class Publication:
                 if at not in seen:
                     seen[at] = self._publishers[staged.kind].seen(staged.path, self.app(staged.name))
                 if row.checkpoint_id > seen[at]:
-                    self._publish(staged, row.checkpoint_id)
-                    settled.add(row.checkpoint_id)
-        self._published = path[-1].checkpoint_id
-        return sorted(settled)
+                    yield row, staged
 
     def publish(self, row: CheckpointRow) -> int:
         """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch."""

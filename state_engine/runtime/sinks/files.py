@@ -32,6 +32,9 @@ from state_engine.runtime.sinks.file_moves import (
     moves_of,
 )
 
+STAGED_PREFIX = "_staged-"
+"""Of the directory that an attempt writes to; its ``write_id`` follows."""
+
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
 
@@ -68,7 +71,7 @@ class FileSink(Sink):
                 f"sink '{name}': CSV cannot hold the nested columns {nested}; use format='parquet'"
             )
         identity = _identity(self.path, app)
-        directory = join(self.path, f"_staged-{write_id}")
+        directory = join(self.path, f"{STAGED_PREFIX}{write_id}")
         text = json.dumps(spark_schema(schema))
         owner = owner_mark(app)
         return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, owner, self.format)

@@ -1,0 +1,223 @@
+"""``Collector``: deletes files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
+
+    1 find      every file of the job, in its own tables and in its sinks, and what checkpoints and logs say of it
+    2 fence     where orphans are to go and no row was committed lately, commit one that changes nothing: an attempt
+                that sleeps just before its commit finds its id taken, and sees how old it is
+    3 remove    files of retired checkpoints from the logs of the job's own tables, one commit a table
+    4 delete    by exact name, what left the logs long ago, or never was in one
+
+Each step may be repeated: after a crash the next collection goes on. Deciding is ``core.disposal``; retiring
+checkpoints is ``Maintenance.retire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+
+from state_engine.backends.delta.kernel import DeltaKernel, InactiveFilesError
+from state_engine.backends.files import join, open_location
+from state_engine.core import lineage
+from state_engine.core.collection import Files, listed, unreachable
+from state_engine.core.disposal import Disposal, Place, disposals
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, MIN_ORPHAN_AGE_MS, write_id_in, written_at_ms
+from state_engine.runtime.graph import SinkNode
+from state_engine.runtime.job_files import JobFiles, known_sinks
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.maintenance import Maintenance
+from state_engine.runtime.publication import Publication
+
+ORPHAN_AGE = timedelta(milliseconds=MIN_ORPHAN_AGE_MS)
+"""How long a file stays after it was written or needed, at least."""
+
+OnFile = Callable[[Disposal], None]
+_DELETERS = 8
+_SHORTEST_VACUUM = timedelta(days=7)
+"""Delta refuses less, and ought to: its own readers rely on it."""
+
+
+@dataclass(frozen=True)
+class CollectionReport:
+    """What a collection did, or would do.
+
+    Attributes:
+        job: name.
+        files: what was removed from the job's tables, and what was deleted, each with its size and why.
+        dry_run: whether nothing was done.
+        vacuumed: URIs of the tables that VACUUM went through.
+    """
+
+    job: str
+    files: list[Disposal]
+    dry_run: bool
+    vacuumed: list[str] = field(default_factory=list)
+
+    @property
+    def removed(self) -> list[Disposal]:
+        """Files that left the logs of the job's tables; a later collection deletes them."""
+        return [f for f in self.files if f.step == "remove"]
+
+    @property
+    def deleted(self) -> list[Disposal]:
+        """Files that are gone."""
+        return [f for f in self.files if f.step == "delete"]
+
+    @property
+    def bytes_deleted(self) -> int:
+        """Size of the files that are gone."""
+        return sum(f.bytes for f in self.deleted)
+
+
+class Collector:
+    """Collects the garbage of one job.
+
+    Args:
+        job: name.
+        tables: the job's tables.
+        kernel: commits, and reads logs.
+        maintenance: commits the fence.
+        publication: knows what sinks have not seen yet.
+        sinks: that the job declares now; those that its checkpoints know are looked at anyway.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        tables: JobTables,
+        kernel: DeltaKernel,
+        maintenance: Maintenance,
+        publication: Publication,
+        sinks: Iterable[SinkNode] = (),
+    ) -> None:
+        self._job, self._tables, self._kernel = job, tables, kernel
+        self._maintenance, self._publication, self._declared = maintenance, publication, list(sinks)
+
+    def collect(
+        self,
+        *,
+        orphan_age: timedelta,
+        now_ms: int,
+        dry_run: bool = False,
+        vacuum: bool = False,
+        on_file: OnFile = lambda _: None,
+    ) -> CollectionReport:
+        """See ``StateEngine.collect``; ``now_ms`` is the time, in milliseconds since 1970."""
+        if orphan_age < ORPHAN_AGE:
+            raise ConfigurationError(
+                f"orphan_age must be at least {ORPHAN_AGE}, not {orphan_age}: attempts may commit until they are half "
+                "as old, and their files would be deleted"
+            )
+        rows = self._tables.store.load()
+        if not rows:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        before_ms = now_ms - int(orphan_age.total_seconds() * 1000)
+        at = JobFiles(
+            self._tables,
+            self._kernel,
+            known_sinks(rows.values(), self._declared),
+            removed_since_ms=before_ms,
+        )
+        planned = self._plan(rows, at, before_ms)
+        tables = at.vacuumed() if vacuum else []
+        if dry_run:
+            for one in planned:
+                on_file(one)
+        else:
+            if any(d.why.startswith("orphan") for d in planned) and not _committed_lately(rows, now_ms):
+                self._maintenance.fence()
+            self._carry_out(planned, at, on_file)
+            _vacuum(self._kernel, tables, orphan_age)
+        return CollectionReport(self._job, planned, dry_run, tables)
+
+    # -- 1 find ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, rows: lineage.Rows, at: JobFiles, before_ms: int) -> list[Disposal]:
+        head = lineage.head(rows)
+        on_main = lineage.path(rows, head.checkpoint_id if head else None)
+        unpublished = {row.checkpoint_id for row, _ in self._publication.unpublished(on_main)}
+        as_of = datetime.fromtimestamp(before_ms / 1000, UTC)
+        every, gone = listed(rows.values()), unreachable(rows, as_of=as_of, unpublished=unpublished)
+        return [one for place in at.places() for one in _of(place, every, gone, before_ms)]
+
+    # -- 3 remove, 4 delete ----------------------------------------------------------------------------------------
+
+    def _carry_out(self, planned: list[Disposal], at: JobFiles, on_file: OnFile) -> None:
+        removed = [d for d in planned if d.step == "remove"]
+        for table in dict.fromkeys(d.table for d in removed):
+            here = [d for d in removed if d.table == table]
+            self._remove(at.uri(table), {d.path for d in here})
+            for one in here:
+                on_file(one)
+        deleted = [d for d in planned if d.step == "delete"]
+        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="statelake-collect") as pool:
+            for one in pool.map(lambda d: _delete(at.uri(d.table), d), deleted):
+                on_file(one)
+        for uri, inside in sorted({(at.uri(d.table), _parent(d.path)) for d in deleted}):
+            _drop_empty(uri, inside)
+
+    def _remove(self, uri: str, paths: Collection[str]) -> None:
+        """Take files out of a table, in one commit; those that somebody else took out meanwhile are no matter."""
+        left = set(paths)
+        while left:
+            try:
+                self._kernel.change(uri, add=[], remove=sorted(left))
+                return
+            except InactiveFilesError as error:
+                left -= set(error.paths)
+
+
+def _of(place: Place, every: Files, gone: Files, before_ms: int) -> list[Disposal]:
+    known = every.get(place.table, set())
+    return disposals(
+        place,
+        listed={f.path for f in known},
+        needed={f.path for f in known - gone.get(place.table, set())},
+        written_before_ms=before_ms,
+    )
+
+
+def _committed_lately(rows: lineage.Rows, now_ms: int) -> bool:
+    """Whether the newest id was taken when attempts whose orphans go could not commit any more."""
+    began_ms = written_at_ms(rows[max(rows)].write_id)
+    return began_ms is not None and began_ms > now_ms - MAX_ATTEMPT_AGE_MS
+
+
+def _delete(uri: str, one: Disposal) -> Disposal:
+    at = open_location(join(uri, one.path))
+    with suppress(FileNotFoundError):  # another collector was faster
+        at.fs.delete_file(at.path)
+    return one
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _drop_empty(uri: str, inside: str) -> None:
+    """Delete directories that nothing is left in; only those of one attempt, in which nobody writes any more."""
+    while any(write_id_in(part) for part in inside.split("/")):
+        at = open_location(join(uri, inside))
+        if at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True)):
+            return
+        with suppress(FileNotFoundError):
+            at.fs.delete_dir(at.path)
+        inside = _parent(inside)
+
+
+def _vacuum(kernel: DeltaKernel, uris: Iterable[str], orphan_age: timedelta) -> None:
+    """Let Delta delete what its logs do not list, after at least ``orphan_age``."""
+    session = kernel.spark.newSession()
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "true")
+    # it would commit to the log, which takes the table's lock, for as long as micro-batches would have to wait
+    session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    hours = math.ceil(max(orphan_age, _SHORTEST_VACUUM) / timedelta(hours=1))
+    for uri in uris:
+        session.sql(f"VACUUM delta.`{uri}` RETAIN {hours} HOURS").collect()

@@ -1,0 +1,130 @@
+"""``JobFiles``: finds every file of a job, in its own directories and in those of its sinks, for the collector.
+
+checkpoints, operators/*/changelog, operators/*/base, operator_state, dead_letters    tables of the job alone
+exchange                                                                              no table
+a Delta sink                  the table's own level, and ``_statelake_staged`` in it
+a directory of a file sink    what is staged in it; published directories are its readers'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.tombstones import removed_since
+from state_engine.backends.files import join, open_location
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.collection import OPERATOR_STATE, base_table, changelog_table
+from state_engine.core.disposal import Place
+from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.core.write_ids import owner_mark
+from state_engine.runtime.graph import SinkNode
+from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.sinks.delta import DeltaSink
+from state_engine.runtime.sinks.files import STAGED_PREFIX, FileSink
+from state_engine.runtime.sinks.spark_writer import SPARK_KIND, STAGED
+
+_EXCHANGE, _CHECKPOINTS = "exchange", "checkpoints"
+
+
+@dataclass(frozen=True)
+class SinkPlace:
+    """A sink of the job, as some checkpoint or the job itself knows it."""
+
+    name: str
+    kind: str
+    path: str
+
+
+def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()) -> set[SinkPlace]:
+    """All sinks that a job has or had, whose files bear an owner's mark.
+
+    Args:
+        rows: all checkpoints.
+        declared: the job's sinks, which may have got files and no checkpoint yet.
+    """
+    found = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
+    for node in declared:
+        if isinstance(node.sink, DeltaSink | FileSink):
+            found.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
+    return {sink for sink in found if sink.kind in (DeltaSink.kind, SPARK_KIND, FileSink.kind)}
+
+
+class JobFiles:
+    """Looks at the directories of one job.
+
+    Args:
+        tables: the job's tables.
+        kernel: reads logs.
+        sinks: of the job.
+        removed_since_ms: what left a log later than this may still be read; milliseconds since 1970.
+    """
+
+    def __init__(
+        self, tables: JobTables, kernel: DeltaKernel, sinks: Iterable[SinkPlace], *, removed_since_ms: int
+    ) -> None:
+        self._directory, self._app, self._kernel = tables.layout.directory, tables.store.app, kernel
+        self._sinks, self._since_ms = set(sinks), removed_since_ms
+
+    def places(self) -> Iterator[Place]:
+        """Every directory, one after the other."""
+        for table in [*self.state_tables(), DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE]:
+            uri = self.uri(table)
+            yield self._place(table, _under(uri), ours=table not in (DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE))
+        for path in sorted({sink.path for sink in self._sinks}):
+            here = [sink for sink in self._sinks if sink.path == path]
+            owners = frozenset(owner_mark(f"{self._app}/{sink.name}") for sink in here)
+            in_files = any(sink.kind == FileSink.kind for sink in here)
+            yield self._place(path, _staged(path) if in_files else _in_table(path), owners=owners)
+
+    def uri(self, table: str) -> str:
+        """Where a place is."""
+        return table if "://" in table else join(self._directory, table)
+
+    def state_tables(self) -> list[str]:
+        """Names of the tables of state that the job has or had."""
+        at = open_location(join(self._directory, "operators"))
+        infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+        uids = sorted(info.base_name for info in infos)
+        return [*(table(uid) for uid in uids for table in (changelog_table, base_table)), OPERATOR_STATE]
+
+    def vacuumed(self) -> list[str]:
+        """URIs of the tables in which the log lists every file that is needed, so that VACUUM may run."""
+        uris = [self.uri(table) for table in [*self.state_tables(), _CHECKPOINTS]]
+        return [uri for uri in uris if self._kernel.exists(uri)]
+
+    def _place(
+        self, table: str, sizes: dict[str, int], *, owners: frozenset[str] | None = None, ours: bool = False
+    ) -> Place:
+        uri = self.uri(table)
+        # files first: what is listed by then and is not in the log afterwards was never, or is not any more
+        active = frozenset(self._kernel.active_files(uri))
+        return Place(table, sizes, active, removed_since(uri, self._since_ms), owners, ours)
+
+
+def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, int]:
+    """Sizes of the files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
+    at = open_location(uri)
+    start = join(at.path, inside) if inside else at.path
+    infos = at.fs.get_file_info(pafs.FileSelector(start, allow_not_found=True, recursive=recursive))
+    found = {info.path[len(at.path) + 1 :]: info.size for info in infos if info.type == pafs.FileType.File}
+    skip = len(inside)
+    return {p: size for p, size in found.items() if not _hidden(p[skip:])}
+
+
+def _in_table(uri: str) -> dict[str, int]:
+    return _under(uri, recursive=False) | _under(uri, STAGED)
+
+
+def _staged(uri: str) -> dict[str, int]:
+    at = open_location(uri)
+    infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    names = [info.base_name for info in infos if info.base_name.startswith(STAGED_PREFIX)]
+    return {path: size for name in names for path, size in _under(uri, name).items()}
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
