@@ -15,9 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from state_engine.core.errors import StatelakeError
+from tests.protocol.passing_time import Clock
 
 KILLED, ASLEEP, LATE = 0.012, 0.04, 0.012
 """How likely, at every step, an actor is killed, sleeps for a while, and sleeps until all the others are done."""
+LONG_PAUSE = 0.015
+"""How likely, at every step, hours pass."""
 KILLED_INSIDE = 0.05
 """How likely an actor is killed at a point where it holds a lock and cannot give the turn back."""
 LOST_ANSWER = 0.02
@@ -133,7 +136,7 @@ def step_under_lock(name: str) -> None:
         actor.may_die(name)
 
 
-def interleave(actors: list[Actor], dice: random.Random, trace: list[str]) -> list[Actor]:
+def interleave(actors: list[Actor], dice: random.Random, trace: list[str], clock: Clock) -> list[Actor]:
     """Run actors to their end or death, in an order that the dice say; those that sleep on are returned."""
     waiting, live, late, now = list(actors), list[Actor](), list[Actor](), 0
     dice.shuffle(waiting)
@@ -146,6 +149,9 @@ def interleave(actors: list[Actor], dice: random.Random, trace: list[str]) -> li
             elif not live:
                 return late
         now += 1
+        if dice.random() < LONG_PAUSE:
+            clock.pass_hours(hours := dice.choice((5, 13, 30)))
+            trace.append(f"-- {hours} hours pass")
         awake = [a for a in live if a.asleep_until <= now]
         if not awake:
             now = min(a.asleep_until for a in live)

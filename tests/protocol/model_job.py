@@ -167,7 +167,9 @@ def _run_subtask(
     report.changelog = [_write_changes(layout, table, partition_path(batch.write_id, name), subtask)]
     rows = pa.Table.from_pylist(outputs, OUTPUT)
     report.rows_out = rows.num_rows
-    report.sinks = {s: [write_sink_file(rows, t, name, subtask)] for s, t in done.targets.items()}
+    for sink, target in done.targets.items():
+        staged = target.file_name(batch.write_id, subtask, 0)
+        report.sinks[sink] = [write_sink_file(rows, target, staged, subtask)]
     return report
 
 

@@ -16,11 +16,13 @@ from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
 from state_engine.runtime import maintenance
+from state_engine.runtime.collector import Collector
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.sinks.file_moves import Mover
 from tests.protocol.interleaving import LOST_ANSWER, actor_here, step, step_under_lock
 from tests.protocol.model_job import execute, fold_base
+from tests.protocol.passing_time import Clock
 
 Outcomes = set[tuple[str, int]]
 """Attempts, as ``write_id`` and the checkpoint id that each tried to commit."""
@@ -35,10 +37,11 @@ class Told:
 
 
 @contextmanager
-def marked() -> Iterator[Told]:
-    """Wrap the engine; what is told of commits is noted until the end."""
+def marked(clock: Clock) -> Iterator[Told]:
+    """Wrap the engine, and let it go by a clock; what is told of commits is noted until the end."""
     told = Told()
     with pytest.MonkeyPatch.context() as patch:
+        clock.rule(patch)
 
         def around(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
             patch.setattr(owner, name, wrap(getattr(owner, name)))
@@ -50,6 +53,7 @@ def marked() -> Iterator[Told]:
         around(CheckpointStore, "append", lambda real: _append(real, told))
         around(Publication, "settle", _before_and_after("settle"))
         around(Publication, "_publish", _before_and_after("publish"))
+        around(Collector, "_carry_out", _before_and_after("collect"))
         for name in ("begin", "withdraw", "add", "_rename"):
             around(Mover, name, _under_lock(name))
         patch.setattr(GraphExecutor, "execute", execute)
