@@ -1,7 +1,8 @@
-"""Functions that the shortcuts of keyed streams stand for: ``map_with_state``, ``reduce``, rolling ``sum/min/max``.
+"""What the shortcuts of keyed streams stand for: ``map_with_state``, ``reduce``, ``aggregate``, rolling ``sum``.
 
-Each keeps one value state per key and has one output per element, as in Flink: there these are ``mapWithState`` of the
-Scala API, ``StreamGroupedReduceOperator``, and ``SumAggregator`` and ``ComparableAggregator``.
+Each keeps one state per key and has one output per element, as in Flink: there these are ``mapWithState`` of the Scala
+API, ``StreamGroupedReduceOperator``, and ``SumAggregator`` and ``ComparableAggregator``; ``aggregate`` exists there on
+windows only.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from state_engine.core.aggregates import ReduceFunction
-from state_engine.core.descriptors import ValueStateDescriptor
+from state_engine.core.aggregates import AggregateFunction, ReduceFunction
+from state_engine.core.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.process_functions import KeyedProcessFunction
 from state_engine.core.runtime_context import RuntimeContext
@@ -101,6 +102,50 @@ class RollingReduce(KeyedProcessFunction):
             raise ValueTypeError(f"the reduce function returned None for {found!r} and {value!r}")
         self._state.update(reduced)
         return [self._state.value()]
+
+
+class RunningAggregate(KeyedProcessFunction):
+    """Emits, for every element, the aggregation of all elements of its key so far.
+
+    Args:
+        function: gives the result of an accumulator.
+        accumulator_type: what is stored.
+        name: of the state.
+
+    Example:
+        >>> from state_engine.core.aggregates import AggregateFunction
+        >>> from state_engine.testing import KeyedHarness
+        >>> class Average(AggregateFunction):
+        ...     def create_accumulator(self):
+        ...         return (0, 0)
+        ...     def add(self, value, accumulator):
+        ...         return accumulator[0] + value, accumulator[1] + 1
+        ...     def get_result(self, accumulator):
+        ...         return accumulator[0] / accumulator[1]
+        >>> harness = KeyedHarness(RunningAggregate(Average(), tuple[int, int]), key_by=lambda value: value % 2)
+        >>> harness.process([1, 2, 4, 3])
+        [1.0, 2.0, 3.0, 2.0]
+    """
+
+    def __init__(
+        self, function: AggregateFunction, accumulator_type: Any, *, name: str = "aggregated"
+    ) -> None:
+        self._function = function
+        self._descriptor = AggregatingStateDescriptor(name, function, accumulator_type)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the user's function, and get the state."""
+        self._function.open(runtime_context)
+        self._state = runtime_context.get_aggregating_state(self._descriptor)
+
+    def close(self) -> None:
+        """Close the user's function."""
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """The aggregation with this element."""
+        self._state.add(value)
+        return [self._state.get()]
 
 
 class RollingAggregate(RollingReduce):

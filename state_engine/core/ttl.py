@@ -149,6 +149,7 @@ class StateTtlConfig:
                 "visibility": self._visibility.name,
                 "time": self._characteristic.name,
                 "full_snapshot": self._cleanup.in_full_snapshot(),
+                "compaction": self._cleanup.get_rocksdb_compact_filter_cleanup_strategy() is not None,
             }
         )
 

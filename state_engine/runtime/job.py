@@ -160,6 +160,10 @@ class StatefulJob:
         """All that operators and sinks are or read, each node once."""
         return upstream(*self.operators.values(), *(s.parent for s in self.sinks.values()))
 
+    def stream(self, node: Node) -> DataStream:
+        """The stream that a node of the job makes."""
+        return DataStream(self, node)
+
     def parallelism_of(self, operator: OperatorNode) -> int:
         """Number of subtasks of an operator."""
         return self.parallelism if operator.parallelism is None else operator.parallelism

@@ -8,25 +8,24 @@ function, ``BroadcastStream`` one that every subtask sees whole. Mirror the clas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame
 
-from state_engine.core.aggregates import ReduceFunction
+from state_engine.core.aggregates import AggregateFunction, ReduceFunction
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
-from state_engine.core.function_calls import check_stream, takes_broadcast, takes_two_inputs
+from state_engine.core.function_calls import takes_two_inputs
 from state_engine.core.key_selector import KeySelector
-from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce
+from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce, RunningAggregate
 from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.names import check_name
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.sink_function import SinkFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
-from state_engine.core.type_parsing import to_type
+from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.graph import (
     Node,
     OperatorInput,
@@ -39,74 +38,12 @@ from state_engine.runtime.graph import (
     UnionNode,
     upstream,
 )
-from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.selected_key import check_key_type
 from state_engine.runtime.sinks.base import Sink
+from state_engine.runtime.stream import Stream, key_of
 from state_engine.runtime.typed_by_input import TypedByInput
 
 if TYPE_CHECKING:
     from state_engine.runtime.job import StatefulJob
-
-
-class Stream:
-    """What all streams have in common."""
-
-    def __init__(self, job: StatefulJob, node: Node) -> None:
-        self._job, self._node = job, node
-
-    def uid(self, uid: str) -> Any:
-        """Give the operator that makes this stream its identity: state is found by it. Returns the stream."""
-        self._job.rename(self._operator("uid"), uid)
-        return self
-
-    def name(self, name: str) -> Any:
-        """Give the operator that makes this stream a name for people. Returns the stream."""
-        self._operator("name").name = name
-        return self
-
-    def set_parallelism(self, parallelism: int) -> Any:
-        """Give the operator that makes this stream a number of subtasks of its own. Returns the stream."""
-        operator = self._operator("set_parallelism")
-        self._job.check_parallelism(parallelism, what=f"operator '{operator.uid}'")
-        operator.parallelism = parallelism
-        return self
-
-    def _operator(self, method: str) -> OperatorNode:
-        if not isinstance(self._node, OperatorNode):
-            raise ConfigurationError(
-                f"{method} names or sizes the operator that makes a stream; call it right after map, process, …"
-            )
-        return self._node
-
-    def _add(
-        self,
-        inputs: tuple[OperatorInput, ...],
-        function: Function,
-        *,
-        method: str,
-        uid: str | None,
-        output_type: Any,
-    ) -> DataStream:
-        """A new operator, and the stream that it makes."""
-        job = self._job
-        named = job.new_uid(method) if uid is None else uid
-        check_stream(function, operator=named, keyed=inputs[0].key is not None)
-        for one in inputs:
-            if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
-                check_key_type(one.key, operator=named)
-        made = None
-        if output_type is not None:
-            made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
-        elif method in _NEED_OUTPUT_TYPE:
-            raise ConfigurationError(
-                f"operator '{named}': output_type is missing: declare what {method} gives"
-            )
-        node = OperatorNode(inputs, function, named, made, explicit_uid=uid is not None)
-        job.add_operator(node)
-        return DataStream(job, node)
-
-
-_NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state")
 
 
 class DataStream(Stream):
@@ -140,7 +77,7 @@ class DataStream(Stream):
                 (or ``KeySelector``) from an element to its key.
             key_type: type of the key, where a function gives it; a record is seen as a tuple by functions.
         """
-        return KeyedStream(self._job, self._node, _key(key, key_type))
+        return KeyedStream(self._job, self._node, key_of(key, key_type))
 
     def map(
         self, function: MapFunction | Callable[[Any], Any], output_type: Any = None, *, uid: str | None = None
@@ -291,6 +228,18 @@ class KeyedStream(DataStream):
         made = MapWithState(function, state_type)
         return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
 
+    def aggregate(
+        self, function: AggregateFunction, accumulator_type: Any, output_type: Any, *, uid: str | None = None
+    ) -> DataStream:
+        """For every element, the aggregation of all elements of its key so far.
+
+        Args:
+            function: adds elements to an accumulator and gives its result.
+            accumulator_type: what is stored.
+        """
+        made = RunningAggregate(function, accumulator_type)
+        return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
+
     def reduce(self, function: Any, *, uid: str | None = None) -> DataStream:
         """For every element, the reduction of all elements of its key so far."""
         check = ReduceFunction.of(function, what="reduce")
@@ -320,83 +269,6 @@ class KeyedStream(DataStream):
 
     def _input(self) -> OperatorInput:
         return OperatorInput(self._node, self._key)
-
-
-class BroadcastStream:
-    """A stream that every subtask of what it is connected with sees whole."""
-
-    def __init__(self, job: StatefulJob, node: Node) -> None:
-        self._job, self._node = job, node
-
-
-class ConnectedStreams(Stream):
-    """Two streams into one function, which may share keyed state."""
-
-    def __init__(self, job: StatefulJob, first: OperatorInput, second: OperatorInput) -> None:
-        super().__init__(job, first.parent)
-        if (first.key is None) != (second.key is None):
-            raise ConfigurationError("connect: one stream is keyed and the other is not; key both, or none")
-        self._inputs = (first, second)
-
-    def key_by(self, first: Any, second: Any, *, key_type: Any = None) -> ConnectedStreams:
-        """Partition both streams: columns (a name or a list of names) or functions, one for each stream."""
-        one, two = self._inputs
-        keys = [_key(k if isinstance(k, list | tuple) else (k,), key_type) for k in (first, second)]
-        return ConnectedStreams(self._job, replace(one, key=keys[0]), replace(two, key=keys[1]))
-
-    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
-        """Run a ``CoMapFunction``."""
-        return self._two("map", function, output_type, uid)
-
-    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
-        """Run a ``CoFlatMapFunction``."""
-        return self._two("flat_map", function, output_type, uid)
-
-    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
-        """Run a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` where the streams are keyed."""
-        return self._two("process", function, output_type, uid)
-
-    def _two(self, method: str, function: Function, output_type: Any, uid: str | None) -> DataStream:
-        if not takes_two_inputs(function):
-            raise ConfigurationError(
-                f"operator '{uid or method}': {function!r} takes one stream; connected streams need a CoMapFunction, "
-                "CoFlatMapFunction, CoProcessFunction or KeyedCoProcessFunction"
-            )
-        return self._add(self._inputs, function, method=method, uid=uid, output_type=output_type)
-
-
-class BroadcastConnectedStream(Stream):
-    """A stream, keyed or not, beside one that every subtask sees whole."""
-
-    def __init__(self, job: StatefulJob, first: OperatorInput, second: BroadcastStream) -> None:
-        super().__init__(job, first.parent)
-        self._inputs = (first, OperatorInput(second._node, broadcast=True))
-
-    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
-        """Run a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` where the stream is keyed."""
-        if not takes_broadcast(function):
-            raise ConfigurationError(
-                f"operator '{uid or 'process'}': {function!r} takes no broadcast elements; use a "
-                "BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
-            )
-        return self._add(self._inputs, function, method="process", uid=uid, output_type=output_type)
-
-
-def _key(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
-    if key and all(isinstance(c, str) for c in key):
-        if key_type is not None:
-            raise ConfigurationError("key_type is for functions: a column has its type already")
-        return tuple(key)
-    if (
-        len(key) == 1
-        and not isinstance(key[0], str)
-        and (callable(key[0]) or isinstance(key[0], KeySelector))
-    ):
-        selector = KeySelector.of(key[0], what="key_by")
-        return SelectedKey(selector, to_type(key_type, parameter="key_type of key_by"))
-    raise ConfigurationError(
-        f"key_by takes names of columns, or one function and its key_type, not {tuple(key)!r}"
-    )
 
 
 def _of(job: StatefulJob, stream: Any) -> Any:

@@ -191,5 +191,5 @@ def test_what_a_checkpoint_records_of_a_configuration() -> None:
     config = StateTtlConfig.new_builder(Time.hours(1)).update_ttl_on_read_and_write().use_event_time().build()
     assert config.to_json() == (
         '{"ttl_ms": 3600000, "update_type": "OnReadAndWrite", "visibility": "NeverReturnExpired", "time": "EventTime", '
-        '"full_snapshot": false}'
+        '"full_snapshot": false, "compaction": true}'
     )

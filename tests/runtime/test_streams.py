@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import (
+    AggregateFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -105,6 +106,19 @@ class PlainRules(BroadcastProcessFunction):
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> None:
         ctx.get_broadcast_state(RULES).put(value[0], value[1])
+
+
+class Average(AggregateFunction):
+    """Of the second field."""
+
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value.f1, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
 
 
 @dataclass(frozen=True)
@@ -246,6 +260,7 @@ def keyed(job: StatefulJob) -> Mapping[str, DataStream]:
         "least": pairs.key_by("f0").min(1, uid="least"),
         "greatest": pairs.key_by("f0").max("f1").uid("greatest"),
         "reduced": pairs.key_by("f0").reduce(lambda a, b: (a.f0, a.f1 * b.f1), uid="reduced"),
+        "averaged": pairs.key_by("f0").aggregate(Average(), tuple[int, int], Types.DOUBLE(), uid="averaged"),
         "counted": pairs.key_by("f0").map_with_state(
             lambda pair, seen: ((pair.f0, seen or 0), (seen or 0) + pair.f1), Types.INT(), PAIR, uid="counted"
         ),
@@ -269,6 +284,7 @@ def test_keyed_shortcuts_and_key_selectors(tmp_path: Path, spark: SparkSession, 
             ("('b', True)", [4]),
         ],
         "summed": [("a", 1), ("a", 4), ("a", 9), ("b", 2), ("b", 6)],
+        "averaged": [1.0, 2.0, 3.0, 2.0, 3.0],
         "least": [("a", 1), ("a", 1), ("a", 1), ("b", 2), ("b", 2)],
         "greatest": [("a", 1), ("a", 3), ("a", 5), ("b", 2), ("b", 4)],
         "reduced": [("a", 1), ("a", 3), ("a", 15), ("b", 2), ("b", 8)],

@@ -273,7 +273,11 @@ def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
     config = json.loads(state.ttl) if state.ttl else {}
     now = spec.watermark_ms if config.get("time") == TtlTime.EventTime.name else spec.clock_ms
     hidden = config.get("visibility") == TtlVisibility.NeverReturnExpired.name
-    if now is None or not (hidden or (spec.full_snapshot and config.get("full_snapshot"))):
+    if spec.full_snapshot:
+        cleaned = hidden or config.get("full_snapshot")
+    else:  # a compaction, which is background clean-up
+        cleaned = hidden and config.get("compaction")
+    if now is None or not cleaned:
         return lambda at: pa.repeat(True, len(at))
     oldest_us = max(min((now - config["ttl_ms"]) * 1000, 2**63 - 1), -(2**63))
     return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)
