@@ -175,11 +175,12 @@ class Collector:
 
 
 def _of(place: Place, every: Files, gone: Files, before_ms: int) -> list[Disposal]:
-    known = every.get(place.table, set())
+    # sinks may be elsewhere than their checkpoints say, with a root that was moved; names are nowhere the same
+    tables = [place.table] if place.owners is None else [table for table in every if "://" in table]
     return disposals(
         place,
-        listed={f.path for f in known},
-        needed={f.path for f in known - gone.get(place.table, set())},
+        listed={f.path for table in tables for f in every.get(table, ())},
+        needed={f.path for table in tables for f in every.get(table, set()) - gone.get(table, set())},
         written_before_ms=before_ms,
     )
 

@@ -1,9 +1,13 @@
 """``JobFiles``: finds every file of a job, in its own directories and in those of its sinks, for the collector.
 
-checkpoints, operators/*/changelog, operators/*/base, operator_state, dead_letters    tables of the job alone
-exchange                                                                              no table
-a Delta sink                  the table's own level, and ``_statelake_staged`` in it
-a directory of a file sink    what is staged in it; published directories are its readers'
+    operators/*/changelog, operators/*/base, operator_state    tables of state
+    checkpoints, dead_letters                                  tables in which every row stays
+    exchange                                                   no table
+    sinks/<sink>/<target>         what is staged for a database or a function
+    a Delta sink                  the table's own level, and ``_statelake_staged`` in it
+    a directory of a file sink    what is staged in it; published directories are its readers'
+
+Hidden files, logs and the directories of savepoints are never looked at.
 """
 
 from __future__ import annotations
@@ -79,6 +83,10 @@ class JobFiles:
             owners = frozenset(owner_mark(f"{self._app}/{sink.name}") for sink in here)
             in_files = any(sink.kind == FileSink.kind for sink in here)
             yield self._place(path, _staged(path) if in_files else _in_table(path), owners=owners)
+        for name in self._names("sinks"):
+            for target in self._names("sinks", name):
+                uri = join(self._directory, "sinks", name, target)
+                yield self._place(uri, _under(uri), owners=frozenset([owner_mark(f"{self._app}/{name}")]))
 
     def uri(self, table: str) -> str:
         """Where a place is."""
@@ -86,15 +94,19 @@ class JobFiles:
 
     def state_tables(self) -> list[str]:
         """Names of the tables of state that the job has or had."""
-        at = open_location(join(self._directory, "operators"))
-        infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
-        uids = sorted(info.base_name for info in infos)
+        uids = self._names("operators")
         return [*(table(uid) for uid in uids for table in (changelog_table, base_table)), OPERATOR_STATE]
 
     def vacuumed(self) -> list[str]:
         """URIs of the tables in which the log lists every file that is needed, so that VACUUM may run."""
         uris = [self.uri(table) for table in [*self.state_tables(), _CHECKPOINTS]]
         return [uri for uri in uris if self._kernel.exists(uri)]
+
+    def _names(self, *inside: str) -> list[str]:
+        """Names of the directories in a directory of the job."""
+        at = open_location(join(self._directory, *inside))
+        infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
     def _place(
         self, table: str, sizes: dict[str, int], *, owners: frozenset[str] | None = None, ours: bool = False

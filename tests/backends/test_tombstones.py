@@ -1,0 +1,42 @@
+"""Which files left a table a short while ago, from its log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from state_engine.backends.delta.tombstones import removed_since
+
+
+def commit(table: Path, version: int, at_ms: int, *actions: dict[str, object]) -> None:
+    log = table / "_delta_log"
+    log.mkdir(exist_ok=True)
+    file = log / f"{version:020d}.json"
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    os.utime(file, (at_ms / 1000, at_ms / 1000))
+
+
+def removal(path: str, at_ms: int | None) -> dict[str, object]:
+    stamp = {} if at_ms is None else {"deletionTimestamp": at_ms}
+    return {"remove": {"path": path, **stamp}}
+
+
+def test_removals_are_told_until_they_are_old(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    assert removed_since(uri, 0) == set(), "no table, no removals"
+    commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))
+    commit(tmp_path, 1, 2_000_000, removal("c", 2_000_000), removal("d", 1_500_000), removal("e", None))
+    (tmp_path / "_delta_log" / "_last_checkpoint").write_text("{}")
+    (tmp_path / "_delta_log" / f"{1:020d}.checkpoint.parquet").write_bytes(b"PAR1")
+    assert removed_since(uri, 0) == {"write_id=1/a b", "c", "d"}
+    assert removed_since(uri, 999_990) == {"c", "d"}
+    assert removed_since(uri, 1_999_999) == {"c"}
+    assert removed_since(uri, 2_000_000) == set()
+
+
+def test_commits_from_before_that_time_are_not_even_read(tmp_path: Path) -> None:
+    commit(tmp_path, 0, 1_000_000)
+    (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{ damaged")
+    os.utime(tmp_path / "_delta_log" / f"{0:020d}.json", (1_000, 1_000))
+    assert removed_since(f"file://{tmp_path}", 1_000_001) == set()

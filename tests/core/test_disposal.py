@@ -1,0 +1,85 @@
+"""What a collector does with one file: each reason to leave it alone, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from state_engine.core.disposal import Disposal, Place, disposals
+from state_engine.core.write_ids import owner_mark, written_at_ms
+
+OLD, YOUNG = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f", "0196f3c0a1b37c3d8e4f5a6b7c8d9e0f"
+OWNER = owner_mark("1/job/out")
+BEFORE_MS = 0x0196F3C0A1B3
+OWN, SINK = f"write_id={OLD}/part-00000-{OLD}-0.parquet", f"part-00000-{OLD}-{OWNER}-0.parquet"
+TABLE = Place("operators/sums/changelog", {OWN: 10}, ours=True)
+THEIRS = Place("file:///sink", {SINK: 10}, owners=frozenset([OWNER]))
+
+
+def judged(place: Place, *, listed: str = "", needed: str = "") -> list[tuple[str, str]]:
+    """Why, and which step."""
+    found = disposals(
+        place, listed=listed.split(), needed=set(needed.split()), written_before_ms=BEFORE_MS
+    )  # fmt: skip
+    return [(one.why, one.step) for one in found]
+
+
+ORPHAN = f"orphan of attempt {OLD}"
+
+
+def test_ages() -> None:
+    assert written_at_ms(OLD) == BEFORE_MS - 1
+    assert written_at_ms(YOUNG) == BEFORE_MS
+
+
+def test_files_of_own_tables_leave_the_log_first() -> None:
+    active = replace(TABLE, active={OWN})
+    assert judged(active, listed=OWN) == [("retired checkpoint", "remove")]
+    assert judged(active) == [(ORPHAN, "remove")], "of an attempt that crashed between log and checkpoint"
+    assert judged(replace(TABLE, removed_lately={OWN}), listed=OWN) == []
+    assert judged(TABLE, listed=OWN) == [("removed earlier", "delete")]
+    assert judged(TABLE) == [(ORPHAN, "delete")]
+
+
+def test_a_file_that_only_the_log_knows_leaves_it() -> None:
+    place = replace(TABLE, sizes={}, active={OWN})
+    found = disposals(place, listed=[OWN], needed=set(), written_before_ms=BEFORE_MS)
+    assert found == [Disposal(TABLE.table, OWN, 0, "retired checkpoint", "remove")]
+    assert judged(replace(THEIRS, sizes={}, active={SINK}), listed=SINK) == []
+
+
+@pytest.mark.parametrize("place", [TABLE, THEIRS, replace(TABLE, active={OWN})])
+def test_what_is_needed_stays(place: Place) -> None:
+    assert judged(place, listed=f"{OWN} {SINK}", needed=f"{OWN} {SINK}") == []
+    assert judged(place) != []
+
+
+def test_what_a_sink_or_a_table_of_rows_lists_stays() -> None:
+    assert judged(THEIRS, listed=SINK) == [("retired checkpoint", "delete")]
+    assert judged(THEIRS) == [(ORPHAN, "delete")]
+    assert judged(replace(THEIRS, active={SINK}), listed=SINK) == []
+    assert judged(replace(THEIRS, removed_lately={SINK}), listed=SINK) == []
+    assert judged(replace(TABLE, ours=False, active={OWN})) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"part-00000-{YOUNG}-{OWNER}-0.parquet",
+        f"part-00000-{OLD}-{owner_mark('1/other/out')}-0.parquet",
+        f"part-00000-{OLD}-0.parquet",
+        f"backup-{OLD}-{OWNER}-0.parquet",
+        "part-00000-0196f3c0-a1b2-7c3d-8e4f-5a6b7c8d9e0f-c000.snappy.parquet",
+        "readme.txt",
+    ],
+)
+def test_in_a_sink_only_old_files_that_prove_to_be_ours_go(name: str) -> None:
+    assert judged(replace(THEIRS, sizes={name: 1})) == []
+    assert judged(replace(THEIRS, sizes={name: 1}), listed=name) == []
+
+
+@pytest.mark.parametrize("name", [f"part-00000-{YOUNG}-0.parquet", "by-hand.parquet", f"{OLD}/notes.txt"])
+def test_young_files_and_those_without_an_attempt_stay(name: str) -> None:
+    assert judged(replace(TABLE, sizes={name: 1})) == []
+    assert judged(replace(TABLE, sizes={name: 1}, active={name}), listed=name) == []
