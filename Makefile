@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-core check ui bench bench-all clean
+.PHONY: help setup demo test test-all test-faults test-core check ui bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,13 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults"
 
 test-all: $(READY) ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults"
+
+test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; many runners
+	$(BIN)/python -m pytest tests/faults --durations=5
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"
