@@ -68,6 +68,8 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
+from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
+from state_engine.runtime.sinks.sql import SqlSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
 from state_engine.runtime.sources.python_data_source import PythonDataSource
@@ -82,7 +84,8 @@ from state_engine.runtime.streams import (
 __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
-    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink",
+    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
+    "ForeachBatchSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
     # functions

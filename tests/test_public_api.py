@@ -20,7 +20,7 @@ NAMES = {
     "FunctionInitializationContext", "FunctionSnapshotContext", "KeySelector", "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction", "ListCheckpointed", "MapFunction", "MetricGroup", "OperatorStateStore", "OutputTag",
     "ProcessFunction", "ReadOnlyBroadcastState", "SinkFunction", "SourceFunction",
-    "ValueState", "ValueStateDescriptor",
+    "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink",
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
 }  # fmt: skip

@@ -1,0 +1,184 @@
+"""``SqlSink``: outputs into a table of an SQLite or PostgreSQL database, exactly once.
+
+Subtasks stage Parquet files in the job's root. Publishing writes their rows in one transaction of the database,
+together with one row of a ledger beside the table:
+
+    _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
+
+So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
+and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
+the table's identity, which changes when the sink makes the table anew.
+
+Rows are appended; or, with ``key``, replace the row with their key: of several the last in the order in which the
+checkpoint lists its files, by subtask, and inside of a file in the order of the output. Rows of one key from several
+subtasks have no other order: let the sink's key hold the operator's key. Plays the part of the exactly-once sink of
+Flink's JDBC connector, with a ledger in place of XA transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.files import join
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.write_ids import owner_mark
+from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.sql_target import SqlTarget, checked_url
+from state_engine.runtime.sinks.staging import Staging, read_note, staging_directory, write_note
+
+if TYPE_CHECKING:
+    from state_engine.runtime.sinks.sql_database import SqlTable
+
+SQL_KIND = "sql"
+"""Kind of a sink that is a database table."""
+
+_TARGET = "target.json"
+
+
+@dataclass(frozen=True)
+class SqlSink(Sink):
+    """A table of an SQLite or PostgreSQL database; created on first use, with the columns of the output type.
+
+    Args:
+        url: ``sqlite:////absolute/path`` or ``postgresql://user@host/database``, as SQLAlchemy writes it, without a
+            password.
+        table: its name.
+        key: columns that a row replaces another one by; None to append. An existing table needs a primary key or
+            unique constraint of exactly these.
+        schema: of the database; None for its default.
+        lineage: whether every row also gets a column ``_write_id``, text, which names the attempt and the sink that
+            wrote it: then outputs can be withdrawn. Not with ``key``.
+        password_env: name of the environment variable that holds the password.
+
+    Raises:
+        ConfigurationError: the URL holds a password, or is of a database that this was not tested with.
+
+    Example:
+        >>> SqlSink("sqlite:////data/reports.db", "delays", key=["flight"]).key
+        ('flight',)
+    """
+
+    url: str
+    table: str
+    key: tuple[str, ...] | list[str] | None = None
+    schema: str | None = None
+    lineage: bool = False
+    password_env: str | None = None
+    kind = SQL_KIND
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", checked_url(self.url))
+        if isinstance(self.key, str):
+            raise ConfigurationError(f"SqlSink: key={self.key!r} must be a list of columns: [{self.key!r}]")
+        object.__setattr__(self, "key", tuple(self.key or ()))
+        if self.key and self.lineage:
+            raise ConfigurationError(
+                "SqlSink: rows that replace others by key cannot be withdrawn, so lineage=True is of no use with key="
+            )
+        if not self.table or "." in self.table:
+            raise ConfigurationError(
+                f"SqlSink: {self.table!r} cannot be the name of the table; its schema goes into schema="
+            )
+
+    def prepare(
+        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
+    ) -> SinkTarget:
+        if self.lineage:
+            if WRITE_ID in schema.names:
+                raise ConfigurationError(
+                    f"sink '{name}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
+                )
+            schema = schema.append(pa.field(WRITE_ID, pa.string()))
+        target = SqlTarget(
+            url=self.url,
+            table=self.table,
+            schema=self.schema,
+            key=tuple(self.key or ()),
+            lineage=self.lineage,
+            password_env=self.password_env,
+            columns={f.name: str(f.type) for f in schema},
+        )
+        with _connected(target, name) as table:
+            identity = table.prepare(app, schema)
+        uri = staging_directory(kernel, app, target.digest)
+        note = {"target": target.to_json()}
+        if read_note(join(uri, _TARGET)) != note:
+            write_note(join(uri, _TARGET), note)
+        lineage = lineage_of(write_id, name) if self.lineage else None
+        text, directory, owner = target.to_json(), join(uri, write_id), owner_mark(app)
+        return SinkTarget(name, SQL_KIND, uri, identity, schema, text, directory, owner, lineage=lineage)
+
+
+def lineage_of(write_id: str, sink: str) -> str:
+    """What ``_write_id`` holds: two sinks of a job may write to one table in one attempt.
+
+    Example:
+        >>> lineage_of("0199aa", "delays")
+        '0199aa/delays'
+    """
+    return f"{write_id}/{sink}"
+
+
+class SqlPublisher(Publisher):
+    """Publishes to databases, from the files that are staged in a root."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+
+    def seen(self, uri: str, app: str) -> int:
+        note = read_note(join(self._staging.here(uri), _TARGET))
+        if note is None:
+            return 0
+        with _connected(SqlTarget.from_json(note["target"]), app.rsplit("/", 1)[-1]) as table:
+            return table.ledger.seen(app)
+
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        if not (staged.files or staged.withdrawn):
+            return
+        target, staged = SqlTarget.from_json(staged.schema), self._here(staged)
+        with _connected(target, staged.name) as table:
+            if table.is_published(staged, app, checkpoint_id):
+                return
+            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+            _check_withdrawals(staged, target)
+            table.publish(staged, app, checkpoint_id)
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        target, staged = SqlTarget.from_json(staged.schema), self._here(staged)
+        _check_withdrawals(staged, target)
+        verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+        with _connected(target, staged.name) as table:
+            table.check(staged)
+
+    def _here(self, staged: StagedSink) -> StagedSink:
+        return replace(staged, path=self._staging.here(staged.path))
+
+
+def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
+    if not staged.withdrawn or target.lineage:
+        return
+    why = (
+        "rows that replaced others by their key are not known any more"
+        if target.key
+        else "only a lineage column could tell its rows (SqlSink(…, lineage=True), from the first row on)"
+    )
+    raise SinkError(
+        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "
+        'outputs="keep"'
+    )
+
+
+@contextmanager
+def _connected(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
+    # loaded by runs that have such a sink only, see ``sql_target``
+    from state_engine.runtime.sinks.sql_database import opened
+
+    with opened(target, sink) as table:
+        yield table

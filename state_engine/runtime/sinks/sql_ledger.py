@@ -1,0 +1,139 @@
+"""The ledger of a database: which checkpoints of which application its tables hold.
+
+    _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
+
+An application is ``<root id>/<job>/<sink>``. Its row 0 holds, in place of a digest, the identity of its table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+LEDGER = "_statelake_ledger"
+_IDENTITY = 0
+"""Checkpoints begin at 1."""
+
+_KEY = ["app", "checkpoint_id"]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger in one schema, over one connection. ``take`` and ``new_identity`` leave a transaction open."""
+
+    connection: sa.Connection
+    schema: str | None
+
+    def prepare(self) -> None:
+        """Make it where there is none."""
+        create(self.connection, self._table)
+
+    def seen(self, app: str) -> int:
+        """The highest checkpoint; 0 where there is none."""
+        if not exists(self.connection, LEDGER, self.schema):
+            return 0
+        found = sa.func.max(self._table.c.checkpoint_id)
+        return int(self._scalar(sa.select(found).where(self._table.c.app == app)) or 0)
+
+    def digest(self, app: str, checkpoint_id: int) -> str | None:
+        """What was published as a checkpoint; None where it was not."""
+        if not exists(self.connection, LEDGER, self.schema):
+            return None
+        found: str | None = self._scalar(
+            sa.select(self._table.c.files_digest).where(
+                self._table.c.app == app, self._table.c.checkpoint_id == checkpoint_id
+            )
+        )
+        return found
+
+    def take(self, app: str, checkpoint_id: int, digest: str) -> bool:
+        """Begin a transaction with this checkpoint's row; False, without a transaction, where there is one.
+
+        Waits for the end of another transaction that has taken it.
+        """
+        try:
+            self.connection.execute(sa.insert(self._table).values(_row(app, checkpoint_id, digest)))
+        except IntegrityError:
+            self.connection.rollback()
+            return False
+        return True
+
+    def identity(self, app: str) -> str:
+        """Of the application's table; made with the first question."""
+        put, _ = self._identity_row(app)
+        self.connection.execute(put.on_conflict_do_nothing(index_elements=_KEY))
+        self.connection.commit()
+        found = self.digest(app, _IDENTITY)
+        assert found is not None
+        return found
+
+    def new_identity(self, app: str) -> None:
+        """Begin a transaction in which the table is made anew: what was staged for the old one is not for this one.
+
+        Waits for the end of another transaction of the application that does.
+        """
+        put, row = self._identity_row(app)
+        self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
+
+    def has_identity(self, identity: str) -> bool:
+        """Whether the table is still the one that had this identity."""
+        if not exists(self.connection, LEDGER, self.schema):
+            return False
+        at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest == identity)
+        return self._scalar(sa.select(self._table.c.app).where(*at)) is not None
+
+    @cached_property
+    def _table(self) -> sa.Table:
+        return sa.Table(
+            LEDGER,
+            sa.MetaData(),
+            sa.Column("app", sa.Text(), primary_key=True),
+            sa.Column("checkpoint_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("files_digest", sa.Text(), nullable=False),
+            sa.Column("published_at", sa.DateTime(timezone=True), nullable=False),
+            schema=self.schema,
+        )
+
+    def _identity_row(self, app: str) -> tuple[Any, dict[str, Any]]:
+        row = _row(app, _IDENTITY, uuid4().hex)
+        return insert_into(self.connection, self._table).values(row), row
+
+    def _scalar(self, query: sa.Select[Any]) -> Any:
+        found = self.connection.execute(query).scalar()
+        self.connection.rollback()
+        return found
+
+
+def exists(connection: sa.Connection, table: str, schema: str | None) -> bool:
+    """Whether there is a table, or view, of this name."""
+    found = sa.inspect(connection).has_table(table, schema)
+    connection.rollback()
+    return found
+
+
+def create(connection: sa.Connection, table: sa.Table) -> None:
+    """Make a table and commit, unless it is there, or another runner is making it."""
+    try:
+        table.create(connection, checkfirst=True)
+        connection.commit()
+    except DBAPIError:
+        connection.rollback()
+        if not exists(connection, table.name, table.schema):
+            raise
+
+
+def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
+    """An insert that can say what happens to a row that is there; both dialects spell it alike."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _row(app: str, checkpoint_id: int, digest: str) -> dict[str, Any]:
+    at = datetime.now(UTC)
+    return {"app": app, "checkpoint_id": checkpoint_id, "files_digest": digest, "published_at": at}

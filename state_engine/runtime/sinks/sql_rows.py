@@ -1,0 +1,82 @@
+"""Rows of staged files on their way into a database table, and out of it, inside of the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from state_engine.backends.files import join, open_location
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import SinkError
+from state_engine.runtime.sinks.base import WRITE_ID, write_ids
+from state_engine.runtime.sinks.sql import lineage_of
+from state_engine.runtime.sinks.sql_columns import table_for
+from state_engine.runtime.sinks.sql_ledger import insert_into
+from state_engine.runtime.sinks.sql_target import SqlTarget
+
+_BATCH_ROWS = 10_000
+
+
+def staged_schema(staged: StagedSink) -> pa.Schema:
+    """Columns of the staged files, of which there is at least one."""
+    at = open_location(join(staged.path, staged.files[0].path))
+    return pq.read_schema(at.path, filesystem=at.fs).remove_metadata()
+
+
+def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Delete the withdrawn rows, which their lineage column tells."""
+    known = [lineage_of(w, staged.name) for w in write_ids(staged.withdrawn)]
+    table = sa.table(target.table, sa.column(WRITE_ID), schema=target.schema)
+    connection.execute(sa.delete(table).where(table.c[WRITE_ID].in_(known)))
+
+
+def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Insert the staged rows, or put them in the place of those with their key; some at a time.
+
+    Raises:
+        SinkError: a row has no key.
+    """
+    dialect = connection.dialect.name
+    table = table_for(target, staged_schema(staged), dialect)
+    insert, key = insert_into(connection, table), list(target.key)
+    rest = {c.name: insert.excluded[c.name] for c in table.c if c.name not in key}
+    if key and rest:
+        insert = insert.on_conflict_do_update(index_elements=key, set_=rest)
+    elif key:
+        insert = insert.on_conflict_do_nothing(index_elements=key)
+    for batch in _batches(staged):
+        _check_key(target, staged, batch)
+        connection.execute(insert, _values(batch, dialect).to_pylist())
+
+
+def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:
+    for file in staged.files:
+        at = open_location(join(staged.path, file.path))
+        with pq.ParquetFile(at.path, filesystem=at.fs) as rows:
+            yield from rows.iter_batches(batch_size=_BATCH_ROWS)
+
+
+def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> None:
+    null = [name for name in target.key if batch.column(name).null_count]
+    if null:
+        raise SinkError(
+            f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing tells "
+            "which row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
+        )
+
+
+def _values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
+    """Values as the driver takes them, see the table in ``sql_columns``."""
+    table = pa.Table.from_batches([batch])
+    if dialect != "sqlite":
+        return table
+    for index, column in enumerate(table.schema):
+        if pa.types.is_decimal(column.type):
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.string()))
+        elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.timestamp("us")))
+    return table

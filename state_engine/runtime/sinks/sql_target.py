@@ -1,0 +1,128 @@
+"""Which table of which database a ``SqlSink`` writes to, and how: what a checkpoint records of it.
+
+The URL is recorded without a password. The password is in an environment variable, whose name is recorded, or where
+the driver itself looks for one (for PostgreSQL a ``.pgpass`` file). A URL that holds one is refused: it would end up
+in code, logs and checkpoints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from state_engine.core.errors import ConfigurationError, SinkError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+_DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
+"""The databases that this is tested with, and the driver of each."""
+
+
+@dataclass(frozen=True)
+class SqlTarget:
+    """One table.
+
+    Attributes:
+        url: of the database, without password; of SQLite with an absolute path.
+        table, schema: its name; None for the default schema of the database.
+        key: columns that tell a row which it replaces; empty where rows are appended.
+        lineage: whether the column ``_write_id`` tells which attempt wrote a row.
+        password_env: environment variable with the password.
+        columns: of the output, with their Arrow types as text.
+    """
+
+    url: str
+    table: str
+    schema: str | None = None
+    key: tuple[str, ...] = ()
+    lineage: bool = False
+    password_env: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Names the table, whatever is done to it."""
+        return hashlib.sha256(repr((self.url, self.schema, self.table)).encode()).hexdigest()[:16]
+
+    @property
+    def shown(self) -> str:
+        """The table, for messages."""
+        name = f"{self.schema}.{self.table}" if self.schema else self.table
+        return f"table {name} of {self.url}"
+
+    def to_json(self) -> str:
+        """As recorded; see ``from_json``."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> SqlTarget:
+        """What ``to_json`` wrote."""
+        found = SqlTarget(**json.loads(text))
+        return replace(found, key=tuple(found.key))
+
+    def password(self) -> str | None:
+        """As it is now.
+
+        Raises:
+            SinkError: the environment variable is not set.
+        """
+        if self.password_env is None:
+            return None
+        # a secret must not pass through jobs and checkpoints, so the one place that uses it asks for it
+        found = os.environ.get(self.password_env)
+        if found is None:
+            raise SinkError(
+                f"{self.shown}: the environment variable {self.password_env}, which holds the password, is not set. "
+                "Set it and run again; nothing is lost"
+            )
+        return found
+
+
+def checked_url(text: str) -> str:
+    """A URL that can be recorded.
+
+    Raises:
+        ConfigurationError: it holds a password, or names a database that outputs cannot go to.
+
+    Example:
+        >>> checked_url("postgresql://etl@db.example/reports")
+        'postgresql+psycopg://etl@db.example/reports'
+        >>> checked_url("sqlite:////data/reports.db")
+        'sqlite:////data/reports.db'
+    """
+    # loaded by jobs that have such a sink only: it takes as long to import as much of the engine
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(
+            "the url of a SqlSink is not one: use sqlite:////absolute/path or postgresql://user@host/database"
+        ) from None
+    if url.password is not None or any("password" in name.lower() for name in url.query):
+        raise ConfigurationError(
+            "the url of a SqlSink holds a password: leave it out, and name the environment variable that holds it "
+            "with password_env="
+        )
+    backend, driver = url.get_backend_name(), _DRIVERS.get(url.get_backend_name())
+    if driver is None or url.get_driver_name() != driver:
+        raise ConfigurationError(
+            f"SqlSink does not write to {url.drivername}: it is tested with SQLite (sqlite:////path) and PostgreSQL "
+            "(postgresql://user@host/database, driver psycopg) only"
+        )
+    if backend == "postgresql":
+        return url.set(drivername=f"{backend}+{driver}").render_as_string()
+    return _sqlite(url)
+
+
+def _sqlite(url: URL) -> str:
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
+        raise ConfigurationError(
+            "SqlSink needs an SQLite database in a file that it can find again: sqlite:////absolute/path, no parameters"
+        )
+    return f"sqlite:///{os.path.realpath(os.path.expanduser(url.database))}"
