@@ -1,12 +1,33 @@
-"""``BatchContext``: what one attempt at a micro-batch works on."""
+"""``BatchContext``: what one attempt at a micro-batch works on, and ``PlannedInput``: what was planned for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from state_engine.core.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoint import MAIN, CheckpointRow, RescaledOperator
 from state_engine.runtime.sources.base import Slice
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """What a micro-batch reads, and its time.
+
+    Attributes:
+        slices: what each source gives; sources without news are absent.
+        clock_ms: processing time, in milliseconds; never below the parent's.
+        drain: whether the input has ended for good.
+        rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
+    """
+
+    slices: Mapping[str, Slice]
+    clock_ms: int
+    drain: bool = False
+    rescaled: list[RescaledOperator] | None = None
+
+
+Script = Callable[[list[CheckpointRow]], PlannedInput | None]
+"""Plans what comes after a path; None where there is nothing more."""
 
 
 @dataclass(frozen=True)

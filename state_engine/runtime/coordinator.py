@@ -30,12 +30,9 @@ from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
-from state_engine.core.checkpoint import (
-    CheckpointRow,
-    DataFile,
-)
+from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.errors import StaleParentError, StateMigrationError
-from state_engine.runtime.batch import BatchContext
+from state_engine.runtime.batch import BatchContext, PlannedInput, Script
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.graph import SinkNode
@@ -60,6 +57,9 @@ class RunOptions:
         requested_by: recorded with every checkpoint.
         drain: whether the input has ended for good: when all is read, every timer fires.
         bounded: whether somebody says how many batches there are; else a source without end gives one.
+        branch: that the run is on; only ``main`` publishes.
+        begin_id: what the first batch of a branch continues; None for nothing.
+        script: plans the batches of a replay in place of the sources and the clock.
     """
 
     clock: Callable[[], int]
@@ -67,6 +67,9 @@ class RunOptions:
     requested_by: str = ""
     drain: bool = False
     bounded: bool = False
+    branch: str = MAIN
+    begin_id: int | None = None
+    script: Script | None = None
 
 
 class CheckpointCoordinator:
@@ -133,45 +136,52 @@ class CheckpointCoordinator:
             rows = self._store.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
             self._next_id = lineage.next_id(rows)
-            head = lineage.head(rows)
-            path = lineage.path(rows, head.checkpoint_id if head else None)
-            return path, self._publication.settle(path)
+            branch, begin_id = self._options.branch, self._options.begin_id
+            head = lineage.head(rows, branch)
+            path = lineage.path(rows, head.checkpoint_id if head else begin_id)
+            return path, self._publication.settle(path) if branch == MAIN else []
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
 
     def plan(self, path: list[CheckpointRow]) -> Attempt | None:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
-            parent = path[-1] if path else None
-            self._check_operators(parent)
-            slices, positions = self._slices(path)
-            clock_ms = max(self._options.clock(), parent.clock_ms if parent else 0)
-            drain = self._options.drain and not slices
-            if not slices and not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
+            self._check_operators(path[-1] if path else None)
+            planned = (self._options.script or self._planned)(path)
+            if planned is None:
                 return None
+            if path and planned.rescaled is not None:
+                path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
+            parent = path[-1] if path else None
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
             timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
             batch = BatchContext(
                 write_id=uuid7().hex,
                 path=path,
-                slices=slices,
-                clock_ms=clock_ms,
+                slices=planned.slices,
+                clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
                 checkpoint_id=self._next_id,
                 parallelism=parallelism_in_force(self._job, parent),
-                drain=drain,
+                branch=self._options.branch,
+                drain=planned.drain,
             )
-            return Attempt(batch, positions)
+            return Attempt(batch, self._positions(parent))
 
-    def _slices(self, path: list[CheckpointRow]) -> tuple[dict[str, Slice], dict[str, str]]:
-        """What each source with news gives to the batch, and where every source stands before it."""
+    def _planned(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        """What the sources have that is new, and the clock of the run."""
+        parent, slices = path[-1] if path else None, self._slices(path)
+        clock_ms = max(self._options.clock(), parent.clock_ms if parent else 0)
+        drain = self._options.drain and not slices
+        if not slices and not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
+            return None
+        return PlannedInput(slices, clock_ms, drain)
+
+    def _slices(self, path: list[CheckpointRow]) -> dict[str, Slice]:
+        """What each source with news gives to the batch."""
         slices: dict[str, Slice] = {}
-        positions: dict[str, str] = {}
         for name, node in self._job.sources.items():
-            positions[name] = (
-                self._position_of(path[-1] if path else None, name) or node.source.empty_position()
-            )
             if name in self._exhausted:
                 continue
             part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
@@ -179,7 +189,12 @@ class CheckpointCoordinator:
                 slices[name] = part
                 if part.endless and not self._options.bounded:
                     self._exhausted.add(name)
-        return slices, positions
+        return slices
+
+    def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
+        """Where every source stands before the batch."""
+        known = {s.name: s.position_to for s in parent.sources} if parent else {}
+        return {n: known.get(n) or node.source.empty_position() for n, node in self._job.sources.items()}
 
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
@@ -300,10 +315,6 @@ class CheckpointCoordinator:
                 f"{gone}, which the job does not have. Give the operators their old uid, or use another job name"
             )
 
-    @staticmethod
-    def _position_of(parent: CheckpointRow | None, source: str) -> str | None:
-        return next((s.position_to for s in parent.sources if s.name == source), None) if parent else None
-
     def _drop_exchange(self, write_id: str) -> None:
         """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
         at = open_location(join(self._tables.layout.exchange, write_id))
@@ -314,7 +325,7 @@ class CheckpointCoordinator:
         row, done = attempt.row, attempt.done
         assert row is not None
         files = [f for o in row.operators for f in o.changelog]
-        files += [f for s in self._publication.staged(row) for f in s.files] + row.operator_state_files
+        files += [f for s in row.sinks for f in s.files] + row.dead_letters + row.operator_state_files
         return BatchReport(
             checkpoint_id=row.checkpoint_id,
             rows_in=row.rows_in,

@@ -18,12 +18,13 @@ from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
 from state_engine.runtime.engine_operations import EngineOperations
+from state_engine.runtime.engine_replays import EngineReplays
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.reports import BatchReport, RunReport
 from state_engine.runtime.state_reader import read_state
 
 
-class StateEngine(EngineOperations):
+class StateEngine(EngineOperations, EngineReplays):
     """Runs stateful jobs; see the module docstring.
 
     Args:
