@@ -74,6 +74,20 @@ def abandoned(rows: Rows) -> set[int]:
     return set(rows) - reached
 
 
+def abandoned_by(rows: Rows) -> dict[int, int]:
+    """For every row of ``main`` that is not on its head's path: the row that moved the head away from it."""
+    top = head(rows)
+    on_path = {row.checkpoint_id for row in path(rows, top.checkpoint_id if top else None)}
+    found: dict[int, int] = {}
+    for i, row in sorted(rows.items()):
+        if row.replaced_id is None:
+            continue
+        stays = {one.checkpoint_id for one in path(rows, row.parent_id)}
+        left = (one.checkpoint_id for one in path(rows, row.replaced_id))
+        found |= {one: i for one in left if one not in stays and one not in on_path}
+    return found
+
+
 def rows_since(rows: Rows, checkpoint_id: int) -> list[CheckpointRow]:
     """The rows committed after a given one, over all branches, oldest first."""
     return [row for i, row in sorted(rows.items()) if i > checkpoint_id]

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine.backends.delta.layout import FORMAT_VERSION
-from state_engine.cli import app, console
+from state_engine.cli import app
+from state_engine.cli_session import console
 from state_engine.core.errors import RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
@@ -177,3 +178,39 @@ def test_checkpoints_are_listed_newest_last(
         ["1", "2", "2", "2"], ["2", "1", "2", "2", "2"]
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["checkpoints", "nothing"]).exit_code == 1
+
+
+@pytest.mark.spark
+def test_a_job_is_operated_from_the_command_line(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, spark).put(ROWS)
+    site.engine().run(site.job(batch_rows=2))
+    monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
+    monkeypatch.setattr(console, "width", 200)
+
+    def told(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    before = site.outputs()
+    assert "the head would go from checkpoint 2 to 1" in told("restore", "tiny", "1", "--dry-run")
+    assert site.outputs() == before
+    assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in told("restore", "tiny", "1")
+    assert len(site.outputs()) == len(before) - 2
+    assert "sums: 2 entries" in told("compact", "tiny")
+    assert "nothing changed since the last compaction" in told("compact", "tiny")
+
+    assert "savepoint safe of checkpoint 4" in told("savepoint", "create", "tiny", "safe")
+    assert "safe 4" in told("savepoint", "list", "tiny").replace("│", "").replace("  ", " ")
+    directory = tmp_path / "root" / "tiny" / "savepoints" / "safe"
+    assert "are what was written" in told("savepoint", "verify", str(directory))
+    # the rows of operations that follow checkpoint 1 stay with it
+    assert "would give up 2" in told("retain", "tiny", "--keep-last", "1", "--dry-run")
+    listed = told("checkpoints", "tiny")
+    assert "left by 3" in listed
+    assert "savepoint safe" in listed
+    assert "is deleted" in told("savepoint", "delete", "tiny", "safe")
+    assert not directory.exists()
+    assert CliRunner().invoke(app, ["promote", "tiny", "nothing"]).exit_code == 1

@@ -1,0 +1,139 @@
+"""Commands that operate on a job: restore, compact, retain, and savepoints. What they do is the engine's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from state_engine.cli_session import console, opened
+from state_engine.core.retention import RetentionPolicy
+from state_engine.runtime.operations import HeadMove
+
+Job = Annotated[str, typer.Argument(help="Name of the job.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
+
+savepoints = typer.Typer(help="Copies of checkpoints that can be moved.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.add_typer(savepoints, name="savepoint")
+    for command in (restore, promote, compact, retain):
+        app.command()(command)
+
+
+def restore(
+    job: Job,
+    checkpoint_id: Annotated[
+        int, typer.Argument(help="Checkpoint to go back to; see: statelake checkpoints")
+    ],
+    outputs: Annotated[
+        Literal["withdraw", "keep"], typer.Option(help="What becomes of outputs since.")
+    ] = "withdraw",
+    dry_run: DryRun = False,
+) -> None:
+    """Go back to a checkpoint: state, source positions and sinks."""
+    with opened() as engine:
+        _tell(job, engine.restore(job, checkpoint_id, outputs=outputs, dry_run=dry_run))
+
+
+def promote(
+    job: Job,
+    branch: Annotated[str, typer.Argument(help="Branch of a replay.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Make a replay's branch the head of the job, and its outputs those of the sinks."""
+    with opened() as engine:
+        _tell(job, engine.promote(job, branch, dry_run=dry_run))
+
+
+def compact(job: Job) -> None:
+    """Fold the keyed state into new bases; micro-batches go on meanwhile."""
+    with opened() as engine, console.status("Compacting …"):
+        done = engine.compact(job)
+    for uid, entries in done.entries.items():
+        console.print(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes", highlight=False)
+    if done.committed_id is not None:
+        told = f"checkpoint {done.committed_id} puts them in force"
+    elif done.entries:
+        told = "dropped: the head moved elsewhere meanwhile; run it again"
+    else:
+        told = "nothing changed since the last compaction"
+    console.print(f"{job}: {told}", highlight=False)
+
+
+def retain(
+    job: Job,
+    keep_last: Annotated[int, typer.Option(min=1, help="Keep so many checkpoints.")] = 10,
+    keep_hours: Annotated[float | None, typer.Option(min=0, help="Keep all that are younger.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Give up old checkpoints: they can no longer be restored, and their files may be collected."""
+    younger = None if keep_hours is None else int(timedelta(hours=keep_hours) / timedelta(milliseconds=1))
+    with opened() as engine:
+        retired = engine.retain(job, RetentionPolicy(keep_last, younger), dry_run=dry_run)
+    told = ", ".join(map(str, retired)) if retired else "none"
+    console.print(f"{job}: {'would give' if dry_run else 'gave'} up {told}", soft_wrap=True, highlight=False)
+
+
+@savepoints.command("create")
+def create_savepoint(
+    job: Job,
+    name: Annotated[str, typer.Argument(help="Name of the savepoint.")],
+    path: Annotated[str | None, typer.Option(help="Directory; beside the job's tables by default.")] = None,
+) -> None:
+    """Copy the head into a directory that can be moved; micro-batches go on."""
+    with opened() as engine, console.status("Copying …"):
+        made = engine.savepoint(job, name, path)
+    console.print(
+        f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "
+        f"{made.path}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+@savepoints.command("list")
+def list_savepoints(job: Job) -> None:
+    """List the savepoints of a job."""
+    with opened() as engine:
+        found = engine.savepoints(job)
+    table = Table("name", "checkpoint", "directory")
+    for name, pin in sorted(found.items()):
+        table.add_row(name, str(pin.checkpoint_id), pin.path)
+    console.print(table)
+
+
+@savepoints.command("verify")
+def verify_savepoint(path: Annotated[str, typer.Argument(help="Directory of the savepoint.")]) -> None:
+    """Compare all files of a savepoint with their checksums."""
+    with opened() as engine, console.status("Reading …"):
+        found = engine.verify_savepoint(path)
+    console.print(f"savepoint {found.name}: {found.files} files are what was written", highlight=False)
+
+
+@savepoints.command("delete")
+def delete_savepoint(job: Job, name: Annotated[str, typer.Argument(help="Name of the savepoint.")]) -> None:
+    """Delete a savepoint's directory and let its checkpoint go."""
+    with opened() as engine:
+        engine.delete_savepoint(job, name)
+    console.print(f"{job}: savepoint {name} is deleted", highlight=False)
+
+
+def _tell(job: str, move: HeadMove) -> None:
+    done = "would go" if move.committed_id is None else "went"
+    console.print(
+        f"{job}: the head {done} from checkpoint {move.replaced_id} to {move.checkpoint_id}", highlight=False
+    )
+    if move.abandoned:
+        console.print(f"abandoned: {', '.join(map(str, move.abandoned))}", soft_wrap=True, highlight=False)
+    for sink in move.sinks:
+        out, back = move.rows_withdrawn[sink.name], move.rows_added[sink.name]
+        console.print(f"sink {sink.name}: {out:,} rows out, {back:,} rows back", highlight=False)
+    if move.committed_id is not None:
+        console.print(
+            f"checkpoint {move.committed_id} says so; run the job to go on from there", highlight=False
+        )
