@@ -21,7 +21,8 @@ from state_engine.core.checkpoint import CheckpointRow, OperatorStateSchema
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.lineage import Rows
 from state_engine.core.sink_moves import Outputs, content
-from state_engine.runtime.output_reader import read_outputs
+from state_engine.runtime.output_reader import OutputReader
+from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.state_reader import read_state
 
 COUNT = "_rows"
@@ -130,13 +131,15 @@ class Comparison:
         return found
 
 
-def compare(spark: SparkSession, layout: JobLayout, rows: Rows, *, new: str, old: str) -> Comparison:
+def compare(
+    spark: SparkSession, layout: JobLayout, staging: Staging, rows: Rows, *, new: str, old: str
+) -> Comparison:
     """Compare the heads of two branches; see ``StateEngine.compare``."""
     heads = [_head(layout.job, rows, branch) for branch in (old, new)]
     paths = [lineage.path(rows, head.checkpoint_id) for head in heads]
     ancestor = lineage.common_ancestor(rows, heads[0].checkpoint_id, heads[1].checkpoint_id)
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
-    outputs = _outputs(spark, layout, *map(content, since))
+    outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
     states = _states(spark, layout, paths)
     counts = _counted([*outputs.values(), *states.values()])
     return Comparison(
@@ -166,23 +169,23 @@ def _head(job: str, rows: Rows, branch: str) -> CheckpointRow:
 # -- outputs -----------------------------------------------------------------------------------------------------------
 
 
-def _outputs(spark: SparkSession, layout: JobLayout, old: Outputs, new: Outputs) -> dict[str, DataFrame]:
+def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, DataFrame]:
     """By sink, the rows that are there more often on one side: negative counts are of the new one."""
     found: dict[str, DataFrame] = {}
     for sink in sorted({name for name, _ in (*old, *new)}):
-        sides = [_rows_of(spark, layout, sink, outputs) for outputs in (old, new)]
+        sides = [_rows_of(reader, sink, outputs) for outputs in (old, new)]
         found[sink] = _difference(*sides, what=f"sink '{sink}'")
     return found
 
 
-def _rows_of(spark: SparkSession, layout: JobLayout, sink: str, outputs: Outputs) -> DataFrame | None:
+def _rows_of(reader: OutputReader, sink: str, outputs: Outputs) -> DataFrame | None:
     """All outputs of a sink on one path, of whichever place and schema it had; None where there are none."""
     parts = []
     for (name, _), files in outputs.items():
         staged = {file: origin.sink for file, origin in files.items()} if name == sink else {}
         for schema in dict.fromkeys(s.schema for s in staged.values()):
             chosen = [file for file, s in staged.items() if s.schema == schema]
-            parts.append(read_outputs(spark, staged[chosen[0]], chosen, dead_letters=layout.dead_letters))
+            parts.append(reader.read(staged[chosen[0]], chosen))
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts) if parts else None
 
 

@@ -16,6 +16,7 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Maintenance
 from state_engine.runtime.replay import Recording, ReplayReport, ReplayScript, recording
 from state_engine.runtime.reports import BatchReport
+from state_engine.runtime.sinks.staging import Staging
 
 _FOR_EVER_MS = 10**15
 
@@ -107,7 +108,8 @@ class EngineReplays(EngineBase):
         """
         name = job_name(job)
         tables = self._ran(name)
-        return compare(self.spark, tables.layout, tables.store.load(), new=branch, old=against)
+        staging = Staging(self.kernel, tables.layout.root)
+        return compare(self.spark, tables.layout, staging, tables.store.load(), new=branch, old=against)
 
     def drop_branch(self, job: StatefulJob | str, branch: str, *, requested_by: str | None = None) -> None:
         """Give up a branch: it can neither go on nor be promoted; what only its head needs may be collected at once,

@@ -8,38 +8,59 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA
+from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.sink_moves import DEAD_LETTERS
-from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files
 from state_engine.runtime.sinks.file_moves import base_name, published_files
+from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND
+from state_engine.runtime.sinks.sql import SQL_KIND
+from state_engine.runtime.sinks.staging import Staging
+from state_engine.runtime.sources.parquet_files import parquet_schema
+
+_IN_THE_ROOT = (SQL_KIND, FOREACH_KIND)
+"""Kinds of sinks whose outputs wait in the job's root."""
 
 
-def read_outputs(
-    spark: SparkSession, sink: StagedSink, files: Sequence[DataFile], *, dead_letters: str
-) -> DataFrame:
-    """The rows of staged files, without the lineage column, which no two attempts share.
+class OutputReader:
+    """Reads staged outputs of one job.
 
     Args:
-        sink: as the attempt recorded it that staged the files.
-        files: some of those that were staged for it.
-        dead_letters: the job's table of dead letters, wherever the root is now.
-
-    Raises:
-        MissingFilesError: a file is gone or has another size.
+        spark: session.
+        layout: of the job.
+        staging: finds outputs that wait in the job's root.
     """
-    if sink.kind == DEAD_LETTERS:
-        schema, uri = StructType.fromJson(spark_schema(DEAD_LETTERS_SCHEMA)), dead_letters
-    else:
-        schema, uri = StructType.fromJson(json.loads(sink.schema)), sink.path
-    located = _located(uri, files) if sink.kind == "files" else list(files)
-    verify_files(uri, located, what=f"sink '{sink.name}'")
-    is_csv = bool(files) and files[0].path.endswith(".csv")
-    reader = spark.read.schema(schema).option("header", str(is_csv).lower())
-    rows = reader.format("csv" if is_csv else "parquet").load([join(uri, f.path) for f in located])
-    return rows.drop(WRITE_ID)
+
+    def __init__(self, spark: SparkSession, layout: JobLayout, staging: Staging) -> None:
+        self._spark, self._layout, self._staging = spark, layout, staging
+
+    def read(self, sink: StagedSink, files: Sequence[DataFile]) -> DataFrame:
+        """The rows of staged files, without the lineage column, which no two attempts share.
+
+        Args:
+            sink: as the attempt recorded it that staged the files.
+            files: one or more of those that were staged for it.
+
+        Raises:
+            MissingFilesError: a file is gone or has another size.
+        """
+        uri = self._directory(sink)
+        located = _located(uri, files) if sink.kind == "files" else list(files)
+        verify_files(uri, located, what=f"sink '{sink.name}'")
+        paths = [join(uri, f.path) for f in located]
+        if paths[0].endswith(".csv"):
+            schema = StructType.fromJson(json.loads(sink.schema))
+            rows = self._spark.read.schema(schema).option("header", "true").csv(paths)
+        else:
+            rows = self._spark.read.schema(parquet_schema(paths[0])).parquet(*paths)
+        return rows.drop(WRITE_ID)
+
+    def _directory(self, sink: StagedSink) -> str:
+        """Where files lie, wherever the root is now."""
+        if sink.kind == DEAD_LETTERS:
+            return self._layout.dead_letters
+        return self._staging.here(sink.path) if sink.kind in _IN_THE_ROOT else sink.path
 
 
 def _located(uri: str, files: Sequence[DataFile]) -> list[DataFile]:

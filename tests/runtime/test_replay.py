@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    BatchReport,
     DataStream,
     KeyedProcessFunction,
     Row,
@@ -77,7 +78,8 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 
 def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -> None:
-    outputs, commits, told = site.outputs(), delta_commits(site), []
+    outputs, commits = site.outputs(), delta_commits(site)
+    told: list[BatchReport] = []
     report = site.engine().replay(site.job(), from_checkpoint=1, on_batch=told.append)
     assert (report.branch, report.begin_id, report.remaining) == ("replay_1", 1, 0)
     assert (report.branch_head_id, report.main_head_id, report.batches) == (5, 3, told)
@@ -102,7 +104,7 @@ def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -
     last = site.engine().checkpoints("tiny")[-1]
     assert (last.kind, last.branch, last.retired) == ("retention", "main", [5])
     for call in (site.engine().promote, site.engine().drop_branch):
-        with pytest.raises(ConfigurationError, match="no .*branch 'replay_1' to (promote|drop)"):
+        with pytest.raises(ConfigurationError, match=r"no .*branch 'replay_1' to (promote|drop)"):
             call("tiny", "replay_1")
     with pytest.raises(ConfigurationError, match="'replay_1' was promoted or given up"):
         site.engine().replay(site.job(), branch="replay_1")
@@ -249,7 +251,9 @@ class Late(KeyedProcessFunction):
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> None:
         self.count.update(self.count.value() + 1)
-        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+        at = ctx.timestamp()
+        assert at is not None
+        ctx.timer_service().register_event_time_timer(at + 10)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         yield (
@@ -301,7 +305,7 @@ def test_a_drained_batch_is_told_from_others() -> None:
     def row(i: int, waiting: dict[str, int], *, read: str = "") -> CheckpointRow:
         operator = OperatorCheckpoint("x", 1, 128, "", [], [], [], 0, next_timers_ms=waiting)
         source = SourceProgress("s", "", read, 0, None)
-        parent = i - 1 or None
+        parent = 1 if i == 2 else None
         return checkpoint(i, parent, clock_ms=10, operators=[operator], sources=[source])
 
     for before, after, read, expected in (
