@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.runtime.sources.base import Slice
 from tests.runtime.sources.runs import SourceRun
 
 
@@ -345,3 +346,52 @@ def test_positions_are_contiguous_and_told_as_a_table(
         (1, None, True),
         (2, None, False),
     ]
+
+
+def plans(spark: SparkSession, source: DeltaSource) -> list[Slice]:
+    """Slices until there is nothing new."""
+    found: list[Slice] = []
+    while (part := source.plan(spark, [e for s in found for e in s.elements])) is not None:
+        found.append(part)
+    return found
+
+
+def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
+    spark: SparkSession, table: str, append: Callable[..., None]
+) -> None:
+    for start in (0, 10, 20):
+        append(start, 10)
+    bounded = DeltaSource(table, max_files_per_batch=2, on_change="skip")
+    found = plans(spark, bounded)  # the snapshot
+    spark.range(30, 45, 1, 3).write.format("delta").mode("append").save(table)
+    append(45, 5, "'x' AS extra")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    append(50, 5)
+    elements = [e for s in found for e in s.elements]
+    while (part := bounded.plan(spark, elements)) is not None:
+        found.append(part)
+        elements += part.elements
+    assert [len(s.labels) for s in found] == [2, 1, 2, 1, 2]
+
+    append(60, 5)  # is no part of what was recorded
+    for i, part in enumerate(found):
+        before = [e for s in found[:i] for e in s.elements]
+        again = DeltaSource(table).replan(spark, before, part.elements)
+        assert (again.elements, again.labels) == (part.elements, part.labels)
+        assert (again.position_from, again.position_to) == (part.position_from, part.position_to)
+        assert again.detail.version == part.detail.version
+
+    for bound, expected in ((1, [1] * 8), (5, [3, 3, 2])):
+        cut: list[Slice] = []
+        source = DeltaSource(table, max_files_per_batch=bound)
+        while (anew := source.recut(spark, [e for s in cut for e in s.elements], elements)) is not None:
+            cut.append(anew)
+        assert [uri for s in cut for uri in s.labels] == [uri for s in found for uri in s.labels]
+        assert len(cut) <= len(expected) + 1
+        assert sorted(map(str, cut[-1].elements[:1])) == sorted(map(str, found[-1].elements[:1]))
+
+    with pytest.raises(SourceError, match="give the source the starting_version that it had"):
+        DeltaSource(table).replan(spark, [], found[-1].elements)
+    Path(found[0].labels[0].removeprefix("file://")).unlink()
+    with pytest.raises(SourceError, match=r"\.parquet is in the table's log, but it is gone"):
+        bounded.replan(spark, [], found[0].elements)

@@ -203,3 +203,68 @@ def test_missing_directory_is_refused_and_an_empty_one_has_nothing_new(tmp_path:
 def test_wrong_configuration(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         FileSource(str(tmp_path), **options)
+
+
+def history(source: FileSource) -> list[list[Element]]:
+    """What micro-batches append until there is nothing new."""
+    batches: list[list[Element]] = []
+    while (part := plan(source, [e for b in batches for e in b])) is not None:
+        batches.append(part.elements)
+    return batches
+
+
+def recuts(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
+    """What was recorded, cut anew."""
+    found: list[Slice] = []
+    recorded = [e for b in batches for e in b]
+    while (part := source.recut(NO_SPARK, [e for s in found for e in s.elements], recorded)) is not None:
+        found.append(part)
+    return found
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.integers(1, 9), st.data())
+def test_a_recorded_slice_is_planned_again_and_may_be_cut_anew(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], bound: int, data: st.DataObject
+) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    for i, size in enumerate(sizes):
+        write_ids(directory / f"{i}.parquet", 0, size)
+    source = FileSource(str(directory), max_rows_per_batch=bound)
+    batches = history(source)
+    write_ids(directory / "late.parquet", 0, 3)  # is no part of what was recorded
+    for i, appended in enumerate(batches):
+        before = [e for b in batches[:i] for e in b]
+        again = source.replan(NO_SPARK, before, appended)
+        assert again.elements == appended
+        assert [r.element() for r in again.detail.ranges] == [e for e in appended if "#" not in e["split"]]
+        assert again.detail.schema.simpleString() == "struct<id:bigint>"
+        assert json.loads(again.position_from)["elements"] == len(before)
+
+    end = data.draw(st.integers(1, len(batches)))
+    other = FileSource(str(directory), max_rows_per_batch=data.draw(st.none() | st.integers(1, 9)))
+    found = recuts(other, batches[:end])
+    assert rows_in(found, sizes) == rows_in([source.replan(NO_SPARK, [], b) for b in batches[:end]], sizes)
+    if other.max_rows_per_batch is not None:
+        assert all(len(rows_in([part], sizes)) <= other.max_rows_per_batch for part in found)
+
+
+def rows_in(parts: Sequence[Slice], sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """Every row of slices: file and number."""
+    return [
+        (name, row)
+        for part in parts
+        for name, start, end in ranges(part)
+        for row in range(start, sizes[int(name[0])] if end is None else end)
+    ]
+
+
+def test_changed_and_vanished_files_cannot_be_replayed(tmp_path: Path) -> None:
+    source = FileSource(str(tmp_path), schema="id bigint", on_change="ignore")
+    write_ids(tmp_path / "a.parquet", 0, 3)
+    (appended,) = history(source)
+    for spoil in (lambda: write_ids(tmp_path / "a.parquet", 0, 4), lambda: (tmp_path / "a.parquet").unlink()):
+        spoil()
+        for call in (source.replan, source.recut):
+            with pytest.raises(SourceError, match=r"a\.parquet changed or vanished after it was consumed"):
+                call(NO_SPARK, [], appended)
