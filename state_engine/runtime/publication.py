@@ -20,7 +20,8 @@ from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.runtime.sinks.files import FilePublisher
 from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND
-from state_engine.runtime.sinks.sql import SQL_KIND, SqlPublisher
+from state_engine.runtime.sinks.sql import SqlPublisher
+from state_engine.runtime.sinks.sql_target import SQL_KIND
 from state_engine.runtime.sinks.staging import Staging
 
 

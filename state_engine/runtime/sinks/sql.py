@@ -17,6 +17,7 @@ Flink's JDBC connector, with a ledger in place of XA transactions.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,16 +29,14 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
 from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
-from state_engine.runtime.sinks.sql_target import SqlTarget, checked_url
+from state_engine.runtime.sinks.sql_target import SQL_KIND, SqlTarget, checked_url
 from state_engine.runtime.sinks.staging import Staging, read_note, staging_directory, write_note
 
 if TYPE_CHECKING:
     from state_engine.runtime.sinks.sql_database import SqlTable
-
-SQL_KIND = "sql"
-"""Kind of a sink that is a database table."""
 
 _TARGET = "target.json"
 
@@ -103,16 +102,16 @@ class SqlSink(Sink):
             key=tuple(self.key or ()),
             lineage=self.lineage,
             password_env=self.password_env,
-            columns={f.name: str(f.type) for f in schema},
         )
         with _connected(target, name) as table:
             identity = table.prepare(app, schema)
         uri = staging_directory(kernel, app, target.digest)
-        note = {"target": target.to_json()}
+        note = target.to_json()
         if read_note(join(uri, _TARGET)) != note:
             write_note(join(uri, _TARGET), note)
         lineage = lineage_of(write_id, name) if self.lineage else None
-        text, directory, owner = target.to_json(), join(uri, write_id), owner_mark(app)
+        text = json.dumps({**spark_schema(schema), "target": note})
+        directory, owner = join(uri, write_id), owner_mark(app)
         return SinkTarget(name, SQL_KIND, uri, identity, schema, text, directory, owner, lineage=lineage)
 
 
@@ -136,13 +135,13 @@ class SqlPublisher(Publisher):
         note = read_note(join(self._staging.here(uri), _TARGET))
         if note is None:
             return 0
-        with _connected(SqlTarget.from_json(note["target"]), app.rsplit("/", 1)[-1]) as table:
+        with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:
             return table.ledger.seen(app)
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
             return
-        target, staged = SqlTarget.from_json(staged.schema), self._here(staged)
+        target, staged = _target(staged), self._here(staged)
         with _connected(target, staged.name) as table:
             if table.is_published(staged, app, checkpoint_id):
                 return
@@ -151,7 +150,7 @@ class SqlPublisher(Publisher):
             table.publish(staged, app, checkpoint_id)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
-        target, staged = SqlTarget.from_json(staged.schema), self._here(staged)
+        target, staged = _target(staged), self._here(staged)
         _check_withdrawals(staged, target)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
         with _connected(target, staged.name) as table:
@@ -159,6 +158,11 @@ class SqlPublisher(Publisher):
 
     def _here(self, staged: StagedSink) -> StagedSink:
         return replace(staged, path=self._staging.here(staged.path))
+
+
+def _target(staged: StagedSink) -> SqlTarget:
+    """The table, recorded beside the columns."""
+    return SqlTarget.from_json(json.loads(staged.schema)["target"])
 
 
 def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:

@@ -8,15 +8,17 @@ in code, logs and checkpoints.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, SinkError
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+
+SQL_KIND = "sql"
+"""Kind of a sink that is a database table."""
 
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 """The databases that this is tested with, and the driver of each."""
@@ -32,7 +34,6 @@ class SqlTarget:
         key: columns that tell a row which it replaces; empty where rows are appended.
         lineage: whether the column ``_write_id`` tells which attempt wrote a row.
         password_env: environment variable with the password.
-        columns: of the output, with their Arrow types as text.
     """
 
     url: str
@@ -41,7 +42,6 @@ class SqlTarget:
     key: tuple[str, ...] = ()
     lineage: bool = False
     password_env: str | None = None
-    columns: dict[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -54,15 +54,14 @@ class SqlTarget:
         name = f"{self.schema}.{self.table}" if self.schema else self.table
         return f"table {name} of {self.url}"
 
-    def to_json(self) -> str:
+    def to_json(self) -> dict[str, Any]:
         """As recorded; see ``from_json``."""
-        return json.dumps(asdict(self))
+        return {**asdict(self), "key": list(self.key)}
 
     @staticmethod
-    def from_json(text: str) -> SqlTarget:
-        """What ``to_json`` wrote."""
-        found = SqlTarget(**json.loads(text))
-        return replace(found, key=tuple(found.key))
+    def from_json(found: dict[str, Any]) -> SqlTarget:
+        """What ``to_json`` made."""
+        return replace(SqlTarget(**found), key=tuple(found["key"]))
 
     def password(self) -> str | None:
         """As it is now.
