@@ -5,6 +5,7 @@ Time is given to the collector: what was just written is days old when it is ask
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
-from state_engine import DeltaSink, FileSink, FileSource, StatefulJob
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import CommitFailedError, ConfigurationError
 from state_engine.core.retention import RetentionPolicy
@@ -23,58 +23,11 @@ from state_engine.runtime import coordinator
 from state_engine.runtime.collector import CollectionReport
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.publication import Publication
-from tests.runtime.tiny import OUTPUT, Site, Sum
+from tests.runtime.collecting_ground import HOUR_MS, Crash, Ground, crashed
 
 pytestmark = pytest.mark.spark
 
-HOUR_MS = 3_600_000
 KEEP_ONE = RetentionPolicy(keep_last=1)
-
-
-class Crash(Exception):
-    """What a crash looks like to the test."""
-
-
-class Ground(Site):
-    """A job with a Delta sink and a directory of files."""
-
-    def both(self, name: str = "tiny") -> StatefulJob:
-        job = StatefulJob(name, parallelism=2, max_parallelism=8)
-        events = job.source("events", FileSource(str(self.feed)))
-        out = events.key_by("k").process(Sum(), uid="sums", output_type=OUTPUT)
-        out.sink("out", DeltaSink(str(self.sink)))
-        out.sink("files", FileSink(str(self.directory / f"files_of_{name}")))
-        return job
-
-    def run(self, i: int) -> None:
-        """A micro-batch of a few rows."""
-        self.put({"k": ["a", "b", "abc"[i % 3]], "v": [1, 10, 100 + i]}, f"{i:04d}")
-        self.engine().run(self.both())
-
-    def collect(self, *, hours: float, **options: Any) -> CollectionReport:
-        """As if that many hours had passed."""
-        now_ms = time.time_ns() // 1_000_000 + int(hours * HOUR_MS)
-        return self.engine().collect(options.pop("job", self.both()), clock=now_ms, **options)
-
-    def files(self, inside: str = "") -> set[str]:
-        """Data files on disk, relative to the directory; hidden ones, and logs, are no data."""
-        found = (self.directory / inside).rglob("*-*.*")
-        kept = (
-            str(p.relative_to(self.directory)) for p in found if p.is_file() and "_delta_log" not in p.parts
-        )
-        return {path for path in kept if not path.startswith("feed")}
-
-    def restorable(self) -> dict[int, tuple[Any, ...]]:
-        """State by key as of every checkpoint that can be restored."""
-        engine = self.engine()
-        history = engine.checkpoints("tiny")
-        gone = {i for row in history for i in row.retired}
-        found = {}
-        for row in history:
-            if row.checkpoint_id not in gone:
-                state = engine.read_state("tiny", "sums", "total", checkpoint_id=row.checkpoint_id)
-                found[row.checkpoint_id] = tuple(sorted(map(tuple, state.collect())))
-        return found
 
 
 @pytest.fixture
@@ -126,7 +79,7 @@ def test_files_of_retired_checkpoints_go_in_two_collections(ground: Ground) -> N
     )
     assert (ground.restorable(), ground.outputs()) == (states, outputs)
     ground.run(4)
-    assert ground.state() == {"a": 108, "b": 255, "c": 102}
+    assert ground.state() == {"a": 208, "b": 255, "c": 102}
 
 
 def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
@@ -181,22 +134,6 @@ def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_retired(grou
     assert ground.outputs() == shown
     assert not [f for f in ground.files("files_of_tiny") if "_staged-" in f]
     assert not list(ground.directory.glob("files_of_tiny/_staged-*"))
-
-
-def crashed(ground: Ground, patch: pytest.MonkeyPatch, step: str = "commit") -> str:
-    """An attempt that dies before a step; its ``write_id``."""
-    found: list[str] = []
-
-    def dies(self: Any, attempt: Any) -> Any:
-        found.append(attempt.batch.write_id)
-        raise Crash
-
-    with patch.context() as planted:
-        planted.setattr(CheckpointCoordinator, step, dies)
-        planted.setattr(CheckpointCoordinator, "_drop_exchange", lambda *_: None)
-        with pytest.raises(Crash):
-            ground.run(7)
-    return found[0]
 
 
 def test_orphans_of_a_crashed_attempt_go_after_their_age(
@@ -386,3 +323,23 @@ def test_a_short_age_and_a_job_that_never_ran_are_refused(ground: Ground) -> Non
         ground.collect(hours=25, orphan_age=timedelta(hours=1))
     with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
         ground.collect(hours=25, job="other")
+
+
+@pytest.mark.long
+def test_vacuum_takes_only_what_is_in_no_log_and_old(ground: Ground) -> None:
+    changelog = ground.directory / "root" / "tiny" / "operators" / "sums" / "changelog"
+    old, young = changelog / "by-hand-1.parquet", changelog / "by-hand-2.parquet"
+    for path in (old, young):
+        path.write_bytes(b"x")
+    before, states = ground.files(), ground.restorable()
+    week_ago = time.time() - 8 * 24 * 3600
+    for path in [old, *changelog.rglob("part-*.parquet")]:
+        os.utime(path, (week_ago, week_ago))
+    told = ground.collect(hours=0, vacuum=True, dry_run=True)
+    assert {uri.split("/root/tiny/")[1] for uri in told.vacuumed} == {
+        "checkpoints", "operator_state", "operators/sums/changelog",
+    }  # fmt: skip
+    assert ground.files() == before
+    assert ground.collect(hours=0, vacuum=True).vacuumed == told.vacuumed
+    assert before - ground.files() == {str(old.relative_to(ground.directory))}
+    assert ground.restorable() == states
