@@ -24,6 +24,7 @@ from state_engine.core.errors import SetupError
 from state_engine.runtime.jars import DELTA_VERSION, delta_jars
 from state_engine.runtime.java import find_java_home
 from state_engine.runtime.settings import SparkSettings, load_settings
+from state_engine.runtime.shipping import ship_code
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -45,6 +46,8 @@ class SessionError(SetupError):
 def local_session(settings: SparkSettings | None = None, *, app_name: str = "statelake") -> SparkSession:
     """The active session of this process, checked; or a new one with Delta, on this machine by default.
 
+    Executors of their own are sent the engine; and the jobs of the settings file, where the session comes from there.
+
     Args:
         settings: None: the section ``[spark]`` of the settings file and the environment.
         app_name: how the application is called in Spark's UI and logs.
@@ -52,6 +55,7 @@ def local_session(settings: SparkSettings | None = None, *, app_name: str = "sta
     Raises:
         SessionError: an active session does not fit, or Spark cannot start.
         JavaNotFoundError, JarsError: what a new session needs is missing.
+        SetupError: the settings name modules of jobs that are not there, and executors are to be sent them.
 
     Example::
 
@@ -64,10 +68,14 @@ def local_session(settings: SparkSettings | None = None, *, app_name: str = "sta
             "use (it commits through the driver's JVM). Unset it to run on this machine."
         )
     spark = _active_session()
+    modules: list[str] = []
     if spark is None:
-        settings = load_settings().spark if settings is None else settings
+        if settings is None:
+            loaded = load_settings()
+            settings, modules = loaded.spark, loaded.jobs.modules
         spark = _start(settings, app_name)
     check_session(spark)
+    ship_code(spark, modules)
     return spark
 
 
