@@ -43,11 +43,13 @@ TOTALS = {"a": 10, "b": 6, "c": 12, "d": 8}
 
 
 class OddSum(Sum):
-    """The corrected code: even values do not count."""
+    """The corrected code: even values do not count, and are only told."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
         if value.v % 2:
             yield from super().process_element(value, ctx)
+        else:
+            yield value.k, value.v, self.total.value() or 0
 
 
 def history(site: Site) -> list[tuple[Any, ...]]:
@@ -140,14 +142,14 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
     assert not found.is_equal
     assert found.ancestor_id is None
     out = found.outputs["out"]
-    assert (out.rows_only_old, out.rows_only_new) == (6, 2)
+    assert (out.rows_only_old, out.rows_only_new) == (4, 4)
     old, new = set(site.outputs()), set(scratch.outputs())
     assert {tuple(row) for row in out.only_old.collect()} == {(*row, 1) for row in old - new}
     assert {tuple(row) for row in out.only_new.collect()} == {(*row, 1) for row in new - old}
     (total,) = found.states
-    assert (total.added, total.removed, total.changed) == (0, 1, 2)
+    assert (total.added, total.removed, total.changed) == (0, 2, 1)
     assert "sink out" in found.summary()
-    assert "1 removed, 2 changed" in found.summary()
+    assert "2 removed, 1 changed" in found.summary()
 
     # main goes on: what was reviewed is not what would be replaced
     site.put({"k": ["a", "d"], "v": [2, 3]}, "3")
@@ -190,9 +192,45 @@ def test_a_promotion_that_crashed_is_published_by_the_next_run_once(
             site.engine().promote("tiny", "fix")
     assert len(site.outputs()) == 8
     assert site.engine().settle(site.job()) == [6]
-    # 6 in front of the branch's beginning and after it those with odd values
-    assert site.outputs() == [("a", 1, 1), ("a", 3, 4), ("b", 2, 2), ("c", 5, 5), ("c", 7, 12)]
+    assert site.outputs() == [
+        *[("a", 1, 1), ("a", 3, 4), ("a", 6, 4), ("b", 2, 2), ("b", 4, 2), ("c", 5, 5), ("c", 7, 12)],
+        ("d", 8, 0),
+    ]
     assert site.engine().settle(site.job()) == []
+
+
+def test_main_goes_on_while_a_branch_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = CheckpointCoordinator.stage
+
+    def attempts_of(begin: int) -> list[str]:
+        """The branches of all attempts, when main commits just before the branch does."""
+        attempts: list[str] = []
+
+        def late(self: Any, attempt: Any) -> Any:
+            made = stage(self, attempt)
+            attempts.append(attempt.batch.branch)
+            if len(attempts) == 1:
+                site.put({"k": ["a"], "v": [1]}, f"more-{begin}")
+                site.engine().run(site.job())
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointCoordinator, "stage", late)
+            site.engine().replay(
+                site.job(), branch=f"from_{begin}", from_checkpoint=begin, to_checkpoint=begin + 1
+            )
+        return attempts
+
+    # without a parent there is nothing that the batch could be put upon: it runs again
+    assert attempts_of(0) == ["from_0", "main", "from_0"]
+    assert attempts_of(1) == ["from_1", "main"]
+    assert [r[:3] for r in history(site)[3:]] == [
+        (4, 3, "main"),
+        (5, None, "from_0"),
+        (6, 4, "main"),
+        (7, 1, "from_1"),
+    ]
+    assert site.state() == TOTALS | {"a": 12}
 
 
 def test_other_cuts_up_to_the_recorded_end(site: Site) -> None:
