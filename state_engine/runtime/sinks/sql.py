@@ -155,6 +155,7 @@ class SqlPublisher(Publisher):
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
         with _connected(target, staged.name) as table:
             table.check(staged)
+            table.check_withdrawable(staged)
 
     def _here(self, staged: StagedSink) -> StagedSink:
         return replace(staged, path=self._staging.here(staged.path))

@@ -27,7 +27,7 @@ from state_engine.core.errors import (
 from state_engine.runtime.sinks.spark_writer import note_of
 from state_engine.runtime.sinks.sql_columns import check_table, table_for
 from state_engine.runtime.sinks.sql_ledger import Ledger, create, exists
-from state_engine.runtime.sinks.sql_rows import delete_rows, staged_schema, write_rows
+from state_engine.runtime.sinks.sql_rows import check_lineage, delete_rows, staged_schema, write_rows
 from state_engine.runtime.sinks.sql_target import SqlTarget
 
 _LOCK_TIMEOUT_S = 60
@@ -113,6 +113,11 @@ class SqlTable:
             )
         if staged.files:
             self._check_columns(staged_schema(staged))
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        """Refuse where withdrawn rows cannot be told; raises SinkError."""
+        if staged.withdrawn:
+            check_lineage(self.connection, self.target, staged)
 
     def is_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> bool:
         """Whether the ledger holds this row.

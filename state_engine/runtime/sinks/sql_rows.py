@@ -27,11 +27,28 @@ def staged_schema(staged: StagedSink) -> pa.Schema:
     return pq.read_schema(at.path, filesystem=at.fs).remove_metadata()
 
 
+def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Refuse to withdraw rows that were written before the table had a lineage column.
+
+    Raises:
+        SinkError: withdrawn rows are missing, and there are rows without lineage.
+    """
+    table, written = _lineage(target), sum(f.rows for f in staged.withdrawn)
+    count = sa.select(sa.func.count()).select_from(table)
+    found = connection.execute(count.where(_is_withdrawn(table, staged))).scalar_one()
+    unknown = connection.execute(count.where(table.c[WRITE_ID].is_(None))).scalar_one()
+    if found < written and unknown:
+        raise SinkError(
+            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - found} of {written} "
+            f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
+            'outputs="keep"'
+        )
+
+
 def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
     """Delete the withdrawn rows, which their lineage column tells."""
-    known = [lineage_of(w, staged.name) for w in write_ids(staged.withdrawn)]
-    table = sa.table(target.table, sa.column(WRITE_ID), schema=target.schema)
-    connection.execute(sa.delete(table).where(table.c[WRITE_ID].in_(known)))
+    table = _lineage(target)
+    connection.execute(sa.delete(table).where(_is_withdrawn(table, staged)))
 
 
 def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
@@ -51,6 +68,14 @@ def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink)
     for batch in _batches(staged):
         _check_key(target, staged, batch)
         connection.execute(insert, _values(batch, dialect).to_pylist())
+
+
+def _lineage(target: SqlTarget) -> sa.TableClause:
+    return sa.table(target.table, sa.column(WRITE_ID), schema=target.schema)
+
+
+def _is_withdrawn(table: sa.TableClause, staged: StagedSink) -> sa.ColumnElement[bool]:
+    return table.c[WRITE_ID].in_([lineage_of(w, staged.name) for w in write_ids(staged.withdrawn)])
 
 
 def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:

@@ -115,6 +115,23 @@ def test_what_cannot_be_withdrawn(lite: Database, options: dict[str, Any], why: 
     assert (lite.ids(), lite.publisher.seen(one.path, APP)) == ([1], 1)
 
 
+def test_rows_from_before_the_lineage_column_cannot_be_withdrawn(lite: Database) -> None:
+    old = lite.staged("w1", [1, 2])
+    lite.publisher.publish(old, APP, 1)
+    lite.run("ALTER TABLE delays ADD COLUMN _write_id text")
+    new = lite.staged("w2", [3, 4], lineage=True)
+    lite.publisher.publish(new, APP, 2)
+    lite.publisher.check_withdrawable(move(new, add=[], withdraw=[new]))
+    both = move(new, add=[], withdraw=[old, new])
+    with pytest.raises(SinkError, match=r'2 of 4 rows are not known by _write_id.*outputs="keep"'):
+        lite.publisher.check_withdrawable(both)
+    lite.run("UPDATE delays SET _write_id = 'w1/out' WHERE _write_id IS NULL")
+    lite.run("DELETE FROM delays WHERE id = 1")
+    lite.publisher.check_withdrawable(both)
+    lite.publisher.publish(both, APP, 3)
+    assert lite.ids() == []
+
+
 class Killed(BaseException):
     """Stands for the death of the process."""
 
