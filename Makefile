@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 .PHONY: help setup demo test test-all test-faults test-core check ui bench bench-all clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with the locked packages, find or make a Java, fetch Delta's jars
 
@@ -31,7 +31,7 @@ test-all: $(READY) ## run the long tests, too: a year for every pair of cut and 
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; many runners
-	$(BIN)/python -m pytest tests/faults --durations=5
+	$(BIN)/python -m pytest tests/faults -n 2 --dist loadfile
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"
