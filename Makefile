@@ -30,8 +30,8 @@ test: $(READY) ## run the tests
 test-all: $(READY) ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults"
 
-test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; many runners
-	$(BIN)/python -m pytest tests/faults -n 2 --dist loadfile
+test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 500 schedules; many runners
+	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadfile
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"

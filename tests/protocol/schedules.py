@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from state_engine.core.errors import (
     ConfigurationError,
     MissingFilesError,
     SinkError,
+    StaleParentError,
     StatelakeError,
 )
 from state_engine.core.evolution import recorded_schema
@@ -197,7 +199,11 @@ def _restorer(world: World, dice: random.Random) -> Callable[[], None]:
     def restore() -> None:
         engine = world.engine()
         earlier = [row.checkpoint_id for row in engine.checkpoints(JOB)][:-1]
-        engine.restore(JOB, dice.choice(earlier or [1]))
+        target = dice.choice(earlier or [1])
+        for _ in range(3):  # as somebody would who insists
+            with suppress(StaleParentError):
+                engine.restore(JOB, target)
+                return
 
     return restore
 
