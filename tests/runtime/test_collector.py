@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import CommitFailedError, ConfigurationError
 from state_engine.core.retention import RetentionPolicy
 from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, owner_in, owner_mark, write_id_in
-from state_engine.runtime import coordinator
+from state_engine.runtime import coordinator, maintenance
 from state_engine.runtime.collector import CollectionReport
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.publication import Publication
@@ -252,6 +252,29 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
     assert not {p for p in ground.files() for name in named if p.endswith(name)}
     assert ground.restorable().items() >= states.items(), "and rows of fences"
     assert ground.outputs() == outputs
+
+
+def test_the_age_counts_from_when_a_file_was_needed_last(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, spark)
+    for i in range(2):
+        ground.run(i)
+    ground.engine().restore("tiny", 1)
+
+    class Later(datetime):
+        """Thirty hours after the files were written."""
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=30)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "datetime", Later)
+        ground.engine().retain("tiny", KEEP_ONE)
+    assert not ground.collect(hours=53, dry_run=True).files
+    told = {f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=55, dry_run=True).files}
+    assert told == {"changelog", "operator_state", "sink", "files_of_tiny"}
 
 
 def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
