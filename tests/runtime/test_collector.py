@@ -266,7 +266,7 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
         """Thirty hours after the files were written."""
 
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
+        def now(cls, tz: tzinfo | None = None) -> Any:
             return datetime.now(tz) + timedelta(hours=30)
 
     with monkeypatch.context() as patch:
