@@ -63,6 +63,7 @@ from state_engine.core.time import Duration, Instant, Time, TimeDomain
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
+from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
@@ -73,13 +74,7 @@ from state_engine.runtime.sinks.sql import SqlSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
 from state_engine.runtime.sources.python_data_source import PythonDataSource
-from state_engine.runtime.streams import (
-    BroadcastConnectedStream,
-    BroadcastStream,
-    ConnectedStreams,
-    DataStream,
-    KeyedStream,
-)
+from state_engine.runtime.streams import DataStream, KeyedStream
 
 __all__ = [
     # jobs

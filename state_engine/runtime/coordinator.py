@@ -81,6 +81,7 @@ class CheckpointCoordinator:
         kernel: commits.
         spark: session.
         router: routes rows; kept between runs, because it remembers what is dear to make.
+        publication: publishes what is committed; kept between runs, because it knows what is published.
         options: of this run.
     """
 
@@ -92,6 +93,7 @@ class CheckpointCoordinator:
         kernel: DeltaKernel,
         spark: SparkSession,
         router: Router,
+        publication: Publication,
         options: RunOptions,
     ) -> None:
         self._job, self._tables, self._kernel, self._options, self._spark = (
@@ -105,7 +107,7 @@ class CheckpointCoordinator:
         self._executor = GraphExecutor(
             spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
         )
-        self._publication = Publication(kernel, tables)
+        self._publication = publication
         self._exhausted: set[str] = set()
         self._next_id = 1
         self._steps_s: dict[str, float] = {}

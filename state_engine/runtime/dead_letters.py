@@ -37,7 +37,10 @@ class DeadLetterPublisher(Publisher):
                     return
             except InactiveFilesError as error:
                 raise rewritten(staged, error.paths) from error
-        check_published(self._kernel, staged, app, checkpoint_id)
+        check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         check_active(self._kernel, staged, lineage=False)

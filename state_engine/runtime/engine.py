@@ -131,5 +131,6 @@ class StateEngine(EngineOperations, EngineReplays):
             kernel=self.kernel,
             spark=self.spark,
             router=self._router(job),
+            publication=self._publication(tables),
             options=options,
         )

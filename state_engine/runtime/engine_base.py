@@ -20,6 +20,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.publication import Publication
 from state_engine.runtime.root import check_storage, open_root
 from state_engine.runtime.routing import Router
 from state_engine.runtime.session import check_session, local_session
@@ -43,6 +44,7 @@ class EngineBase:
         self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
         self._tables: dict[str, JobTables] = {}
+        self._publications: dict[str, Publication] = {}
         self._routers: dict[tuple[str, int], Router] = {}
         self._root_id: str | None = None
 
@@ -70,6 +72,7 @@ class EngineBase:
             self._kernel.close()
             self._kernel = None
             self._tables.clear()
+            self._publications.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +87,13 @@ class EngineBase:
         if tables is None:
             raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
         return tables
+
+    def _publication(self, tables: JobTables) -> Publication:
+        """Of a job; kept, because it knows what is published."""
+        name = tables.layout.job
+        if name not in self._publications:
+            self._publications[name] = Publication(self.kernel, tables)
+        return self._publications[name]
 
     def _router(self, job: StatefulJob) -> Router:
         at = (job.name, job.max_parallelism)

@@ -23,7 +23,6 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction, Maintenance
 from state_engine.runtime.max_parallelism import MaxParallelismChange
 from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
-from state_engine.runtime.publication import Publication
 from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
 from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
 
@@ -282,7 +281,7 @@ class EngineOperations(EngineBase):
             tables=tables,
             kernel=self.kernel,
             maintenance=self._maintenance(job, requested_by),
-            publication=Publication(self.kernel, tables),
+            publication=self._publication(tables),
             sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
         )
         return found.collect(
@@ -307,7 +306,7 @@ class EngineOperations(EngineBase):
             tables=tables,
             spark=self.spark,
             maintenance=self._maintenance(job, requested_by),
-            publication=Publication(self.kernel, tables),
+            publication=self._publication(tables),
         )
 
     def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
@@ -316,6 +315,6 @@ class EngineOperations(EngineBase):
         return Operations(
             name,
             tables=tables,
-            publication=Publication(self.kernel, tables),
+            publication=self._publication(tables),
             requested_by=requested_by or requester(),
         )

@@ -177,5 +177,6 @@ class EngineReplays(EngineBase):
             kernel=self.kernel,
             spark=self.spark,
             router=self._router(code),
+            publication=self._publication(tables),
             options=options,
         )

@@ -20,10 +20,10 @@ from uuid6 import uuid7
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.operation_rows import continuing
 from state_engine.core.retention import restore_refusal
-from state_engine.core.sink_moves import leaving, moves
+from state_engine.core.sink_moves import DEAD_LETTERS, leaving, moves
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.publication import Publication
@@ -95,7 +95,7 @@ class Operations:
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
     ) -> HeadMove:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
-        rows, head = self.settled()
+        rows, head = self._settled_but_for_what_is_left(checkpoint_id)
         refusal = restore_refusal(rows, checkpoint_id)
         if refusal is not None:
             raise ConfigurationError(f"job '{self._job}': {refusal}")
@@ -176,6 +176,29 @@ class Operations:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
         self._publication.settle(lineage.path(rows, head.checkpoint_id))
         return rows, head
+
+    def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[lineage.Rows, CheckpointRow]:
+        """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
+        try:
+            return self.settled()
+        except SinkError:
+            rows = dict(self._tables.store.load())
+            head = lineage.head(rows)
+            assert head is not None
+            refused = self._publication.settle_what_can_be(lineage.path(rows, head.checkpoint_id))
+            stays = (
+                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
+                if checkpoint_id in rows
+                else set()
+            )
+            if not refused or any(row.checkpoint_id in stays for row, _ in refused):
+                raise
+            for row, staged in refused:  # no sink ever showed it, so none needs to let it go
+                known = rows[row.checkpoint_id]
+                letters = [] if staged.kind == DEAD_LETTERS else known.dead_letters
+                sinks = [one for one in known.sinks if one.name != staged.name]
+                rows[row.checkpoint_id] = replace(known, sinks=sinks, dead_letters=letters)
+            return rows, head
 
     def commit(
         self,

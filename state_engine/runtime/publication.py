@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.checkpoint import MAIN, CheckpointRow, StagedSink
+from state_engine.core.errors import SinkError
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.dead_letters import DeadLetterPublisher
 from state_engine.runtime.job_tables import JobTables
@@ -46,33 +47,60 @@ class Publication:
         self._published: int | None = None
 
     def settle(self, path: Sequence[CheckpointRow]) -> list[int]:
-        """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something."""
+        """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something.
+
+        Raises:
+            SinkIdentityError: what a sink has seen under the id of a row is not that row's.
+            SinkError: a sink cannot take the outputs any more.
+        """
         if not path or path[-1].checkpoint_id == self._published:
             return []
+        changes = list(self._with_seen(path))
+        if self._published is None:  # later it is known who published
+            # ids alone prove nothing: the newest that a sink has seen must stand for the row's own files
+            newest = {(s.name, s.path): (row, s) for row, s, seen in changes if seen}
+            for row, staged in newest.values():
+                self._publishers[staged.kind].check_seen(staged, self.app(staged.name), row.checkpoint_id)
         settled: set[int] = set()
-        for row, staged in self.unpublished(path):
+        for row, staged in ((row, staged) for row, staged, seen in changes if not seen):
             self._publish(staged, row.checkpoint_id)
             settled.add(row.checkpoint_id)
         self._published = path[-1].checkpoint_id
         return sorted(settled)
 
+    def settle_what_can_be(self, path: Sequence[CheckpointRow]) -> list[tuple[CheckpointRow, StagedSink]]:
+        """Publish what the sinks take of a path; what they refuse, and what comes after that in the same sink."""
+        refused: list[tuple[CheckpointRow, StagedSink]] = []
+        for row, staged in self.unpublished(path):
+            if any(staged.path == other.path for _, other in refused):
+                refused.append((row, staged))
+                continue
+            try:
+                self._publish(staged, row.checkpoint_id)
+            except SinkError:
+                refused.append((row, staged))
+        return refused
+
     def unpublished(self, path: Sequence[CheckpointRow]) -> Iterator[tuple[CheckpointRow, StagedSink]]:
         """What the sinks have not seen of a path of ``main``, in order, with the row that changes it."""
-        seen: dict[tuple[str, str], int] = {}
+        yield from ((row, staged) for row, staged, seen in self._with_seen(path) if not seen)
+
+    def _with_seen(self, path: Sequence[CheckpointRow]) -> Iterator[tuple[CheckpointRow, StagedSink, bool]]:
+        """What a path changes in sinks, in order, and whether each of them has seen it."""
+        highest: dict[tuple[str, str], int] = {}
         for row in path:
             for staged in self.staged(row):
                 at = (staged.name, staged.path)
-                if at not in seen:
-                    seen[at] = self._publishers[staged.kind].seen(staged.path, self.app(staged.name))
-                if row.checkpoint_id > seen[at]:
-                    yield row, staged
+                if at not in highest:
+                    highest[at] = self._publishers[staged.kind].seen(staged.path, self.app(staged.name))
+                yield row, staged, row.checkpoint_id <= highest[at]
 
     def publish(self, row: CheckpointRow) -> int:
         """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch."""
         commits = 0
         for staged in self.staged(row):
             self._publish(staged, row.checkpoint_id)
-            commits += staged.kind != "files"  # the others are Delta tables
+            commits += staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS)
         if row.branch == MAIN:
             self._published = row.checkpoint_id
         return commits

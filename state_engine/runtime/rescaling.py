@@ -71,7 +71,7 @@ def plan_rescaling(
         RescaleError: an operator has raw operator state, which cannot be divided.
     """
     in_force = dict(parallelism_in_force(job, head))
-    after, recorded = in_force | wanted, {o.uid: o for o in head.operators}
+    after, recorded = in_force | dict(wanted), {o.uid: o for o in head.operators}
     # one that keeps its number is only looked at where the key groups change under it
     for uid, number in (wanted if max_parallelism is None else after).items():
         groups = max_parallelism

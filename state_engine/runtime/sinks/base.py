@@ -100,6 +100,13 @@ class Publisher(ABC):
             SinkError: it cannot take them, or let go of them, any more.
         """
 
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:  # noqa: B027 - not all can tell
+        """Refuse where a checkpoint id that the sink has seen stands for other files than these.
+
+        Raises:
+            SinkIdentityError: a copy of the root, or a job that was there before, published under this id.
+        """
+
     @abstractmethod
     def check_withdrawable(self, staged: StagedSink) -> None:
         """Refuse, before a row is committed, a change of outputs that could not be published after it.

@@ -16,7 +16,7 @@ fail that way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -115,7 +115,10 @@ class DeltaPublisher(Publisher):
                 if not has_lineage(staged.schema):
                     raise rewritten(staged, error.paths) from error
                 write_once(self._kernel, staged, app, checkpoint_id)
-        check_published(self._kernel, staged, app, checkpoint_id)
+        check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         facts, _ = same_table(self._kernel, staged)
@@ -167,13 +170,24 @@ def change_once(
     return True
 
 
-def check_published(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-    """Refuse where the log entry that took this transaction version does not hold this row's files."""
+def check_published(
+    staged: StagedSink,
+    app: str,
+    checkpoint_id: int,
+    *,
+    active: Callable[[str], Iterable[str]] | None,
+) -> None:
+    """Refuse where the log entry that took this transaction version does not hold this row's files.
+
+    Args:
+        active: gives the files that the table lists, which decide where the log has forgotten the entry; without it,
+            such an entry counts as this row's.
+    """
     mine, withdrawn = {f.path for f in staged.files}, {f.path for f in staged.withdrawn}
     entry = find_transaction(staged.path, app, checkpoint_id)
     if entry is None:
-        active = set(kernel.active_files(staged.path))
-        same = mine <= active and not withdrawn & active
+        listed = set(active(staged.path)) if active else mine
+        same = mine <= listed and not (active and withdrawn & listed)
     else:
         same = entry.note == note_of(staged) or (mine <= entry.added and withdrawn <= entry.removed)
     if not same:

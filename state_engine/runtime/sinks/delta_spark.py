@@ -29,7 +29,10 @@ class SparkDeltaPublisher(Publisher):
             return
         if self._checked(staged, app) < checkpoint_id:
             write_once(self._kernel, staged, app, checkpoint_id)
-        check_published(self._kernel, staged, app, checkpoint_id)
+        check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         self._checked(staged)

@@ -110,6 +110,11 @@ class FilePublisher(Publisher):
                 )
                 at.fs.move(join(at.path, _home(staged.files[0])), join(at.path, final))
 
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        _same_directory(staged)
+        # outputs that somebody deleted since are no matter: only others in their place are
+        _is_published(open_location(staged.path), staged, checkpoint_id, published_directory(checkpoint_id))
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         _same_directory(staged)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")

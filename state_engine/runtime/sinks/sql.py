@@ -149,6 +149,11 @@ class SqlPublisher(Publisher):
             _check_withdrawals(staged, target)
             table.publish(staged, app, checkpoint_id)
 
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        target, staged = _target(staged), self._here(staged)
+        with _connected(target, staged.name) as table:
+            table.is_published(staged, app, checkpoint_id)
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         target, staged = _target(staged), self._here(staged)
         _check_withdrawals(staged, target)
