@@ -28,6 +28,8 @@ from state_engine import (
 from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import KeyedStateBackend
 
+ROWS = 100
+"""Of a file, and of a micro-batch."""
 HELD_UP = 1
 """The subtask that waits."""
 IN_FUNCTION, WRITTEN = "in_function", "written"
@@ -83,7 +85,7 @@ class SlowToLeave(HashMapStateBackend):
 def build(directory: str) -> StatefulJob:
     """source → key_by → sum → Delta sink, with two subtasks; a micro-batch reads one file."""
     job = StatefulJob("sums", parallelism=2, state_backend=SlowToLeave(directory))
-    events = job.source("events", FileSource(f"{directory}/feed", max_rows_per_batch=1))
+    events = job.source("events", FileSource(f"{directory}/feed", max_rows_per_batch=ROWS))
     sums = events.key_by("k").process(
         Sum(directory), uid="sums", output_type="k string, v bigint, total bigint"
     )

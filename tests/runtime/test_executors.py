@@ -23,14 +23,13 @@ import pytest
 from deltalake import DeltaTable
 
 from state_engine.runtime.java import find_java_home
-from tests.runtime.cluster_job import IN_FUNCTION, WRITTEN
+from tests.runtime.cluster_job import IN_FUNCTION, ROWS, WRITTEN
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 REPOSITORY = Path(__file__).parents[2]
 FEEDS = 3
 KEYS = 20
-ROWS = 100
 _WAIT_S = 600.0
 
 
