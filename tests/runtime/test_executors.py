@@ -155,7 +155,7 @@ def test_a_killed_executor_changes_no_result(cluster: Cluster, tmp_path: Path) -
 
     # what the second one left behind is on the disk, and nobody sees it
     table = tmp_path / "root/sums/operators/sums/changelog"
-    written = {str(f.relative_to(table)) for f in table.rglob("*.parquet")}
+    written = {str(f.relative_to(table)) for f in table.glob("write_id=*/*.parquet")}
     visible = {Path(f).relative_to(table).as_posix() for f in DeltaTable(str(table)).file_uris()}
     assert visible == set(result["listed"])
     assert len(visible) == 2 * FEEDS
