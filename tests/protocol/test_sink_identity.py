@@ -22,14 +22,6 @@ from tests.protocol.passing_time import Clock
 from tests.protocol.points import marked
 from tests.protocol.verdict import delta_rows, file_rows
 
-SKIPS = pytest.mark.xfail(
-    strict=True,
-    reason="settling takes a row for published when the sink has seen its id, whoever's rows these were",
-)
-STAYS = pytest.mark.xfail(
-    strict=True,
-    reason="a restore settles the head that it leaves first, also where that can never be published",
-)
 NUMBERS = 4
 CLOCK_MS = 1_000_000
 SINKS = pytest.mark.parametrize("files", [False, True], ids=["delta", "delta and files"])
@@ -74,7 +66,6 @@ def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
         yield Site(tmp_path, spark)
 
 
-@SKIPS
 @SINKS
 def test_a_re_created_job_is_refused_as_often_as_it_tries(site: Site, files: bool) -> None:
     """Its ids begin at 1 again; what the sinks hold under these ids is the old job's."""
@@ -85,7 +76,6 @@ def test_a_re_created_job_is_refused_as_often_as_it_tries(site: Site, files: boo
     assert tried == [1, 1, 1]  # a row that can never be published stops the job: none comes after it
 
 
-@SKIPS
 @SINKS
 def test_a_job_re_created_when_it_had_one_checkpoint_is_refused(site: Site, files: bool) -> None:
     """The new job's first id is the newest that the sinks have seen: a settled one, by its number alone."""
@@ -97,7 +87,6 @@ def test_a_job_re_created_when_it_had_one_checkpoint_is_refused(site: Site, file
         assert site.shows() == before
 
 
-@SKIPS
 @pytest.mark.parametrize(("ahead", "files"), [(1, True), (2, False)])
 def test_a_copy_of_a_root_is_refused_as_often_as_it_tries(site: Site, ahead: int, files: bool) -> None:
     site.run(site.root, files=files, max_batches=1)
@@ -110,7 +99,6 @@ def test_a_copy_of_a_root_is_refused_as_often_as_it_tries(site: Site, ahead: int
     assert site.shows_all_once(files=files)
 
 
-@SKIPS
 def test_a_copy_that_was_faster_has_its_original_refused(site: Site) -> None:
     site.run(site.root, max_batches=1)
     copy = site.directory / "copy"
@@ -141,7 +129,6 @@ def test_a_second_root_is_refused_by_a_directory_of_files(site: Site) -> None:
         site.run(site.directory / "second", files=True)
 
 
-@STAYS
 def test_a_row_that_can_never_be_published_is_left_by_restoring_its_parent(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
