@@ -132,9 +132,9 @@ class Place:
 class Announced(PlainRules):
     """Tells of every rule that comes, before the elements."""
 
-    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
         super().process_broadcast_element(value, ctx)
-        yield -value[1]
+        return [-value[1]]
 
 
 class InOrder(KeyedProcessFunction):
