@@ -2,6 +2,7 @@
 
 Adaptive execution would run every shuffle stage as a job of its own and plan anew in between, which costs more than a
 micro-batch gains; Arrow batches are large because a subtask holds its rows anyway; time stamps go to Python in UTC.
+For little input, generating and loading code takes longer than interpreting the expressions.
 The options are put back afterwards, so a user's session stays the user's.
 """
 
@@ -19,13 +20,17 @@ _OPTIONS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
 }
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+SMALL_BYTES, SMALL_ROWS = 4 * 2**20, 100_000
+"""Input for which code is not worth generating."""
 
 
 @contextmanager
-def execution(spark: SparkSession, label: str) -> Iterator[None]:
-    """Run the actions inside with the engine's options and a job description."""
-    before = {key: spark.conf.get(key) for key in _OPTIONS}
-    changed = {key: value for key, value in _OPTIONS.items() if before[key] != value}
+def execution(spark: SparkSession, label: str, *, small: bool = False) -> Iterator[None]:
+    """Run the actions inside with the engine's options and a job description; ``small``: over little input."""
+    options = _OPTIONS | _INTERPRETED if small else _OPTIONS
+    before = {key: spark.conf.get(key) for key in options}
+    changed = {key: value for key, value in options.items() if before[key] != value}
     spark.sparkContext.setJobDescription(label)
     try:
         for key, value in changed.items():
@@ -37,15 +42,18 @@ def execution(spark: SparkSession, label: str) -> Iterator[None]:
         spark.sparkContext.setJobDescription("")
 
 
-def collected(rows: DataFrame, *, label: str, source: str | None, job: str, into: str) -> list[Row]:
+def collected(
+    rows: DataFrame, *, label: str, source: str | None, job: str, into: str, small: bool = False
+) -> list[Row]:
     """The rows of a small result, from one Spark job that runs with the engine's options.
 
     Args:
         label: for Spark's UI.
         source, job, into: for errors of the source, see ``reading``.
+        small: whether the rows come from little input.
 
     Raises:
         SourceError: a file cannot be read, or a record cannot be parsed.
     """
-    with execution(rows.sparkSession, label), reading(source, job=job, into=into):
+    with execution(rows.sparkSession, label, small=small), reading(source, job=job, into=into):
         return rows.collect()

@@ -23,7 +23,7 @@ from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
-from state_engine.runtime.execution import collected
+from state_engine.runtime.execution import SMALL_BYTES, SMALL_ROWS, collected
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source, order_name, quoted, united
 from state_engine.runtime.graph import (
     MAIN_OUTPUT,
@@ -120,6 +120,7 @@ class GraphExecutor:
         return from_source(
             read.rows, order_by=node.order_by, event_time=node.event_time, source=node.name,
             labels=tuple(part.labels), refused=read.refused,
+            small=part.bytes is not None and part.bytes <= SMALL_BYTES,
         )  # fmt: skip
 
     # -- operators -------------------------------------------------------------------------------------------------
@@ -152,7 +153,8 @@ class GraphExecutor:
             job, operator, batch, layout=self._layout, routed=layout, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(),
         )  # fmt: skip
-        reports = run_subtasks(routed, spec, job=job.name)
+        small = all(one.frame.small for one in inputs)
+        reports = run_subtasks(routed, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:
             if output.exchange:
@@ -193,6 +195,7 @@ class GraphExecutor:
             named=layout.named,
             event_time=EVENT_TIME if layout.event_time else None,
             timed_order=layout.timed_order,
+            small=sum(files[0].rows for files in written) <= SMALL_ROWS,
         )
 
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:
@@ -219,6 +222,7 @@ class GraphExecutor:
             source=frame.source,
             job=self._job.name,
             into=f"sink '{sink.name}'",
+            small=frame.small,
         )
         files = [DataFile(**json.loads(r["report"])) for r in found]
         done.sinks.setdefault(sink.name, []).extend(files)

@@ -56,6 +56,7 @@ class StreamFrame:
         labels: by source, names of its files by place.
         refused: by source, rows that could not be parsed: the one column REFUSED.
         timed_order: whether the order begins with the event time.
+        small: whether it is known to be so little that compiling expressions for it costs more than it saves.
     """
 
     rows: DataFrame
@@ -68,6 +69,7 @@ class StreamFrame:
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     refused: tuple[tuple[str, DataFrame], ...] = ()
     timed_order: bool = False
+    small: bool = False
 
     @property
     def user_columns(self) -> list[str]:
@@ -135,7 +137,7 @@ class StreamFrame:
 
 
 def from_source(rows: DataFrame, *, order_by: tuple[str, ...], event_time: str | None, source: str,
-                labels: tuple[str, ...], refused: DataFrame | None) -> StreamFrame:  # fmt: skip
+                labels: tuple[str, ...], refused: DataFrame | None, small: bool = False) -> StreamFrame:  # fmt: skip
     """The frame of a source's slice."""
     unparsable: tuple[tuple[str, DataFrame], ...] = ()
     if refused is not None:
@@ -153,6 +155,7 @@ def from_source(rows: DataFrame, *, order_by: tuple[str, ...], event_time: str |
         labels=((source, labels),),
         refused=unparsable,
         timed_order=bool(order_by) and order_by[0] == event_time,
+        small=small,
     )
 
 
@@ -190,6 +193,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         labels=tuple(one for f in frames for one in f.labels),
         refused=tuple(one for f in frames for one in f.refused),
         timed_order=named > 0 and all(f.timed_order for f in frames),
+        small=all(f.small for f in frames),
     )
 
 

@@ -79,7 +79,9 @@ def subtask_spec(
     )
 
 
-def run_subtasks(routed: DataFrame, spec: SubtaskSpec, *, job: str) -> list[SubtaskReport]:
+def run_subtasks(
+    routed: DataFrame, spec: SubtaskSpec, *, job: str, small: bool = False
+) -> list[SubtaskReport]:
     """Run all subtasks in one Spark job; their reports, by subtask.
 
     Raises:
@@ -92,6 +94,7 @@ def run_subtasks(routed: DataFrame, spec: SubtaskSpec, *, job: str) -> list[Subt
         source=spec.source,
         job=job,
         into=f"operator '{spec.uid}'",
+        small=small,
     )
     reports = sorted((SubtaskReport.from_json(r["report"]) for r in rows), key=lambda r: r.subtask)
     for report in reports:

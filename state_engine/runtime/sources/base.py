@@ -37,6 +37,7 @@ class Slice:
         labels: names of the files by place, for messages.
         detail: what ``read`` needs; only the source looks inside.
         endless: whether there will always be more: then a run takes one slice, unless it was told how many.
+        bytes: about how much it is, as stored; None where that is not known.
     """
 
     elements: list[Element]
@@ -45,6 +46,7 @@ class Slice:
     labels: list[str]
     detail: Any = None
     endless: bool = False
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.local_rows import local_frame
 
+_BYTES_A_ROW = 64
+"""A guess, to tell little from much."""
+
 
 @dataclass(frozen=True)
 class CollectionSource(Source):
@@ -76,7 +79,14 @@ class CollectionSource(Source):
     def _slice(self, before: Sequence[Element], end: int) -> Slice:
         new: list[Element] = [{"split": "collection", "position": end}]
         places = (_position(before), end)
-        return Slice(new, summary(before), summary([*before, *new]), ["collection"], places)
+        return Slice(
+            new,
+            summary(before),
+            summary([*before, *new]),
+            ["collection"],
+            places,
+            bytes=_BYTES_A_ROW * len(new),
+        )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         start, end = part.detail

@@ -139,6 +139,7 @@ class FileSource(Source):
             position_to=position_summary([*before, *appended]),
             labels=[r.uri for r in ranges],
             detail=FileSlice(ranges, schema),
+            bytes=sum(r.size for r in ranges),
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
