@@ -50,12 +50,13 @@ def test_names_that_a_write_id_maker_gave() -> None:
     "name",
     [
         "part-00000-w1-0.parquet",
-        f"part-00000-{uuid4().hex}-0.parquet",  # of another version
-        f"part-00000-{uuid7()}-c000.snappy.parquet",  # Spark's own, with dashes
+        f"part-00000-{uuid4().hex}-0.parquet",
+        f"part-00000-{uuid7()}-c000.snappy.parquet",
         f"part-00000-{uuid7().hex}0-0.parquet",
-        f"part-00000-{uuid7().hex}-{uuid7().hex}.parquet",  # whose is it?
+        f"part-00000-{uuid7().hex}-{uuid7().hex}.parquet",
         "00000000000000000007.json",
     ],
+    ids=["no hexadecimal", "another version", "dashes, as Spark writes it", "too long", "two", "a log entry"],
 )
 def test_other_names_tell_nothing(name: str) -> None:
     assert write_id_in(name) is None
