@@ -226,6 +226,8 @@ class StateModel:
 
     def _put(self, key: Any, value: Any) -> None:
         fresh = (key, value, self.now)
+        # an expired entry is none any more, so its place is not kept
+        self.entries = [e for e in self.entries if e[0] != key or not self._expired(e)]
         if any(e[0] == key for e in self.entries):
             self.entries = [fresh if e[0] == key else e for e in self.entries]
         else:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.protocol.schedules import empty_tables, run_schedule
 
-FEW, MANY, TOGETHER = 15, 500, 20
+FEW, MANY, TOGETHER = 5, 500, 20
 
 
 @pytest.fixture(scope="module")

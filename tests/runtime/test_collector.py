@@ -25,7 +25,7 @@ from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.publication import Publication
 from tests.runtime.collecting_ground import HOUR_MS, Crash, Ground, crashed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 KEEP_ONE = RetentionPolicy(keep_last=1)
 

@@ -360,6 +360,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ever
     return made
 
 
+@pytest.mark.long
 def test_results_are_the_same_with_bases_of_all_and_of_some_key_groups(
     tmp_path: Path, spark: SparkSession, plain: Everywhere
 ) -> None:

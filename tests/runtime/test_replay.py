@@ -34,6 +34,9 @@ from tests.runtime.tiny import Site, Sum
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+
 BATCHES = [
     {"k": ["a", "b", "a"], "v": [1, 2, 3]},
     {"k": ["b", "c"], "v": [4, 5]},

@@ -51,7 +51,7 @@ from tests.runtime.tiny import Site
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 KEYS = [f"key{i}" for i in range(300)]
 

@@ -22,6 +22,9 @@ from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityE
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
 
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+
 APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 MAPPED = "'delta.columnMapping.mode' = 'name'"

@@ -19,6 +19,8 @@ from state_engine.runtime.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.runtime.sinks.sql import SqlPublisher
 from tests.runtime.tiny import ROWS, Site, Sum
 
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
 
 class Killed(BaseException):
     """Stands for the death of the process."""
