@@ -56,7 +56,9 @@ class JobTables:
 
     def check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
         """Refuse to commit a row that breaks an invariant; raises StatelakeError."""
-        broken = violations(row, parent, self.store.rows)
+        # as it was when the id was taken: whoever came since is for the commit to find
+        known = {i: one for i, one in self.store.rows.items() if i < row.checkpoint_id}
+        broken = violations(row, parent, known)
         if broken:
             told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
             raise StatelakeError(

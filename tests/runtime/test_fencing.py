@@ -164,15 +164,15 @@ def test_of_two_runners_at_once_exactly_one_commits(site: Site, monkeypatch: pyt
     site.finish()
 
 
-Append = Callable[..., int]
+Commit = Callable[..., int]
 
 
 def unclear(table: str, *, really: bool, patch: pytest.MonkeyPatch) -> None:
-    """The next append to a table ends in the unknown, after or without having committed."""
-    real: Append = DeltaKernel.append
+    """The next commit to a table ends in the unknown, after or without having happened."""
+    real: Commit = DeltaKernel.change
     left = [table]
 
-    def append(self: DeltaKernel, uri: str, *args: Any, **options: Any) -> int:
+    def change(self: DeltaKernel, uri: str, *args: Any, **options: Any) -> int:
         if uri.endswith(table) and left:
             left.pop()
             if really:
@@ -180,7 +180,7 @@ def unclear(table: str, *, really: bool, patch: pytest.MonkeyPatch) -> None:
             raise CommitUnknownError(f"nobody knows about {table}")
         return real(self, uri, *args, **options)
 
-    patch.setattr(DeltaKernel, "append", append)
+    patch.setattr(DeltaKernel, "change", change)
 
 
 @pytest.mark.parametrize("table", ["/checkpoints", "sinks/totals"])
