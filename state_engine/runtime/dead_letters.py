@@ -11,21 +11,21 @@ from state_engine.backends.delta.kernel import DeltaKernel, FileGroup, InactiveF
 from state_engine.backends.delta.layout import WRITE_ID
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.sinks.base import Publisher
-from state_engine.runtime.sinks.delta import change_once, check_active, check_published, rewritten
+from state_engine.runtime.sinks.delta import (
+    LogPublisher,
+    change_once,
+    check_active,
+    check_published,
+    rewritten,
+)
 
-DEAD_LETTERS = "dead_letters"
-"""Name and kind of the sink that a checkpoint records for them; no user sink may have it."""
 
-
-class DeadLetterPublisher(Publisher):
+class DeadLetterPublisher(LogPublisher):
     """Publishes to the table of dead letters, each file into the partition that its path names."""
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
-        self._kernel, self._tables = kernel, tables
-
-    def seen(self, uri: str, app: str) -> int:
-        return self._kernel.latest_transaction(uri, app) or 0
+        super().__init__(kernel)
+        self._tables = tables
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
@@ -38,9 +38,6 @@ class DeadLetterPublisher(Publisher):
             except InactiveFilesError as error:
                 raise rewritten(staged, error.paths) from error
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
-
-    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         check_active(self._kernel, staged, lineage=False)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.base import BASE_PARTITIONS, base_schema
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import (
     DEAD_LETTERS_SCHEMA,
@@ -19,7 +20,7 @@ from state_engine.backends.delta.layout import (
     changelog_schema,
 )
 from state_engine.backends.delta.locks import table_lock
-from state_engine.core.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import StatelakeError
 from state_engine.core.invariants import violations
@@ -85,6 +86,21 @@ class JobTables:
         schema = base_schema(parse_ddl(key_schema).arrow, _columns(states))
         self._ensure(self.layout.base(uid), schema, BASE_PARTITIONS)
         self._ensure_columns(self.layout.base(uid), schema)
+
+    def list_base(
+        self,
+        operator: OperatorCheckpoint,
+        files: Sequence[DataFile],
+        base_id: str,
+        *,
+        instead_of: Sequence[DataFile] = (),
+    ) -> None:
+        """List files of a base, which are in place, in the operator's table; no checkpoint need name them yet."""
+        self.ensure_base(operator.uid, operator.key_schema, operator.states)
+        groups = [FileGroup([f], {"base_id": base_id, "key_group": f.key_group_min or 0}) for f in files]
+        if groups or instead_of:
+            uri = self.layout.base(operator.uid)
+            self._kernel.change(uri, add=groups, remove=[f.path for f in instead_of])
 
     def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
         """Add the columns, and the fields of columns, that a table lacks."""

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
-from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, PinnedCheckpoint
@@ -118,10 +117,7 @@ class Maintenance:
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
         )
-        self._tables.ensure_base(uid, operator.key_schema, operator.states)
-        groups = [FileGroup([f], {"base_id": base_id, "key_group": f.key_group_min or 0}) for f in files]
-        if groups:
-            self._kernel.change(self._tables.layout.base(uid), add=groups)
+        self._tables.list_base(operator, files, base_id)
         return files
 
     # -- retention -------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.changelog import open_state_file
-from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
@@ -185,11 +184,7 @@ class MaxParallelismChange:
             watermark_ms=head.watermark_ms,
             key_groups=None if groups is None else [KeyGroupRange(g, g) for g in groups],
         )
-        self._tables.ensure_base(uid, operator.key_schema, operator.states)
-        added = [FileGroup([f], {"base_id": base_id, "key_group": f.key_group_min or 0}) for f in files]
-        if added or instead_of:
-            uri = self._tables.layout.base(uid)
-            self._kernel.change(uri, add=added, remove=[f.path for f in instead_of])
+        self._tables.list_base(operator, files, base_id, instead_of=instead_of)
         return files
 
     def _check_went_on(self, path: Sequence[CheckpointRow], as_of: CheckpointRow) -> None:

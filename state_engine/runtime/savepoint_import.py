@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 import pyarrow.fs as pafs
 from uuid6 import uuid7
 
-from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.operator_state_files import copy_state
 from state_engine.backends.files import join, open_location
@@ -134,10 +133,7 @@ def _import_keyed(
     files = [replace(f, path=f.path.replace(base_id, write_id)) for f in operator.base_files]
     sources = [join(path, "operators", operator.uid, f.path) for f in operator.base_files]
     _copy_files(sources, [join(into, f.path) for f in files])
-    tables.ensure_base(operator.uid, operator.key_schema, operator.states)
-    groups = [FileGroup([f], {"base_id": write_id, "key_group": f.key_group_min or 0}) for f in files]
-    if groups:
-        kernel.change(into, add=groups)
+    tables.list_base(operator, files, write_id)
     whole = BaseRange(0, operator.max_parallelism - 1, write_id, 1)
     return replace(operator, bases=[whole], base_files=files)
 

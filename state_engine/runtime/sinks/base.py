@@ -19,7 +19,7 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import file_name
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
-from state_engine.core.errors import MissingFilesError
+from state_engine.core.errors import ConfigurationError, MissingFilesError
 
 WRITE_ID = "_write_id"
 """The optional lineage column of a sink: the attempt that wrote a row."""
@@ -116,6 +116,15 @@ class Publisher(ABC):
             SinkError: it cannot let go of the withdrawn files; names the ways out.
             MissingFilesError: files to be added are gone.
         """
+
+
+def with_lineage(schema: pa.Schema, *, sink: str) -> pa.Schema:
+    """The columns of an output, and the one that tells attempts; raises ConfigurationError where that is taken."""
+    if WRITE_ID in schema.names:
+        raise ConfigurationError(
+            f"sink '{sink}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
+        )
+    return schema.append(pa.field(WRITE_ID, pa.string()))
 
 
 def verify_files(directory: str, files: Sequence[DataFile], *, what: str) -> None:

@@ -32,10 +32,10 @@ from state_engine.backends.delta.kernel import (
 )
 from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import StagedSink
-from state_engine.core.errors import CommitUnknownError, ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files, with_lineage
 from state_engine.runtime.sinks.delta_log import find_transaction
 from state_engine.runtime.sinks.delta_tables import (
     canonical,
@@ -69,11 +69,7 @@ class DeltaSink(Sink):
         self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
     ) -> SinkTarget:
         if self.lineage:
-            if WRITE_ID in schema.names:
-                raise ConfigurationError(
-                    f"sink '{name}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
-                )
-            schema = schema.append(pa.field(WRITE_ID, pa.string()))
+            schema = with_lineage(schema, sink=name)
         facts = kernel.facts(self.path)
         if facts is None:
             kernel.create_table(self.path, schema)
@@ -92,14 +88,21 @@ class DeltaSink(Sink):
         )
 
 
-class DeltaPublisher(Publisher):
-    """Publishes to Delta tables through Kernel."""
+class LogPublisher(Publisher):
+    """What all publishers to Delta tables have in common: the table's log tells what was published."""
 
     def __init__(self, kernel: DeltaKernel) -> None:
         self._kernel = kernel
 
     def seen(self, uri: str, app: str) -> int:
         return self._kernel.latest_transaction(uri, app) or 0
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        check_published(staged, app, checkpoint_id, active=None)
+
+
+class DeltaPublisher(LogPublisher):
+    """Publishes to Delta tables through Kernel."""
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
@@ -116,9 +119,6 @@ class DeltaPublisher(Publisher):
                     raise rewritten(staged, error.paths) from error
                 write_once(self._kernel, staged, app, checkpoint_id)
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
-
-    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         facts, _ = same_table(self._kernel, staged)

@@ -6,23 +6,15 @@ identity columns. Delta itself judges the rows; where it refuses some, they stay
 
 from __future__ import annotations
 
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import SinkError
-from state_engine.runtime.sinks.base import Publisher
-from state_engine.runtime.sinks.delta import check_active, check_published, same_table
+from state_engine.runtime.sinks.delta import LogPublisher, check_active, check_published, same_table
 from state_engine.runtime.sinks.delta_tables import check_spark_columns, check_withdrawals, has_lineage
 from state_engine.runtime.sinks.spark_writer import write_once
 
 
-class SparkDeltaPublisher(Publisher):
+class SparkDeltaPublisher(LogPublisher):
     """Publishes through Spark's writer."""
-
-    def __init__(self, kernel: DeltaKernel) -> None:
-        self._kernel = kernel
-
-    def seen(self, uri: str, app: str) -> int:
-        return self._kernel.latest_transaction(uri, app) or 0
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
@@ -30,9 +22,6 @@ class SparkDeltaPublisher(Publisher):
         if self._checked(staged, app) < checkpoint_id:
             write_once(self._kernel, staged, app, checkpoint_id)
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
-
-    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        check_published(staged, app, checkpoint_id, active=None)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         self._checked(staged)

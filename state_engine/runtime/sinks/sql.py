@@ -31,7 +31,7 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import WRITE_ID, Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files, with_lineage
 from state_engine.runtime.sinks.sql_target import SQL_KIND, SqlTarget, checked_url
 from state_engine.runtime.sinks.staging import Staging, read_note, staging_directory, write_note
 
@@ -90,11 +90,7 @@ class SqlSink(Sink):
         self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
     ) -> SinkTarget:
         if self.lineage:
-            if WRITE_ID in schema.names:
-                raise ConfigurationError(
-                    f"sink '{name}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
-                )
-            schema = schema.append(pa.field(WRITE_ID, pa.string()))
+            schema = with_lineage(schema, sink=name)
         target = SqlTarget(
             url=self.url,
             table=self.table,

@@ -14,7 +14,8 @@ from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, JobLayout, f
 from state_engine.backends.files import join, write_parquet
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import SinkError
-from state_engine.runtime.dead_letters import DEAD_LETTERS, DeadLetterPublisher
+from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.runtime.dead_letters import DeadLetterPublisher
 from state_engine.runtime.job_tables import JobTables
 
 APP = "0123/job/dead_letters"
