@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from state_engine.core.errors import ConfigurationError
 
+_LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
 
 
@@ -72,7 +73,7 @@ class Location:
 def open_location(uri: str) -> Location:
     """The file system and path of a URI."""
     if is_local(uri):
-        return Location(pafs.LocalFileSystem(), str(local_path(uri)))
+        return Location(_LOCAL, uri.removeprefix("file://"))
     scheme, rest = uri.split("://", 1)
     fs, path = pafs.FileSystem.from_uri(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}")
     return Location(fs, path)

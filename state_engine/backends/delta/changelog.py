@@ -9,7 +9,7 @@ RocksDB backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,6 +29,10 @@ from state_engine.core.state_table import APPEND, CLEAR, PUT
 from state_engine.core.ttl import Stamped
 
 Hashes = np.ndarray[Any, Any]
+
+_SHARED = ("key_hash", "key", "state", "op")
+_LITTLE_BYTES = 2**20
+"""Decoded size up to which a file is read whole."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class StoredState:
         only: str | None = None,
     ) -> None:
         self._key_schema = key_schema
-        self._parts = [part for f in files if (part := _Part.open(f, wanted, only)) is not None]
+        self._parts = list(_parts(files, wanted, only))
 
     def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
         """The rows of one state in path order; None where there are none."""
@@ -152,7 +156,8 @@ def open_state_file(listed: ListedFile) -> pq.ParquetFile:
     """
     at = open_location(listed.uri)
     try:
-        file = pq.ParquetFile(at.path, filesystem=at.fs)
+        # the two columns of few texts are decoded as such only where rows are wanted
+        file = pq.ParquetFile(at.path, filesystem=at.fs, read_dictionary=["state", "op"])
     except FileNotFoundError:
         raise MissingFilesError(
             f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
@@ -171,42 +176,97 @@ def op_of_entry(shape: str) -> str:
     return APPEND if shape == "list" else PUT
 
 
+@dataclass(frozen=True)
 class _Part:
-    """The rows of one file that are wanted."""
+    """The wanted rows of one file, or of several that follow each other on the path and are read as one.
 
-    def __init__(self, file: pq.ParquetFile, mask: pa.Array) -> None:
-        self._file, self._mask = file, mask
-        self._columns = set(file.schema_arrow.names)
-        shared = [name for name in ("key_hash", "key", "state", "op") if name in self._columns]
-        self._shared = file.read(columns=shared, use_threads=False).filter(mask)
+    Attributes:
+        columns: that there are.
+        read: some of them, of the wanted rows.
+    """
 
-    @classmethod
-    def open(cls, listed: ListedFile, wanted: Callable[[Hashes], Hashes], only: str | None) -> _Part | None:
-        file = open_state_file(listed)
-        if only is not None and state_column(only) not in file.schema_arrow.names:
-            return None
-        hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
-        mask = wanted(hashes)
-        if listed.counts is not None:
-            mask = mask & listed.counts.hold(hashes)
-        return cls(file, pa.array(mask)) if mask.any() else None
+    columns: frozenset[str]
+    read: Callable[[list[str]], pa.Table]
 
     def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
         """Hash, key, op and value column of one state's rows; None where it has none here."""
         column = state_column(descriptor.name)
-        if column not in self._columns:
+        if column not in self.columns:
             return None
-        table = self._shared
-        if "op" not in self._columns:  # a base
-            op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
-            table = table.append_column("op", pa.repeat(op, table.num_rows))
-        values = self._file.read(columns=[column], use_threads=False).filter(self._mask)[column]
-        table = table.append_column(column, values if read is None else read(values))
+        names = [*_SHARED, column]
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
-            stamps = self._file.read(columns=["updated_at"], use_threads=False).filter(self._mask)
-            table = table.append_column("updated_at", stamps["updated_at"])
-        found = table.filter(pc.equal(table["state"], descriptor.name)).combine_chunks()
-        return found if found.num_rows else None
+            names.append("updated_at")
+        table = self.read([n for n in names if n in self.columns])
+        found = table.filter(pc.equal(table["state"], descriptor.name))
+        if not found.num_rows:
+            return None
+        if "op" not in self.columns:  # a base
+            op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
+            found = found.append_column("op", pa.repeat(op, found.num_rows))
+        if read is not None:
+            found = found.set_column(found.schema.get_field_index(column), column, read(found[column]))
+        # the same columns in the same order, and plain text, whatever the file is
+        names = [n for n in [*_SHARED, column, "updated_at"] if n in found.schema.names]
+        text = {n: found[n].cast(pa.string()) for n in ("state", "op")}
+        return pa.table({n: text.get(n, found[n]) for n in names}).combine_chunks()
+
+
+def _parts(files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only: str | None) -> Iterator[_Part]:
+    """The files that hold wanted rows, in path order.
+
+    Opening and filtering cost more than the rows of a little file, so these are read whole, and as one.
+    """
+    little: list[pa.Table] = []
+    for listed in files:
+        file = open_state_file(listed)
+        if only is not None and state_column(only) not in file.schema_arrow.names:
+            continue
+        sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+        if sum(sizes) > _LITTLE_BYTES:
+            yield from _together(little, wanted)
+            little = []
+            yield from _of_file(file, listed, wanted)
+            continue
+        table = file.read(use_threads=False)
+        if listed.counts is not None:
+            table = table.filter(pa.array(listed.counts.hold(table["key_hash"].to_numpy())))
+        if little and little[0].schema != table.schema:
+            yield from _together(little, wanted)
+            little = []
+        little.append(table)
+    yield from _together(little, wanted)
+
+
+def _of_file(
+    file: pq.ParquetFile, listed: ListedFile, wanted: Callable[[Hashes], Hashes]
+) -> Iterator[_Part]:
+    """A large file: the hashes tell which rows of the other columns are kept."""
+    hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+    found = wanted(hashes)
+    if listed.counts is not None:
+        found = found & listed.counts.hold(hashes)
+    if not found.any():
+        return
+    mask, kept = pa.array(found), dict[str, pa.ChunkedArray]()
+
+    def read(names: list[str]) -> pa.Table:
+        missing = [n for n in names if n not in kept]
+        if missing:
+            more = file.read(columns=missing, use_threads=False).filter(mask)
+            kept.update(zip(more.schema.names, more.columns, strict=True))
+        return pa.table({n: kept[n] for n in names})
+
+    yield _Part(frozenset(file.schema_arrow.names), read)
+
+
+def _together(tables: list[pa.Table], wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
+    """Little files with the same columns."""
+    if not tables:
+        return
+    table = pa.concat_tables(tables)
+    found = wanted(table["key_hash"].to_numpy())
+    if found.any():
+        yield _Part(frozenset(table.schema.names), table.filter(pa.array(found)).select)
 
 
 def _latest(table: pa.Table) -> pa.Table:
