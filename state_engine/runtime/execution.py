@@ -26,20 +26,29 @@ SMALL_BYTES, SMALL_ROWS = 2**18, 20_000
 
 
 @contextmanager
+def described(spark: SparkSession, label: str) -> Iterator[None]:
+    """Run the actions inside under a description, for Spark's UI."""
+    spark.sparkContext.setJobDescription(label)
+    try:
+        yield
+    finally:
+        spark.sparkContext.setJobDescription("")
+
+
+@contextmanager
 def execution(spark: SparkSession, label: str, *, small: bool = False) -> Iterator[None]:
     """Run the actions inside with the engine's options and a job description; ``small``: over little input."""
     options = _OPTIONS | _INTERPRETED if small else _OPTIONS
     before = {key: spark.conf.get(key) for key in options}
     changed = {key: value for key, value in options.items() if before[key] != value}
-    spark.sparkContext.setJobDescription(label)
-    try:
-        for key, value in changed.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key in changed:
-            spark.conf.set(key, str(before[key]))
-        spark.sparkContext.setJobDescription("")
+    with described(spark, label):
+        try:
+            for key, value in changed.items():
+                spark.conf.set(key, value)
+            yield
+        finally:
+            for key in changed:
+                spark.conf.set(key, str(before[key]))
 
 
 def collected(

@@ -40,9 +40,10 @@ from state_engine.runtime.graph import (
 )
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.operator_run import checked_key, run_subtasks, subtask_spec
-from state_engine.runtime.output_files import exchange_reader, order_fields, write_sink_file
+from state_engine.runtime.output_files import exchange_reader, order_fields, read_exchange, write_sink_file
 from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.routing import RoutedInput, RoutedLayout, Router
+from state_engine.runtime.routed import RoutedInput, RoutedLayout
+from state_engine.runtime.routing import Router, nothing_new
 from state_engine.runtime.run_always import runs_without_input
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
@@ -118,9 +119,8 @@ class GraphExecutor:
             return None
         read = node.source.read(self._spark, part, keep_refused=self._job.on_error == "dead_letter")
         return from_source(
-            read.rows, order_by=node.order_by, event_time=node.event_time, source=node.name,
-            labels=tuple(part.labels), refused=read.refused,
-            small=part.bytes is not None and part.bytes <= SMALL_BYTES,
+            self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
+            labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= SMALL_BYTES,
         )  # fmt: skip
 
     # -- operators -------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class GraphExecutor:
         if inputs:
             routed, layout = self._router.route(inputs, operator, parallelism=parallelism)
         else:
-            routed, layout = self._router.nothing_new(parallelism, event_time=watermarks.timed)
+            routed, layout = nothing_new(parallelism, event_time=watermarks.timed)
         key_schema = checked_key(job, operator, layout, batch)
         if key_schema is not None:
             done.key_schemas[uid] = key_schema
@@ -154,7 +154,7 @@ class GraphExecutor:
             outputs=outputs, clocks=watermarks.clocks(),
         )  # fmt: skip
         small = all(one.frame.small for one in inputs)
-        reports = run_subtasks(routed, spec, job=job.name, small=small)
+        reports = run_subtasks(self._spark, routed, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:
             if output.exchange:
@@ -185,17 +185,25 @@ class GraphExecutor:
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
         types = order_fields(pairs, [*hidden, *([EVENT_TIME] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types])
-        rows = self._spark.range(0, len(pairs), 1, max(len(pairs), 1)).mapInArrow(
-            exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
-        )
+        small = sum(files[0].rows for files in written) <= SMALL_ROWS
+        rows: DataFrame | pa.Table
+        if small:
+            rows = pa.concat_tables(
+                [schema.empty_table(), *[read_exchange(p).select(schema.names).cast(schema) for p in pairs]]
+            )
+        else:
+            rows = self._spark.range(0, len(pairs), 1, len(pairs)).mapInArrow(
+                exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
+            )
         return StreamFrame(
-            rows=rows,
+            spark=self._spark,
+            given=rows,
             order_by=(),
             hidden_order=hidden,
             named=layout.named,
             event_time=EVENT_TIME if layout.event_time else None,
             timed_order=layout.timed_order,
-            small=sum(files[0].rows for files in written) <= SMALL_ROWS,
+            small=small,
         )
 
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:

@@ -1,4 +1,7 @@
-"""``StreamFrame``: the rows of one stream in one micro-batch, as a DataFrame that knows its order and event time.
+"""``StreamFrame``: the rows of one stream in one micro-batch, which know their order and event time.
+
+Rows are a DataFrame, or where they are few and the driver has them a table, which becomes a DataFrame only where
+somebody asks for one.
 
 Order columns travel with the rows: what the user named, then hidden columns that make the order total. A DataFrame
 step that drops the hidden ones is allowed where an order is named; ties are then broken by the content of the row, so
@@ -9,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DataType,
@@ -24,14 +28,18 @@ from pyspark.sql.types import (
 )
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.graph import TransformNode
-from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
+from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.runtime.sources.few_rows import FEW_ROWS
 
 HIDDEN = "_statelake_"
 """Prefix of all columns of ours."""
 EVENT_TIME = HIDDEN + "event_ms"
 SOURCE = HIDDEN + "source"
 """Where streams of several sources were united: name of the row's source."""
+_FEW_BYTES = 2**23
+"""In memory: what the driver sends to tasks goes through one socket."""
 REFUSED = HIDDEN + "refused"
 """Of a row that could not be parsed: source, file, row and text, a line each."""
 
@@ -46,7 +54,8 @@ class StreamFrame:
     """Rows with their order.
 
     Attributes:
-        rows: user columns and hidden columns.
+        spark: session.
+        given: user columns and hidden columns.
         order_by: user columns that come first in the order.
         hidden_order: hidden columns that make it total.
         named: how many columns of the order, user's and hidden together, were named by the user.
@@ -59,7 +68,8 @@ class StreamFrame:
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
     """
 
-    rows: DataFrame
+    spark: SparkSession
+    given: DataFrame | pa.Table
     order_by: tuple[str, ...]
     hidden_order: tuple[str, ...]
     named: int
@@ -71,15 +81,36 @@ class StreamFrame:
     timed_order: bool = False
     small: bool = False
 
+    @cached_property
+    def schema(self) -> StructType:
+        """Of user columns and hidden columns."""
+        if isinstance(self.given, DataFrame):
+            return self.given.schema
+        return StructType.fromJson(spark_schema(self.given.schema))
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """As a DataFrame."""
+        if isinstance(self.given, DataFrame):
+            return self.given
+        return self.spark.createDataFrame(self.given, schema=self.schema)
+
+    @property
+    def table(self) -> pa.Table | None:
+        """As a table, where the driver has them and they are few."""
+        given = self.given
+        few = isinstance(given, pa.Table) and given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
+        return given if few else None
+
     @property
     def user_columns(self) -> list[str]:
         """Columns that functions and sinks see."""
-        return [c for c in self.rows.schema.names if not c.startswith(HIDDEN)]
+        return [c for c in self.schema.names if not c.startswith(HIDDEN)]
 
     @property
     def user_schema(self) -> StructType:
         """The columns that functions and sinks see, with their types."""
-        return StructType([f for f in self.rows.schema.fields if not f.name.startswith(HIDDEN)])
+        return StructType([f for f in self.schema.fields if not f.name.startswith(HIDDEN)])
 
     def transformed(self, step: TransformNode) -> StreamFrame:
         """The frame after DataFrame code of the user."""
@@ -96,12 +127,12 @@ class StreamFrame:
         )
         hidden = self.hidden_order if kept else ()
         return replace(
-            self, rows=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed
+            self, given=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed
         )
 
     def require(self, columns: Sequence[str], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
-        missing = [c for c in columns if c not in self.rows.schema.names]
+        missing = [c for c in columns if c not in self.schema.names]
         if missing:
             raise ConfigurationError(
                 f"{what}: there is no column {', '.join(repr(c) for c in missing)}; the stream has {self.user_columns}"
@@ -117,12 +148,12 @@ class StreamFrame:
                 "a transform dropped the columns that give the rows their order. Name an order: "
                 "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
             )
-        fields = [f for f in self.rows.schema.fields if not isinstance(f.dataType, MapType)]
+        fields = [f for f in self.schema.fields if not isinstance(f.dataType, MapType)]
         return [*named, F.xxhash64(*[F.col(quoted(f.name)) for f in fields])]
 
     def order_types(self) -> list[DataType]:
         """Types of the order columns."""
-        types = {f.name: f.dataType for f in self.rows.schema.fields}
+        types = {f.name: f.dataType for f in self.schema.fields}
         hidden = [types[c] for c in self.hidden_order] or [LongType()]  # the hash of the row
         return [types[c] for c in self.order_by] + hidden
 
@@ -133,19 +164,20 @@ class StreamFrame:
         if self.event_time == EVENT_TIME:
             return F.col(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
-        return _milliseconds(self.event_time, self.rows.schema[self.event_time].dataType)
+        return _milliseconds(self.event_time, self.schema[self.event_time].dataType)
 
 
-def from_source(rows: DataFrame, *, order_by: tuple[str, ...], event_time: str | None, source: str,
-                labels: tuple[str, ...], refused: DataFrame | None, small: bool = False) -> StreamFrame:  # fmt: skip
+def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
+                source: str, labels: tuple[str, ...], small: bool = False) -> StreamFrame:  # fmt: skip
     """The frame of a source's slice."""
     unparsable: tuple[tuple[str, DataFrame], ...] = ()
-    if refused is not None:
-        text, file, row = refused.schema.names
+    if read.refused is not None:
+        text, file, row = read.refused.schema.names
         lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), F.col(text))
-        unparsable = ((source, refused.select(lines.alias(REFUSED))),)
+        unparsable = ((source, read.refused.select(lines.alias(REFUSED))),)
     return StreamFrame(
-        rows=rows,
+        spark=spark,
+        given=read.rows,
         order_by=order_by,
         hidden_order=(FILE_COLUMN, ROW_COLUMN),
         named=len(order_by),
@@ -184,7 +216,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
     named = shared_names(frames)
     return StreamFrame(
-        rows=reduce(DataFrame.union, parts),
+        spark=frames[0].spark,
+        given=reduce(DataFrame.union, parts),
         order_by=(),
         hidden_order=tuple(order_name(i) for i in range(len(orders[0]))),
         named=named,
@@ -229,7 +262,7 @@ def shared_names(frames: Sequence[StreamFrame]) -> int:
 
 def source_column(frame: StreamFrame) -> Column:
     """Name of each row's source; null after an operator."""
-    if SOURCE in frame.rows.schema.names:
+    if SOURCE in frame.schema.names:
         return F.col(SOURCE)
     return F.lit(frame.source).cast("string")
 

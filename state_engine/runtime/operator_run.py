@@ -5,14 +5,16 @@ Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import errors
 from state_engine.core.checkpoint import OperatorStateRef, StateSchema
+from state_engine.core.columns import one_chunk
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.resumption import (
@@ -21,12 +23,12 @@ from state_engine.core.resumption import (
     restored_since_last_run,
 )
 from state_engine.runtime.batch import BatchContext
-from state_engine.runtime.execution import collected
+from state_engine.runtime.execution import collected, described
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.routing import RoutedInput, RoutedLayout
+from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.state_files import state_files
-from state_engine.runtime.subtask import subtask_runner
+from state_engine.runtime.subtask import ArrowFunction, subtask_runner
 from state_engine.runtime.subtask_spec import (
     REPORT_SCHEMA,
     BatchClocks,
@@ -80,23 +82,32 @@ def subtask_spec(
 
 
 def run_subtasks(
-    routed: DataFrame, spec: SubtaskSpec, *, job: str, small: bool = False
+    spark: SparkSession,
+    routed: DataFrame | list[pa.Table],
+    spec: SubtaskSpec,
+    *,
+    job: str,
+    small: bool = False,
 ) -> list[SubtaskReport]:
     """Run all subtasks in one Spark job; their reports, by subtask.
+
+    Args:
+        routed: rows by subtask, shuffled; or where they are few a table a subtask.
 
     Raises:
         UserFunctionError: a row or function failed.
         StatelakeError: of the class that a subtask reported.
     """
-    rows = collected(
-        routed.mapInArrow(subtask_runner(spec), REPORT_SCHEMA),
-        label=f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}",
-        source=spec.source,
-        job=job,
-        into=f"operator '{spec.uid}'",
-        small=small,
-    )
-    reports = sorted((SubtaskReport.from_json(r["report"]) for r in rows), key=lambda r: r.subtask)
+    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_runner(spec)
+    if isinstance(routed, DataFrame):
+        rows = collected(
+            routed.mapInArrow(run, REPORT_SCHEMA),
+            label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
+        )  # fmt: skip
+        found = [SubtaskReport.from_json(r["report"]) for r in rows]
+    else:
+        found = [SubtaskReport.from_json(text) for text in _run_few(spark, routed, run, label)]
+    reports = sorted(found, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
             raise _error(report.error, job=job, uid=spec.uid)
@@ -106,6 +117,30 @@ def run_subtasks(
             "reported; nothing was committed, run again"
         )
     return reports
+
+
+def _run_few(spark: SparkSession, tables: list[pa.Table], run: ArrowFunction, label: str) -> list[str]:
+    """One task for every table, which goes to it as it is: nothing to plan, nothing to shuffle."""
+
+    def task(packed: Iterable[bytes]) -> Iterator[str]:
+        for one in packed:
+            with pa.ipc.open_stream(one) as stream:
+                for report in run(stream):
+                    yield from report["report"].to_pylist()
+
+    with described(spark, label):
+        rows = spark.sparkContext.parallelize([_packed(t) for t in tables], len(tables))
+        return rows.mapPartitions(task).collect()
+
+
+def _packed(table: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        # also an empty table is told with its columns
+        stream.write_batch(
+            pa.RecordBatch.from_arrays([one_chunk(c) for c in table.columns], schema=table.schema)
+        )
+    return out.getvalue().to_pybytes()
 
 
 def _error(error: dict[str, str | None], *, job: str, uid: str) -> StatelakeError:

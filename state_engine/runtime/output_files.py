@@ -54,6 +54,17 @@ def order_fields(pairs: list[tuple[str, ...]], names: list[str]) -> list[pa.Fiel
     return [pa.field(n, found.field(n).type) for n in names]
 
 
+def read_exchange(pair: tuple[str, ...]) -> pa.Table:
+    """An output file and its order file, side by side."""
+    files = [open_location(uri) for uri in pair]
+    rows, order = (pq.ParquetFile(f.path, filesystem=f.fs).read() for f in files)
+    if rows.num_rows != order.num_rows:
+        raise StatelakeError(f"{pair} have different numbers of rows")
+    for name in order.column_names:
+        rows = rows.append_column(order.schema.field(name), order[name])
+    return rows
+
+
 def exchange_reader(
     pairs: list[tuple[str, ...]],
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -62,12 +73,6 @@ def exchange_reader(
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                files = [open_location(uri) for uri in pairs[index]]
-                rows, order = (pq.ParquetFile(f.path, filesystem=f.fs).read() for f in files)
-                if rows.num_rows != order.num_rows:
-                    raise StatelakeError(f"{pairs[index]} have different numbers of rows")
-                for name in order.column_names:
-                    rows = rows.append_column(order.schema.field(name), order[name])
-                yield from rows.to_batches(max_chunksize=100_000)
+                yield from read_exchange(pairs[index]).to_batches(max_chunksize=100_000)
 
     return read

@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, LongType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_parsing import to_type
+from state_engine.runtime.few_routing import route_few
 from state_engine.runtime.frames import (
     EVENT_TIME,
     HIDDEN,
@@ -43,89 +45,18 @@ from state_engine.runtime.key_columns import (
     key_refusal_column,
     subtask_column,
 )
-from state_engine.runtime.selected_key import KEY_REFUSAL, with_selected_key
-
-HASH = HIDDEN + "hash"
-"""Hash of the key; 0 without one. Null in markers only."""
-SUBTASK = HIDDEN + "subtask"
-INPUT = HIDDEN + "input"
-"""Which input of an operator with two a row is of."""
-
-
-def key_name(position: int) -> str:
-    """Name of a canonical key column that differs from the user's."""
-    return f"{HIDDEN}k{position}"
-
-
-def payload_name(stream: int, position: int) -> str:
-    """Name of a user's column of one of two inputs."""
-    return f"{HIDDEN}p{stream}_{position}"
-
-
-@dataclass(frozen=True)
-class RoutedInput:
-    """One input of an operator that has rows in this batch.
-
-    Attributes:
-        place: among the operator's inputs.
-        frame: its rows.
-        scalar: whether its elements are bare values.
-        keys: columns of the frame that make the key; set by the router.
-    """
-
-    place: int
-    frame: StreamFrame
-    scalar: bool
-    keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class InputLayout:
-    """One input in a routed row.
-
-    Attributes:
-        columns: of the routed row that functions see, in order.
-        names: what functions see them as.
-        scalar: whether functions see the one column bare.
-        broadcast: whether every subtask has all rows.
-    """
-
-    columns: tuple[str, ...]
-    names: tuple[str, ...]
-    scalar: bool
-    broadcast: bool = False
-
-
-@dataclass(frozen=True)
-class RoutedLayout:
-    """Columns of a routed row, by name.
-
-    Attributes:
-        inputs: one, or two; none where no stream has anything new.
-        order: the total order.
-        named: how many columns of the order the user named.
-        timed_order: whether the order begins with the event time.
-        positioned: whether the order ends with file and row of a source, and not with a hash of the row.
-        keys: canonical key columns; none without a key.
-        key_schema: names and declared types of the key; None without a key.
-        event_time: whether there is an event-time column.
-        key_refusals: whether a column tells rows whose key cannot be one.
-        refused: whether a column holds rows that could not be parsed.
-        sources: whether a column tells each row's source.
-    """
-
-    inputs: tuple[InputLayout, ...]
-    order: tuple[str, ...]
-    named: int
-    timed_order: bool
-    positioned: bool
-    keys: tuple[str, ...]
-    key_schema: KeySchema | None
-    event_time: bool
-    key_refusals: bool
-    refused: bool
-    sources: bool
-
+from state_engine.runtime.routed import (
+    HASH,
+    INPUT,
+    KEY_REFUSAL,
+    SUBTASK,
+    InputLayout,
+    RoutedInput,
+    RoutedLayout,
+    key_name,
+    payload_name,
+)
+from state_engine.runtime.selected_key import with_selected_key
 
 _NOTHING_NEW = RoutedLayout(
     inputs=(),
@@ -143,13 +74,20 @@ _NOTHING_NEW = RoutedLayout(
 """Of the input of an operator whose streams have nothing new."""
 
 
+def nothing_new(parallelism: int, *, event_time: bool) -> tuple[list[pa.Table], RoutedLayout]:
+    """The input of an operator whose streams have nothing new, and what its columns are."""
+    layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
+    columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else []), SUBTASK]
+    empty = pa.table({name: pa.array([], pa.int64()) for name in columns})
+    return [empty] * parallelism, layout
+
+
 @dataclass(frozen=True)
 class _Plan:
     """The routing of one operator's inputs as expressions; the same for every batch with the same columns."""
 
     columns: list[list[Column]]
     layout: RoutedLayout
-    markers: DataFrame
 
 
 @dataclass(frozen=True)
@@ -174,11 +112,12 @@ class Router:
         self._spark, self._max_parallelism = spark, max_parallelism
         # building expressions takes hundreds of round trips to the JVM, so they are kept between batches
         self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._markers: dict[tuple[Any, ...], DataFrame] = {}
 
     def route(
         self, inputs: Sequence[RoutedInput], operator: OperatorNode, *, parallelism: int
-    ) -> tuple[DataFrame, RoutedLayout]:
-        """The shuffled input of an operator, and what its columns are.
+    ) -> tuple[DataFrame | list[pa.Table], RoutedLayout]:
+        """The input of an operator, and what its columns are: shuffled, or where it is little a table a subtask.
 
         Args:
             inputs: those that have rows in this batch.
@@ -190,8 +129,7 @@ class Router:
         inputs = [self._with_key(one, operator) for one in inputs]
         frames = [one.frame for one in inputs]
         known = [
-            (f.rows.schema.json(), f.order_by, f.hidden_order, f.named, f.event_time, f.source)
-            for f in frames
+            (f.schema.json(), f.order_by, f.hidden_order, f.named, f.event_time, f.source) for f in frames
         ]
         refused = {source: rows for f in frames for source, rows in f.refused}
         places = tuple((one.place, one.scalar, one.keys) for one in inputs)
@@ -199,22 +137,19 @@ class Router:
         if at not in self._plans:
             self._plans[at] = self._plan(inputs, operator, parallelism, bool(refused))
         plan = self._plans[at]
+        few = route_few(
+            inputs, operator, plan.layout, parallelism=parallelism, max_parallelism=self._max_parallelism
+        )
+        if few is not None:
+            return few, plan.layout
         parts = [f.rows.select(*columns) for f, columns in zip(frames, plan.columns, strict=True)]
         rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-        rows = rows.unionByName(plan.markers) if len(parts) > 1 else rows.union(plan.markers)
+        if at not in self._markers:
+            self._markers[at] = self._filled_markers(rows.schema, parallelism)
+        rows = rows.unionByName(self._markers[at]) if len(parts) > 1 else rows.union(self._markers[at])
         for unparsable in refused.values():
             rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
         return rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout
-
-    def nothing_new(self, parallelism: int, *, event_time: bool) -> tuple[DataFrame, RoutedLayout]:
-        """The input of an operator whose streams have nothing new, and what its columns are: one row a subtask."""
-        layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
-        columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else [])]
-        schema = StructType(
-            [StructField(c, LongType()) for c in columns] + [StructField(SUBTASK, LongType())]
-        )
-        rows = self._filled_markers(schema, parallelism)
-        return rows.repartitionById(parallelism, F.col(SUBTASK)), layout
 
     def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
         key = operator.inputs[one.place].key
@@ -267,8 +202,6 @@ class Router:
                 made, key_columns = [*made, *routed], used or key_columns
             columns.append(made)
             layouts[one.place] = InputLayout(tuple(payload), tuple(names), one.scalar, broadcast)
-        parts = [f.rows.select(*c) for f, c in zip(frames, columns, strict=True)]
-        schema = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts).schema
         layout = RoutedLayout(
             inputs=tuple(layouts),
             order=tuple(order_name(i) for i in range(len(orders[0]))),
@@ -282,14 +215,14 @@ class Router:
             refused=refused,
             sources=sources,
         )
-        return _Plan(columns, layout, self._filled_markers(schema, parallelism))
+        return _Plan(columns, layout)
 
     def _key(self, one: RoutedInput, operator: OperatorNode, what: str) -> _Key | None:
         given = operator.inputs[one.place]
         if given.key is None:
             return None
         one.frame.require(one.keys, what=f"key_by of {what}")
-        fields = {f.name: f.dataType for f in one.frame.rows.schema.fields}
+        fields = {f.name: f.dataType for f in one.frame.schema.fields}
         columns = [(F.col(quoted(c)), fields[c]) for c in one.keys]
         for name, (_, kind) in zip(one.keys, columns, strict=True):
             try:
@@ -365,7 +298,7 @@ def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:
         raise ConfigurationError(
             f"{what}: two columns of its input have the same name: {payload}; rename one"
         )
-    for field in frame.rows.schema.fields:
+    for field in frame.schema.fields:
         if not field.name.startswith(HIDDEN):
             try:
                 to_type(field.dataType, parameter=f"column '{field.name}'")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.columns import elements
@@ -17,9 +18,7 @@ from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType, TypeInformation
 from state_engine.runtime.frames import HIDDEN, StreamFrame
 from state_engine.runtime.graph import SelectedKey
-
-KEY_REFUSAL = HIDDEN + "key_refusal"
-"""Why a row's key cannot be one; null for a good key."""
+from state_engine.runtime.routed import KEY_REFUSAL
 
 
 def selected_name(position: int) -> str:
@@ -39,13 +38,20 @@ def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> 
     """The frame with the columns of the key and, where the function raised, the reason; and their names."""
     parts = list(key.key_type.types) if isinstance(key.key_type, StructType) else [key.key_type]
     names = [selected_name(i) for i in range(len(parts))]
-    columns = [to_type(f.dataType, parameter=f.name).arrow for f in frame.rows.schema.fields]
-    fields = [pa.field(f.name, c) for f, c in zip(frame.rows.schema.fields, columns, strict=True)]
+    columns = [to_type(f.dataType, parameter=f.name).arrow for f in frame.schema.fields]
+    fields = [pa.field(f.name, c) for f, c in zip(frame.schema.fields, columns, strict=True)]
     fields += [pa.field(n, p.arrow) for n, p in zip(names, parts, strict=True)]
     schema = pa.schema([*fields, pa.field(KEY_REFUSAL, pa.string())])
-    select = _selector(key.selector.get_key, key.key_type, frame.user_columns, names, scalar)
+    get_key = key.selector.get_key
+    if (
+        frame.table is not None
+    ):  # a copy, as a task would have: what the function remembers ends with the batch
+        get_key = cloudpickle.loads(cloudpickle.dumps(get_key))
+    select = _selector(get_key, key.key_type, frame.user_columns, names, scalar)
+    if frame.table is not None:
+        return replace(frame, given=pa.Table.from_batches(select(frame.table.to_batches()), schema)), names
     rows = frame.rows.mapInArrow(select, SparkStruct.fromJson(spark_schema(schema)))
-    return replace(frame, rows=rows), names
+    return replace(frame, given=rows), names
 
 
 def _selector(

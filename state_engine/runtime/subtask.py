@@ -36,7 +36,7 @@ from state_engine.core.timers import TIMERS
 from state_engine.runtime.output_files import write_exchange_files, write_sink_file
 from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
-from state_engine.runtime.routing import HASH, KEY_REFUSAL, SUBTASK
+from state_engine.runtime.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.runtime.subtask_input import (
     broadcast_rows,
     broadcast_values,
@@ -49,9 +49,12 @@ from state_engine.runtime.subtask_input import (
 from state_engine.runtime.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.runtime.subtask_state import SubtaskKeyedState
 
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
 
-def subtask_runner(spec: SubtaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark's ``mapInArrow`` runs once a subtask."""
+
+def subtask_runner(spec: SubtaskSpec) -> ArrowFunction:
+    """The function that a Spark task runs: once a subtask."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -18,7 +18,7 @@ from state_engine.core.columns import elements, one_chunk
 from state_engine.core.errors import StatelakeError
 from state_engine.core.key_groups import key_group_range
 from state_engine.runtime.frames import EVENT_TIME, SOURCE
-from state_engine.runtime.routing import HASH, INPUT, InputLayout, RoutedLayout
+from state_engine.runtime.routed import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.runtime.subtask_spec import SubtaskReport, SubtaskSpec
 
 Hashes = np.ndarray[Any, Any]

@@ -18,7 +18,7 @@ from state_engine.core.key_schema import KeySchema
 from state_engine.core.operator_state_ref import schemas_from_json
 from state_engine.core.output_tag import OutputTag
 from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.routing import RoutedLayout
+from state_engine.runtime.routed import RoutedLayout
 from state_engine.runtime.sinks.base import SinkTarget
 
 REPORT_SCHEMA = "report string"

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from state_engine.core.function_calls import has_timers
 from state_engine.core.timer_service import MIN_TIMESTAMP
 from state_engine.runtime.batch import BatchContext
+from state_engine.runtime.few_routing import newest_by_source
 from state_engine.runtime.frames import StreamFrame, source_column
 from state_engine.runtime.graph import OperatorNode, SourceNode, upstream
 from state_engine.runtime.job import StatefulJob
@@ -61,9 +62,11 @@ class Watermarks:
         for frame in frames:
             if frame.event_time is None or not set(frame.sources) - set(self._max_event_ms):
                 continue
-            rows = frame.rows.select(
-                source_column(frame).alias("source"), frame.event_time_column(self._what).alias("at")
-            )
+            at = frame.event_time_column(self._what)
+            if frame.table is not None:
+                self._max_event_ms.update(newest_by_source(frame, frame.table, self._max_event_ms))
+                continue
+            rows = frame.rows.select(source_column(frame).alias("source"), at.alias("at"))
             for name, newest in collect(rows.groupBy("source").agg(F.max("at"))):
                 if name is not None and newest is not None:
                     self._max_event_ms[name] = max(newest, self._max_event_ms.get(name, newest))

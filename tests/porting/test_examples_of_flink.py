@@ -90,7 +90,7 @@ EXPECTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("parallelism", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_every_element_in_a_batch_and_an_engine_of_its_own(
     tmp_path: Path, spark: SparkSession, parallelism: int
 ) -> None:

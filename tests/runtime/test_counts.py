@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
+from state_engine.runtime.sources.few_rows import FEW_ROWS
 from tests.runtime.small_job import CLOCK_MS, build, write_feed
 from tests.runtime.tiny import ROWS, Site
 
@@ -96,10 +97,14 @@ def warm(tmp_path: Path, spark: SparkSession) -> tuple[Site, StateEngine]:
     return site.put({"k": ["a", "b", "b"], "v": [10, 20, 30]}, "1"), engine
 
 
+@pytest.mark.parametrize(("rows", "stages"), [(3, 1), (FEW_ROWS + 1, 2)])
 def test_a_warm_batch_is_one_spark_job_and_four_commits(
-    warm: tuple[Site, StateEngine], spark: SparkSession
+    tmp_path: Path, spark: SparkSession, rows: int, stages: int
 ) -> None:
-    site, engine = warm
+    site = Site(tmp_path, spark).put(ROWS)
+    engine = site.engine()
+    engine.run(site.job())
+    site.put({"k": ["a"] * rows, "v": [1] * rows}, "1")
     root = site.directory / "root"
     recorder, commits = Recorder(spark), delta_commits(root, site.sink)
 
@@ -107,8 +112,9 @@ def test_a_warm_batch_is_one_spark_job_and_four_commits(
         report = engine.run(site.job(), max_batches=1)
 
     assert recorder.descriptions() == {"tiny: checkpoint 2, operator sums": 1}
-    # one stage that reads and routes, one that runs the subtasks; nothing reused, nothing tried again
-    assert recorder.stages() == {"completed": 2, "skipped": 0, "failed": 0, "failed tasks": 0}
+    # one stage that reads and routes, if the driver did not do so, and one that runs the subtasks; nothing reused,
+    # nothing tried again
+    assert recorder.stages() == {"completed": stages, "skipped": 0, "failed": 0, "failed tasks": 0}
     made = delta_commits(root, site.sink) - commits
     assert made == report.batches[0].delta_commits
     assert made <= 4

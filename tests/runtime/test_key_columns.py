@@ -76,7 +76,9 @@ def routed(frame: DataFrame) -> pa.Table:
     ).toArrow()
 
 
-@pytest.mark.parametrize("session", SESSIONS, ids=["ansi", "legacy"])
+@pytest.mark.parametrize(
+    "session", [SESSIONS[0], pytest.param(SESSIONS[1], marks=pytest.mark.long)], ids=["ansi", "legacy"]
+)
 def test_core_and_catalyst_agree_on_every_key(spark: SparkSession, session: dict[str, str]) -> None:
     columns = random_keys(seed=len(session["spark.sql.session.timeZone"]), rows=ROWS)
     table = pa.table(

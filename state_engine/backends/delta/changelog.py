@@ -148,16 +148,18 @@ class TouchedState(StoredState):
         return {k: v for k, v in entries.items() if is_touched(k)}
 
 
-def open_state_file(listed: ListedFile) -> pq.ParquetFile:
+def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> pq.ParquetFile:
     """A file of a base or of changes, as its checkpoint recorded it.
+
+    Args:
+        coded: columns of few texts that are read as numbers into a dictionary, which is faster.
 
     Raises:
         MissingFilesError: it is gone, or has another number of rows.
     """
     at = open_location(listed.uri)
     try:
-        # the two columns of few texts are decoded as such only where rows are wanted
-        file = pq.ParquetFile(at.path, filesystem=at.fs, read_dictionary=["state", "op"])
+        file = pq.ParquetFile(at.path, filesystem=at.fs, read_dictionary=list(coded))
     except FileNotFoundError:
         raise MissingFilesError(
             f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
@@ -211,14 +213,16 @@ class _Part:
         return pa.table({n: text.get(n, found[n]) for n in names}).combine_chunks()
 
 
-def _parts(files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only: str | None) -> Iterator[_Part]:
+def _parts(
+    files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only: str | None
+) -> Iterator[_Part]:
     """The files that hold wanted rows, in path order.
 
     Opening and filtering cost more than the rows of a little file, so these are read whole, and as one.
     """
     little: list[pa.Table] = []
     for listed in files:
-        file = open_state_file(listed)
+        file = open_state_file(listed, coded=["state"])
         if only is not None and state_column(only) not in file.schema_arrow.names:
             continue
         sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
@@ -237,9 +241,7 @@ def _parts(files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only
     yield from _together(little, wanted)
 
 
-def _of_file(
-    file: pq.ParquetFile, listed: ListedFile, wanted: Callable[[Hashes], Hashes]
-) -> Iterator[_Part]:
+def _of_file(file: pq.ParquetFile, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
     """A large file: the hashes tell which rows of the other columns are kept."""
     hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
     found = wanted(hashes)

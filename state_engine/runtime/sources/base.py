@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.errors import SourceError
@@ -51,15 +52,15 @@ class Slice:
 
 @dataclass(frozen=True)
 class SourceFrame:
-    """A slice as DataFrames.
+    """The rows of a slice.
 
     Attributes:
-        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN.
+        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN; as a table where the driver has them.
         refused: one column of text, FILE_COLUMN and ROW_COLUMN, for rows that could not be parsed; None where there
             can be none.
     """
 
-    rows: DataFrame
+    rows: DataFrame | pa.Table
     refused: DataFrame | None = field(default=None)
 
 
@@ -72,7 +73,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
-        """A slice as a DataFrame; rows that cannot be parsed fail the batch unless ``keep_refused``."""
+        """The rows of a slice; rows that cannot be parsed fail the batch unless ``keep_refused``."""
 
     def confirm(self, part: Slice) -> None:  # noqa: B027 - most sources have nothing to confirm
         """Called before the commit: raise SourceError where the input changed since ``plan``."""

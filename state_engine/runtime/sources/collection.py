@@ -90,7 +90,7 @@ class CollectionSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         start, end = part.detail
-        return local_frame(spark, self._normal[start:end], self.kind, first=start)
+        return local_frame(self._normal[start:end], self.kind, first=start)
 
 
 def _position(elements: Sequence[Element]) -> int:

@@ -29,6 +29,7 @@ from state_engine.runtime.sources.base import (
     Source,
     SourceFrame,
 )
+from state_engine.runtime.sources.few_rows import few_rows
 from state_engine.runtime.sources.file_ranges import (
     SCHEMA,
     FileRange,
@@ -147,7 +148,8 @@ class FileSource(Source):
         ranges, schema = wanted.ranges, self._declared() or wanted.schema
         assert schema is not None
         if self.format == "parquet":
-            return SourceFrame(self._read_parquet(spark, ranges, schema))
+            few = None if self.options else few_rows(ranges, schema)
+            return SourceFrame(self._read_parquet(spark, ranges, schema) if few is None else few)
         kept = StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip

@@ -99,7 +99,7 @@ class FunctionSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         first, values = part.detail
-        return local_frame(spark, values, self.kind, first=first)
+        return local_frame(values, self.kind, first=first)
 
 
 def _position(state: SubtaskSnapshot) -> dict[str, Any]:

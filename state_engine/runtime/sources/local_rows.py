@@ -1,4 +1,4 @@
-"""Rows that the driver holds, as the frame of a slice."""
+"""Rows that the driver holds, as a slice."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 
 
-def local_frame(spark: SparkSession, elements: Sequence[Any], kind: OutputType, *, first: int) -> SourceFrame:
+def local_frame(elements: Sequence[Any], kind: OutputType, *, first: int) -> SourceFrame:
     """Normal elements as rows in their order.
 
     Args:
@@ -25,8 +22,5 @@ def local_frame(spark: SparkSession, elements: Sequence[Any], kind: OutputType, 
     columns = kind.columns.to_arrow(values, storage=False).flatten()
     fields = [*kind.columns.arrow, pa.field(FILE_COLUMN, pa.int32()), pa.field(ROW_COLUMN, pa.int64())]
     numbers = pa.array(range(first, first + len(values)), pa.int64())
-    table = pa.Table.from_arrays(
-        [*columns, pa.repeat(pa.scalar(0, pa.int32()), len(values)), numbers], schema=pa.schema(fields)
-    )
-    structure = SparkStruct.fromJson(spark_schema(table.schema))
-    return SourceFrame(spark.createDataFrame(table, schema=structure))
+    places = pa.repeat(pa.scalar(0, pa.int32()), len(values))
+    return SourceFrame(pa.Table.from_arrays([*columns, places, numbers], schema=pa.schema(fields)))

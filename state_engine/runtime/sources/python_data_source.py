@@ -118,7 +118,7 @@ class PythonDataSource(Source):
         kind = self._kind()
         if part.detail[0] == "rows":
             normalise = kind.columns.normalise
-            return local_frame(spark, [normalise(tuple(row)) for row in part.detail[1]], kind, first=0)
+            return local_frame([normalise(tuple(row)) for row in part.detail[1]], kind, first=0)
         _, reader, partitions = part.detail
         fields = [*kind.columns.arrow, pa.field(FILE_COLUMN, pa.int32()), pa.field(ROW_COLUMN, pa.int64())]
         schema = pa.schema(fields)

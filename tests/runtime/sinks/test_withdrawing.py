@@ -152,6 +152,7 @@ def test_tables_that_promised_to_keep_rows(
     assert by_spark(spark, table)[-1] == (40, "t40")
 
 
+@pytest.mark.long
 def test_rewritten_files_without_lineage_and_the_way_out(
     spark: SparkSession, kernel: DeltaKernel, table: str
 ) -> None:
@@ -177,6 +178,7 @@ def test_files_to_add_that_were_collected(kernel: DeltaKernel, table: str) -> No
         DeltaPublisher(kernel).check_withdrawable(move(one, add=[two], withdraw=[]))
 
 
+@pytest.mark.long
 def test_rewritten_rows_are_known_by_their_lineage(
     spark: SparkSession, kernel: DeltaKernel, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_snapshot_first_and_then_what_is_added(
     assert run.ids() == list(range(30))
 
 
+@pytest.mark.long
 def test_any_cut_gives_the_same_rows_in_the_same_order(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_file_larger_than_the_bound_is_read_whole(
     assert [b.rows_in for b in run.run()] == [10, 3]
 
 
+@pytest.mark.long
 def test_rearranged_files_are_passed_over(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_commit_that_takes_rows_away(
     assert run.ids()[-1] == 30
 
 
+@pytest.mark.long
 def test_merge_that_only_inserts_and_overwrite(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
@@ -189,6 +192,7 @@ def test_place_and_row_tell_where_a_row_is_despite_deletion_vectors(
     assert spark.read.parquet(f"{table}/{add['path']}").collect()[0][0] == (0 if first < 5 else 5)
 
 
+@pytest.mark.long
 def test_many_files_in_one_batch(spark: SparkSession, tmp_path: Path, table: str) -> None:
     spark.range(0, 140, 1, 70).write.format("delta").save(table)
     run = SourceRun(spark, tmp_path, DeltaSource(table))
@@ -236,6 +240,7 @@ def test_added_columns_are_picked_up_at_the_commit_that_brought_them(
     assert run.rows() == [{"id": 0}, {"id": 1}, {"id": 2, "extra": "x"}, {"id": 3, "extra": None}]
 
 
+@pytest.mark.long
 def test_renamed_column_is_refused(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
@@ -280,6 +285,7 @@ def test_recreated_table_is_refused(
     assert run.ids() == [0, 1, 10, 11, 12, 13]
 
 
+@pytest.mark.long
 def test_cleaned_log(spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]) -> None:
     append(0, 2)
     run = SourceRun(spark, tmp_path, DeltaSource(table))
@@ -297,6 +303,7 @@ def test_cleaned_log(spark: SparkSession, tmp_path: Path, table: str, append: Ca
     assert run.ids() == [0, 1, *range(6)]
 
 
+@pytest.mark.long
 def test_vacuumed_file(spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]) -> None:
     append(0, 2)
     run = SourceRun(spark, tmp_path, DeltaSource(table))
@@ -356,6 +363,7 @@ def plans(spark: SparkSession, source: DeltaSource) -> list[Slice]:
     return found
 
 
+@pytest.mark.long
 def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
     spark: SparkSession, table: str, append: Callable[..., None]
 ) -> None:
