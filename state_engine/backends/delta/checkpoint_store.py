@@ -61,23 +61,22 @@ class CheckpointStore:
             "statelake.job": self._job,
             "statelake.format": str(FORMAT_VERSION),
         }
-        if self._kernel.create_table(self._uri, CHECKPOINTS_SCHEMA, properties=properties):
-            return
-        self.check()
+        if not self._kernel.create_table(self._uri, CHECKPOINTS_SCHEMA, properties=properties):
+            self.check()
 
     def check(self) -> bool:
         """Whether the table exists; raises RootError where it is not this job's."""
-        facts = self._kernel.facts(self._uri)
-        if facts is None:
+        properties = self._kernel.properties(self._uri)
+        if properties is None:
             return False
-        owner = facts.properties.get("statelake.job")
+        owner = properties.get("statelake.job")
         if owner != self._job:
             raise RootError(
                 f"{self._uri} holds the checkpoints of "
                 f"{f'job {owner!r}' if owner else 'nothing that this engine wrote'}, not of job '{self._job}': "
                 "use another root or job name, or bring the state over with a savepoint"
             )
-        found = int(facts.properties.get("statelake.format", "0"))
+        found = int(properties.get("statelake.format", "0"))
         if found > FORMAT_VERSION:
             raise RootError(
                 f"{self._uri} has format {found}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"

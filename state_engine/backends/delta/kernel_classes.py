@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 
 class KernelClasses:
-    """Java classes by name, looked up once: py4j asks the JVM for every component of a package name."""
+    """Java classes by name, looked up once a JVM: py4j asks it for every component of a package name."""
+
+    @staticmethod
+    @lru_cache(maxsize=1)
+    def of(jvm: Any) -> KernelClasses:
+        """The classes of a JVM."""
+        return KernelClasses(jvm)
 
     def __init__(self, jvm: Any) -> None:
         kernel = jvm.io.delta.kernel
@@ -20,6 +28,7 @@ class KernelClasses:
         self.scan_files, actions = kernel.internal.InternalScanFileUtils, kernel.internal.actions
         self.add_file, self.single_action = actions.AddFile, actions.SingleAction
         self.optional, self.long = jvm.java.util.Optional, jvm.java.lang.Long
+        self.json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap
 
     def list(self, values: Iterable[Any]) -> Any:
@@ -36,22 +45,20 @@ class KernelClasses:
             made.put(key, value)
         return made
 
+    def plain(self, *values: Any) -> Any:
+        """A list of Java collections and maps as Python's, in one round trip."""
+        return json.loads(self.json.writeValueAsString(self.list(values)))
+
     def iterator(self, values: Any) -> Any:
         """Kernel's iterator over a Java list: inside the JVM, as py4j loses the errors of Python's own."""
         return self.utils.toCloseableIterator(values.iterator())
 
 
-def elements(collection: Any) -> list[Any]:
-    """Elements of a Java collection; iterating over it would end with a Java exception, which is dear."""
-    array = collection.toArray()
-    return [array[i] for i in range(len(array))]
-
-
 def log_stores(java_context: Any) -> list[tuple[str, str]]:
     """Spark's log store settings under the keys that Kernel reads."""
     prefix = "spark.delta.logStore."
-    pairs = [(str(p._1()), str(p._2())) for p in java_context.getConf().getAll()]
-    found = {k.removeprefix(prefix): v for k, v in pairs if k.startswith(prefix)}
+    pairs = java_context.sc().conf().getAllWithPrefix(prefix)
+    found = {str(p._1()): str(p._2()) for p in pairs}
     # Kernel's default for local files starts a process for every look at a file; we hold a lock, so this is as safe
     found.setdefault("file.impl", "io.delta.storage.LocalLogStore")
     return [(f"io.delta.kernel.logStore.{key}", value) for key, value in found.items()]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from state_engine.backends.delta.kernel_classes import elements
+from state_engine.backends.delta.kernel_classes import KernelClasses
 
 
 @dataclass(frozen=True)
@@ -36,28 +36,37 @@ class TableFacts:
 class FactsReader:
     """Reads the facts of snapshots, and remembers them: most snapshots differ in nothing but the version."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: KernelClasses) -> None:
+        self._classes = classes
         self._known: dict[str, tuple[str, TableFacts]] = {}
 
     def read(self, uri: str, snapshot: Any) -> TableFacts:
         """The facts of a snapshot of the table at ``uri``."""
         metadata, protocol = snapshot.getMetadata(), snapshot.getProtocol()
-        # reading a Java collection takes a round trip an element
-        fingerprint = f"{metadata.toString()} {metadata.getSchemaString()} {protocol.toString()}"
+        configuration, partitions = metadata.getConfiguration(), snapshot.getPartitionColumnNames()
+        identity, schema = str(metadata.getId()), metadata.getSchemaString()
+        # the text of all metadata would repeat the schema: answers beyond 8 KB wait 40 ms for an acknowledgement
+        fingerprint = (
+            f"{identity} {schema} {configuration.toString()} {partitions.toString()} {protocol.toString()}"
+        )
         version = int(snapshot.getVersion())
         known = self._known.get(uri)
         if known is None or known[0] != fingerprint:
-            features = [*elements(protocol.getReaderFeatures()), *elements(protocol.getWriterFeatures())]
-            properties = elements(metadata.getConfiguration().entrySet())
+            properties, partition_columns, *features = self._classes.plain(
+                configuration,
+                partitions,
+                protocol.getReaderFeatures(),
+                protocol.getWriterFeatures(),
+            )
             facts = TableFacts(
                 version=version,
-                identity=str(metadata.getId()),
-                schema=json.loads(metadata.getSchemaString()),
-                properties={str(e.getKey()): str(e.getValue()) for e in properties},
-                partition_columns=[str(c) for c in elements(snapshot.getPartitionColumnNames())],
+                identity=identity,
+                schema=json.loads(schema),
+                properties=properties,
+                partition_columns=partition_columns,
                 reader_version=int(protocol.getMinReaderVersion()),
                 writer_version=int(protocol.getMinWriterVersion()),
-                features=frozenset(str(f) for f in features),
+                features=frozenset(f for some in features for f in some),
             )
             known = self._known[uri] = (fingerprint, facts)
         return replace(known[1], version=version)
