@@ -143,6 +143,7 @@ def collected_tells_no_lies(ground: Ground, seed: int, steps: int, patch: pytest
         assert tuple(sorted(ground.state().items())) == states[target]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     collected_tells_no_lies(Ground(tmp_path, spark), 7, 7, monkeypatch)

@@ -384,6 +384,7 @@ def test_results_are_the_same_with_bases_of_all_and_of_some_key_groups(
     assert any(rows for rows in site.states().values())
 
 
+@pytest.mark.long
 def test_results_are_the_same_with_another_number_of_key_groups(
     tmp_path: Path, spark: SparkSession, plain: Everywhere
 ) -> None:

@@ -237,6 +237,7 @@ def test_nested_not_null_is_seen(spark: SparkSession, kernel: DeltaKernel, table
     assert DeltaSink(table).prepare(kernel, "out", APP, schema, "w1").kind == "delta_spark"
 
 
+@pytest.mark.long
 def test_features_that_do_not_matter_to_plain_files(
     spark: SparkSession, kernel: DeltaKernel, table: str
 ) -> None:
