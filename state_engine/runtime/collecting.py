@@ -30,17 +30,18 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
     with tempfile.TemporaryDirectory(prefix="statelake-collect-") as directory:
         part = _part_of(job, node)
         DataStream(part, node).sink(_SINK, FileSink(str(Path(directory) / "out")))
-        engine = StateEngine(Path(directory) / "root", spark)
-        engine.run(part, **options)
         found: list[Any] = []
-        for row in engine.checkpoints(part):
-            for staged in row.sinks:
-                for file in sorted(staged.files, key=lambda f: f.subtask or 0):
-                    name = file.path.split("/", 1)[1]
-                    table = read_parquet(
-                        join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}")
-                    )
-                    found += elements(table, table.schema.names, scalar=is_scalar(node))
+        # closed before the directory goes: commits have background work in it
+        with StateEngine(Path(directory) / "root", spark) as engine:
+            engine.run(part, **options)
+            for row in engine.checkpoints(part):
+                for staged in row.sinks:
+                    for file in sorted(staged.files, key=lambda f: f.subtask or 0):
+                        name = file.path.split("/", 1)[1]
+                        table = read_parquet(
+                            join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}")
+                        )
+                        found += elements(table, table.schema.names, scalar=is_scalar(node))
         return found
 
 
