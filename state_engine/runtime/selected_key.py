@@ -1,4 +1,7 @@
-"""Keys that a function makes of every element: evaluated in Python before rows are routed, in the same Spark job."""
+"""Keys that a function makes of every element: evaluated in Python before rows are routed.
+
+In the same Spark job; or by the driver, with a copy of the function, where it routes the rows itself.
+"""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def everything(pipeline: Pipeline) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 9)]])
 def test_cuts_parallelism_and_backends_change_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
