@@ -21,8 +21,6 @@ _OPTIONS = {
     "spark.sql.session.timeZone": "UTC",
 }
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-SMALL_BYTES, SMALL_ROWS = 2**18, 20_000
-"""Input for which code is not worth generating; columns that repeat take little space, so the bytes must be few."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
-from state_engine.runtime.execution import SMALL_BYTES, SMALL_ROWS, collected
+from state_engine.runtime.execution import collected
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source, order_name, quoted, united
 from state_engine.runtime.graph import (
     MAIN_OUTPUT,
@@ -46,6 +46,7 @@ from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.routing import Router, nothing_new
 from state_engine.runtime.run_always import runs_without_input
 from state_engine.runtime.sinks.base import SinkTarget
+from state_engine.runtime.sources.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.runtime.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
 from state_engine.runtime.watermarks import Watermarks
 
@@ -120,7 +121,7 @@ class GraphExecutor:
         read = node.source.read(self._spark, part, keep_refused=self._job.on_error == "dead_letter")
         return from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
-            labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= SMALL_BYTES,
+            labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
         )  # fmt: skip
 
     # -- operators -------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class GraphExecutor:
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
         types = order_fields(pairs, [*hidden, *([EVENT_TIME] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types])
-        small = sum(files[0].rows for files in written) <= SMALL_ROWS
+        small = sum(files[0].rows for files in written) <= FEW_ROWS
         rows: DataFrame | pa.Table
         if small:
             rows = pa.concat_tables(

@@ -26,7 +26,16 @@ from state_engine.core.hashing import (
 from state_engine.core.keys import canonical_key
 from state_engine.runtime.frames import EVENT_TIME, SOURCE, StreamFrame, order_name, shared_names
 from state_engine.runtime.graph import OperatorNode, SelectedKey
-from state_engine.runtime.routed import HASH, INPUT, KEY_REFUSAL, SUBTASK, RoutedInput, RoutedLayout, key_name
+from state_engine.runtime.routed import (
+    HASH,
+    INPUT,
+    KEY_REFUSAL,
+    SUBTASK,
+    RoutedInput,
+    RoutedLayout,
+    key_name,
+    places_in_order,
+)
 
 Hashes = np.ndarray[Any, Any]
 
@@ -52,7 +61,7 @@ def route_few(
     for at, (one, table) in enumerate(zip(inputs, tables, strict=True)):
         if table is None:
             return None
-        order = _order([i.frame for i in inputs], at, table, _places(inputs, operator))
+        order = _order([i.frame for i in inputs], at, table, places_in_order(inputs, operator))
         part = _part(one, table, order, operator, layout, parallelism, max_parallelism)
         if part is None:
             return None
@@ -116,11 +125,6 @@ def _part(
         columns[HASH] = pa.array(hashes)
         subtasks = np.mod(hashes, max_parallelism) * parallelism // max_parallelism
     return pa.table(columns | {SUBTASK: pa.array(subtasks.astype(np.int32))})
-
-
-def _places(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
-    # broadcast elements are applied first, so what they put out stands in front of its peers
-    return [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
 
 
 def _user_columns(one: RoutedInput, table: pa.Table) -> list[pa.ChunkedArray]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from state_engine.core.key_schema import KeySchema
 from state_engine.runtime.frames import HIDDEN, StreamFrame
+from state_engine.runtime.graph import OperatorNode
 
 HASH = HIDDEN + "hash"
 """Hash of the key; 0 without one. Null in markers only."""
 SUBTASK = HIDDEN + "subtask"
 INPUT = HIDDEN + "input"
 """Which input of an operator with two a row is of."""
-
-
 KEY_REFUSAL = HIDDEN + "key_refusal"
 """Why a row's key cannot be one; null for a good key."""
 
@@ -43,6 +43,12 @@ class RoutedInput:
     frame: StreamFrame
     scalar: bool
     keys: tuple[str, ...] = ()
+
+
+def places_in_order(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
+    """What puts rows of several inputs that tie into an order."""
+    # broadcast elements are applied first, so what they put out stands in front of its peers
+    return [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
 
 
 @dataclass(frozen=True)

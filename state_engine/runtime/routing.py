@@ -55,6 +55,7 @@ from state_engine.runtime.routed import (
     RoutedLayout,
     key_name,
     payload_name,
+    places_in_order,
 )
 from state_engine.runtime.selected_key import with_selected_key
 
@@ -168,8 +169,7 @@ class Router:
             _check_payload(frame, frame.user_columns, what)
         keys = [self._key(one, operator, what) for one in inputs]
         keyed = [k for k in keys if k is not None]
-        # broadcast elements are applied first, so what they put out stands in front of its peers
-        places = [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
+        places = places_in_order(inputs, operator)
         orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
         timed = any(f.event_time is not None for f in frames)
         key_refusals = any(_may_be_refused(k) for k in keyed)
