@@ -50,12 +50,20 @@ class StateSchema:
         kind: its primitive.
         type: stored type of its column, as text.
         ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
+        stored_as: the name that its rows and its column have, where that is another one: a renamed state keeps what it
+            was stored as, and a state that comes back gets a new one. None for ``name``; see ``column_name``.
     """
 
     name: str
     kind: str
     type: str
     ttl: str = ""
+    stored_as: str | None = None
+
+    @property
+    def column_name(self) -> str:
+        """Name of the state in its rows; its column is ``v_<column_name>``."""
+        return self.stored_as or self.name
 
 
 @dataclass(frozen=True)
@@ -243,7 +251,7 @@ class CheckpointRow:
         checkpoint_id: grows by one per committed row, over all branches.
         parent_id: the checkpoint it continues; None for the first.
         branch: ``main``, or the name of a replay.
-        kind: checkpoint, compaction, retention, restore, rescale, promote or import.
+        kind: checkpoint, compaction, retention, restore, rescale, promote, transform, import or bootstrap.
         write_id: names the attempt that wrote the files.
         created_at: when the attempt started.
         clock_ms: processing time of the batch, in milliseconds; never below the parent's.

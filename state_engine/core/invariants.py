@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from state_engine.core.checkpoint import MAIN, CheckpointRow
 from state_engine.core.key_groups import key_group_range
 from state_engine.core.lineage import Rows, head, retired
-from state_engine.core.resumption import CHECKPOINT
+from state_engine.core.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.retention import pins
 
 _MOVES = ("restore", "promote")
 """Kinds that take ``main`` from its head to another path."""
+_CHANGE_STATE = (CHECKPOINT, TRANSFORM)
+"""Kinds that may list changes of keyed state."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,18 @@ def _counts_add_up(row: CheckpointRow, parent: CheckpointRow | None) -> str:
 
 def _only_micro_batches_change_state(row: CheckpointRow, parent: CheckpointRow | None) -> str:
     changed = [o.uid for o in row.operators if o.changelog]
-    return (
-        f"a row of kind '{row.kind}' lists changes of {changed}" if row.kind != CHECKPOINT and changed else ""
-    )
+    if row.kind in _CHANGE_STATE or not changed:
+        return ""
+    return f"a row of kind '{row.kind}' lists changes of {changed}"
+
+
+def _transforms_change_nothing_else(row: CheckpointRow, parent: CheckpointRow | None) -> str:
+    if row.kind != TRANSFORM or parent is None:
+        return "a transform continues nothing" if row.kind == TRANSFORM else ""
+    if row.sinks or row.dead_letters or row.operator_state_files or row.replaced_id is not None:
+        return "a transform stages outputs or operator state, or moves the head"
+    ends = [{s.name: s.position_to for s in one.sources} for one in (parent, row)]
+    return "" if ends[0] == ends[1] else f"a transform moves sources from {ends[0]} to {ends[1]}"
 
 
 def _bases_are_disjoint(row: CheckpointRow, parent: CheckpointRow | None) -> str:
@@ -166,7 +177,8 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "source positions are contiguous": _positions_are_contiguous,
     "every key in its own key group": _key_groups_in_range,
     "counts add up": _counts_add_up,
-    "only micro-batches change state": _only_micro_batches_change_state,
+    "only micro-batches and transforms change state": _only_micro_batches_change_state,
+    "transforms change nothing else": _transforms_change_nothing_else,
     "bases are disjoint": _bases_are_disjoint,
     "base files are the attempt's own": _base_files_are_the_attempts_own,
 }

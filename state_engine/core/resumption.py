@@ -13,9 +13,13 @@ from collections.abc import Sequence
 
 from state_engine.core.checkpoint import CheckpointRow, OperatorStateRef
 
-RESTORED = ("restore", "import")
-"""Kinds of rows after which operator state is handed out anew, union state included."""
 CHECKPOINT = "checkpoint"
+BEGINNINGS = ("import", "bootstrap")
+"""Kinds of rows with which a job begins that has state before its first micro-batch: of a savepoint, or of tables."""
+TRANSFORM = "transform"
+"""Kind of rows that change keyed state without any input."""
+RESTORED = ("restore", *BEGINNINGS)
+"""Kinds of rows after which operator state is handed out anew, union state included."""
 
 
 def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef) -> bool:
@@ -31,9 +35,11 @@ def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef
 def restored_checkpoint_id(path: Sequence[CheckpointRow]) -> int | None:
     """Id of the micro-batch that a path ends with, for ``get_restored_checkpoint_id``; None where there is none.
 
-    Rows of compactions, restores and the like are passed over; an imported savepoint counts as what it is the copy of.
+    Rows of compactions, restores and the like are passed over; an imported savepoint counts as what it is the copy of,
+    and so does what a job began with otherwise.
     """
-    return next((row.checkpoint_id for row in reversed(path) if row.kind in (CHECKPOINT, "import")), None)
+    counted = (CHECKPOINT, *BEGINNINGS)
+    return next((row.checkpoint_id for row in reversed(path) if row.kind in counted), None)
 
 
 def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef | None) -> list[int]:

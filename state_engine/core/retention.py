@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from state_engine.core.checkpoint import MAIN, CheckpointRow, PinnedCheckpoint
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.lineage import Rows, head, open_branches, path, retired
-from state_engine.core.resumption import CHECKPOINT
+from state_engine.core.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
 
-COUNTED = (CHECKPOINT, "import")
-"""Kinds that are checkpoints by themselves. Rows of operations hold the state of the checkpoint that they follow, and
-stay as long as it does."""
+COUNTED = (CHECKPOINT, *BEGINNINGS, TRANSFORM)
+"""Kinds that are checkpoints by themselves. Rows of other operations hold the state of the checkpoint that they follow,
+and stay as long as it does."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from state_engine.core.checkpoint import MAIN, CheckpointRow
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.lineage import Rows
 from state_engine.core.names import check_name
-from state_engine.core.resumption import CHECKPOINT
+from state_engine.core.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
 from state_engine.core.retention import restore_refusal
 from state_engine.core.timers import EVENT
 from state_engine.runtime.batch import PlannedInput
@@ -127,17 +127,29 @@ def _since(job: str, branch: str, main: Sequence[CheckpointRow], begin_id: int |
     """The micro-batches of ``main`` after the checkpoint that a branch begins at."""
     ids = [row.checkpoint_id for row in main]
     if begin_id is None:
-        if main[0].kind == "import":
+        if main[0].kind in BEGINNINGS:
+            began = "a savepoint" if main[0].kind == "import" else "the state that it was given"
             raise ConfigurationError(
-                f"job '{job}' began with a savepoint: replay from checkpoint {ids[0]}, which is its copy"
+                f"job '{job}' began with {began}: replay from checkpoint {ids[0]}, which is its copy"
             )
-        return [row for row in main if row.kind == CHECKPOINT]
+        return _batches(job, main)
     if begin_id not in ids:
         raise ConfigurationError(
             f"job '{job}': branch '{branch}' begins at checkpoint {begin_id}, from which '{MAIN}' has moved away "
             "since: drop the branch and replay on a new one"
         )
-    return [row for row in main[ids.index(begin_id) + 1 :] if row.kind == CHECKPOINT]
+    return _batches(job, main[ids.index(begin_id) + 1 :])
+
+
+def _batches(job: str, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The micro-batches among rows of ``main``, none of which may have changed state without any input."""
+    by_hand = [row.checkpoint_id for row in rows if row.kind == TRANSFORM]
+    if by_hand:
+        raise ConfigurationError(
+            f"job '{job}': checkpoint {by_hand[-1]} transformed the state, which a replay from before it would undo: "
+            f"replay from checkpoint {by_hand[-1]} or a later one"
+        )
+    return [row for row in rows if row.kind == CHECKPOINT]
 
 
 class ReplayScript:

@@ -78,11 +78,23 @@ def compacted(*bases: BaseRange, files: list[DataFile] | None = None) -> Checkpo
 
 BROKEN += [
     (
-        "only micro-batches change state",
+        "only micro-batches and transforms change state",
         checkpoint(4, 3, kind=kind, operators=[operator(changes(0, (0, 1)))], **FACTS),
         f"a row of kind '{kind}' lists changes of ['counter']",
     )
-    for kind in ("restore", "promote", "compaction", "retention", "rescale", "import")
+    for kind in ("restore", "promote", "compaction", "retention", "rescale", "import", "bootstrap")
+]
+BROKEN += [
+    (
+        "transforms change nothing else",
+        checkpoint(4, 3, kind="transform", sources=[progress("b", "c")], **FACTS),
+        "a transform moves sources from {'events': 'b'} to {'events': 'c'}",
+    ),
+    (
+        "transforms change nothing else",
+        checkpoint(4, 3, kind="transform", sources=[progress("b", "b")], replaced_id=2, **FACTS),
+        "moves the head",
+    ),
 ]
 BROKEN += [
     (
@@ -123,6 +135,8 @@ BROKEN_IN_THE_TREE = [
     ("on the branch", checkpoint(5, 2), TREE, "it continues 2, the head of 'main' is 3"),
     ("on the branch", checkpoint(5, None), TREE, "it continues None, the head of 'main' is 3"),
     ("on the branch", checkpoint(5, 2, kind="compaction"), TREE, "it continues 2"),
+    ("on the branch", checkpoint(5, 2, kind="transform"), TREE, "it continues 2, the head of 'main' is 3"),
+    ("on the branch", checkpoint(5, None, kind="bootstrap"), TREE, "the head of 'main' is 3"),
     ("on the branch", checkpoint(5, 1, branch="replay"), TREE, "it continues 1, the head of 'replay' is 4"),
     ("on the branch", checkpoint(5, 4), TREE, "it continues 4, the head of 'main' is 3"),
     ("on the branch", checkpoint(5, 2, kind="restore", replaced_id=2), TREE, "it replaces 2, the head is 3"),

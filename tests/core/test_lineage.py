@@ -114,6 +114,8 @@ def test_retirement_outlives_the_path_of_the_row_that_tells_it() -> None:
         ([("checkpoint", 6, "main")], None),
         ([("restore", 6, "main")], None),
         ([("rescale", 6, "main")], None),
+        ([("transform", 6, "main")], None),
+        ([("compaction", 6, "main"), ("transform", 7, "main")], None),
         ([("import", None, "main")], None),
         ([("promote", 5, "main")], None),
         ([("restore", 3, "main"), ("compaction", 7, "main")], None),

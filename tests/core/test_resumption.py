@@ -40,6 +40,7 @@ C, R, I, K, T = "checkpoint", "restore", "import", "compaction", "retention"  # 
         ((C, R, C), 1, True),  # it did not run in the batch after the restore
         ((I,), 7, True),  # its last run is on another root's path
         ((I, C), 2, False),
+        ((C, "transform"), 1, False),
     ],
 )
 def test_whether_state_is_handed_out_as_after_a_restore(
@@ -50,7 +51,17 @@ def test_whether_state_is_handed_out_as_after_a_restore(
 
 @pytest.mark.parametrize(
     ("kinds", "expected"),
-    [((), None), ((C,), 1), ((C, C, K, T), 2), ((C, R), 1), ((I,), 1), ((I, K), 1), ((K,), None)],
+    [
+        ((), None),
+        ((C,), 1),
+        ((C, C, K, T), 2),
+        ((C, R), 1),
+        ((I,), 1),
+        ((I, K), 1),
+        ((K,), None),
+        (("bootstrap",), 1),
+        ((C, "transform"), 1),
+    ],
 )
 def test_the_checkpoint_that_a_function_continues_from(kinds: tuple[str, ...], expected: int | None) -> None:
     assert restored_checkpoint_id(path(*kinds)) == expected

@@ -48,6 +48,12 @@ def test_operations_do_not_count_and_stay_with_the_checkpoint_that_they_follow()
     assert planned(rows, RetentionPolicy(keep_last=2)).keep == (3, 4, 5, 6, 7)
     assert planned(rows, RetentionPolicy(keep_last=9)).keep == (1, 2, 3, 4, 5, 6, 7)
     assert planned(line("import", "compaction", C), RetentionPolicy(keep_last=2)).retired == ()
+    assert planned(line("bootstrap", "compaction", C), RetentionPolicy(keep_last=2)).retired == ()
+
+
+def test_a_transform_counts_so_that_what_it_took_away_can_go() -> None:
+    rows = line(C, C, "transform", "compaction")
+    assert planned(rows, RetentionPolicy(keep_last=1)).keep == (3, 4)
 
 
 def test_the_head_is_kept_though_no_checkpoint_stands_before_it() -> None:

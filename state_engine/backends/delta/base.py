@@ -84,7 +84,16 @@ def write_base_files(
     Raises:
         MissingFilesError: a file is gone or was changed.
     """
-    rows = _read(spec, files, groups)
+    return write_entries(spec, _read(spec, files, groups), task=task, attempt=attempt)
+
+
+def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[DataFile]:
+    """Fold rows of whole key groups, in path order, and write one file for each group that has any entry.
+
+    Args:
+        rows: columns of a changelog file without key group; ``op`` is null in what is an entry already.
+        task, attempt: make the names unique.
+    """
     entries = [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
     del rows
     places = [np.mod(part["key_hash"].to_numpy(), spec.max_parallelism) for part in entries]
@@ -116,12 +125,18 @@ def write_base_files(
     return written
 
 
+def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> list[pa.Table]:
+    """The entries of some key groups, a table a state that has any: what ``write_base_files`` would write."""
+    rows = _read(spec, files, groups)
+    return [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def _read(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> pa.Table:
     """The rows of these key groups in path order, in the recorded form; ``op`` is null in entries of a base."""
-    types = {s.name: type_from_text(s.type).storage for s in spec.states}
+    types = {s.column_name: type_from_text(s.type).storage for s in spec.states}
     schema = changelog_schema(spec.key_type, types)
     schema = schema.remove(schema.get_field_index("key_group"))
     parts = [part for listed in files for part in _read_file(listed, groups, schema)]
@@ -184,9 +199,9 @@ class _Rows:
 
 def _entries(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | None:
     """The entries of one state, sorted by key group, hash and key; map entries of a key in their order."""
-    column, shape = state_column(state.name), SHAPES[state.kind]
+    column, shape = state_column(state.column_name), SHAPES[state.kind]
     mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])
-    mine = mine.filter(pc.equal(mine["state"], state.name)).combine_chunks()
+    mine = mine.filter(pc.equal(mine["state"], state.column_name)).combine_chunks()
     if not mine.num_rows:
         return None
     found = _Rows(
