@@ -43,7 +43,8 @@ from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.routing import Router
 from state_engine.runtime.run_always import any_timer_due
-from state_engine.runtime.sinks.base import SinkTarget, verify_files
+from state_engine.runtime.sinks.base import SinkRequest, SinkTarget, verify_files
+from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.sources.base import Slice
 
 
@@ -302,7 +303,17 @@ class CheckpointCoordinator:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
-        return sink.sink.prepare(self._kernel, sink.name, self._publication.app(sink.name), schema, write_id)
+        return sink.sink.prepare(
+            SinkRequest(
+                kernel=self._kernel,
+                staging=Staging(self._tables.layout.root),
+                name=sink.name,
+                app=self._publication.app(sink.name),
+                schema=schema,
+                write_id=write_id,
+                known=self._publication.knows(sink.name),
+            )
+        )
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""

@@ -24,6 +24,7 @@ from state_engine.runtime.publication import Publication
 from state_engine.runtime.root import check_storage, open_root
 from state_engine.runtime.routing import Router
 from state_engine.runtime.session import check_session, local_session
+from state_engine.runtime.shipping import ship_code
 
 Clock = int | Callable[[], int] | None
 """Processing time in milliseconds: a fixed one, a function that gives it, or None for the wall clock."""
@@ -60,6 +61,7 @@ class EngineBase:
         """Delta Kernel in the session's JVM."""
         if self._kernel is None:
             check_session(self.spark)
+            ship_code(self.spark)
             scheme = self.root.split(":")[0]
             log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
             check_storage(self.root, log_store=log_store, single_writer=self._single_writer)

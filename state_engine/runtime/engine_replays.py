@@ -108,7 +108,7 @@ class EngineReplays(EngineBase):
         """
         name = job_name(job)
         tables = self._ran(name)
-        staging = Staging(self.kernel, tables.layout.root)
+        staging = Staging(tables.layout.root)
         return compare(self.spark, tables.layout, staging, tables.store.load(), new=branch, old=against)
 
     def drop_branch(self, job: StatefulJob | str, branch: str, *, requested_by: str | None = None) -> None:

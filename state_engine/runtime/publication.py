@@ -36,15 +36,17 @@ class Publication:
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
         self._tables = tables
+        staging = Staging(tables.layout.root)
         self._publishers: dict[str, Publisher] = {
             "delta": DeltaPublisher(kernel),
             SPARK_KIND: SparkDeltaPublisher(kernel),
             "files": FilePublisher(),
-            SQL_KIND: SqlPublisher(Staging(kernel, tables.layout.root)),
-            FOREACH_KIND: ForeachBatchPublisher(kernel, Staging(kernel, tables.layout.root)),
+            SQL_KIND: SqlPublisher(staging),
+            FOREACH_KIND: ForeachBatchPublisher(kernel, staging),
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }
         self._published: int | None = None
+        self._known: set[str] = set()
 
     def settle(self, path: Sequence[CheckpointRow]) -> list[int]:
         """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something.
@@ -93,6 +95,8 @@ class Publication:
                 at = (staged.name, staged.path)
                 if at not in highest:
                     highest[at] = self._publishers[staged.kind].seen(staged.path, self.app(staged.name))
+                    if highest[at]:
+                        self._known.add(staged.name)
                 yield row, staged, row.checkpoint_id <= highest[at]
 
     def publish(self, row: CheckpointRow) -> int:
@@ -118,6 +122,10 @@ class Publication:
         if row.dead_letters:
             uri = self._tables.layout.dead_letters
             yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, row.write_id, "", row.dead_letters)
+
+    def knows(self, sink: str) -> bool:
+        """Whether the sink of a name was found to hold something of this job, when its path was settled."""
+        return sink in self._known
 
     def app(self, sink: str) -> str:
         """Application id of the transactions in a sink."""

@@ -110,17 +110,34 @@ def test_a_copy_that_was_faster_has_its_original_refused(site: Site) -> None:
     assert site.shows_all_once(files=False)
 
 
-def test_a_second_root_with_an_id_of_its_own_is_refused_or_publishes_all(site: Site) -> None:
-    """Its transactions are its own: none of its rows can be taken for one of the first root's and left out."""
+def test_a_second_root_with_an_id_of_its_own_is_refused_before_it_writes(site: Site) -> None:
+    """None of its rows could be taken for one of the first root's; they would all come twice."""
     site.run(site.root, max_batches=2)
     second = site.directory / "second"
-    try:
-        site.run(second)
-    except SinkIdentityError:
-        assert sum(site.shows().values()) == 2
-    else:
-        site.run(site.root)
-        assert site.shows() == Counter(fold(range(1, NUMBERS + 1))[1] * 2)
+    for _ in range(2):
+        with pytest.raises(SinkIdentityError, match=r"the same job of another root.*shared=True"):
+            site.run(second)
+    with StateEngine(second, site.spark) as engine:
+        assert engine.checkpoints(JOB) == []
+    site.run(site.root)
+    assert site.shows_all_once(files=False)
+
+
+@pytest.mark.long
+def test_two_roots_that_began_at_once_are_told_before_their_next_batch(site: Site) -> None:
+    """Neither has published when the other one looks; the second to go on is refused."""
+    second, began = site.directory / "second", list[Path]()
+
+    def meanwhile(*_: Any) -> None:
+        if not began:
+            began.append(second)
+            site.run(second, max_batches=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        publish = DeltaPublisher.publish
+        patch.setattr(DeltaPublisher, "publish", lambda *args: (meanwhile(), publish(*args))[1])
+        with pytest.raises(SinkIdentityError, match="the same job of another root"):
+            site.run(site.root, max_batches=2)
 
 
 def test_a_second_root_is_refused_by_a_directory_of_files(site: Site) -> None:

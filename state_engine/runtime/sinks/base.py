@@ -8,7 +8,7 @@ path published. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -19,10 +19,53 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import file_name
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
-from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkIdentityError
+from state_engine.runtime.sinks.staging import Staging
 
 WRITE_ID = "_write_id"
 """The optional lineage column of a sink: the attempt that wrote a row."""
+
+
+@dataclass(frozen=True)
+class SinkRequest:
+    """What an attempt asks of a sink before it writes.
+
+    Attributes:
+        kernel: of the engine.
+        staging: outputs that wait below the root.
+        name: of the sink in its job.
+        app: application id of its transactions, ``<root id>/<job>/<sink>``.
+        schema: columns of the output.
+        write_id: of the attempt.
+        known: whether the application published to the sink of this name before.
+    """
+
+    kernel: DeltaKernel
+    staging: Staging
+    name: str
+    app: str
+    schema: pa.Schema
+    write_id: str
+    known: bool = False
+
+    def refuse_other_roots(self, writers: Iterable[str], *, where: str) -> None:
+        """Refuse a table that the sink of this name and job of another root writes to, too.
+
+        Args:
+            writers: application ids of all who wrote to the table.
+            where: the table, for the message.
+
+        Raises:
+            SinkIdentityError: there is such a root.
+        """
+        _, _, sink = self.app.partition("/")
+        others = sorted({app for app in writers if app.partition("/")[2] == sink} - {self.app})
+        if others:
+            raise SinkIdentityError(
+                f"sink '{self.name}': {where} is written to by the same job of another root, '{others[0]}', so "
+                "its rows would come twice. Give each root its own table; or, where this root takes over from that "
+                "one, or both are to append, say so with shared=True"
+            )
 
 
 @dataclass(frozen=True)
@@ -74,13 +117,12 @@ class Sink(ABC):
     kind: str
 
     @abstractmethod
-    def prepare(
-        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
-    ) -> SinkTarget:
+    def prepare(self, request: SinkRequest) -> SinkTarget:
         """Make the sink if there is none, check that it can take these columns, and say where files go.
 
         Raises:
             SinkError: it cannot take them; the message shows both sides and the way out.
+            SinkIdentityError: it is the sink of this name of another root.
         """
 
 

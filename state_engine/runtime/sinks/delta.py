@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from state_engine.backends.delta.commit_ends import shown
 from state_engine.backends.delta.kernel import (
     DeltaKernel,
@@ -35,8 +33,15 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files, with_lineage
-from state_engine.runtime.sinks.delta_log import find_transaction
+from state_engine.runtime.sinks.base import (
+    Publisher,
+    Sink,
+    SinkRequest,
+    SinkTarget,
+    verify_files,
+    with_lineage,
+)
+from state_engine.runtime.sinks.delta_log import find_transaction, writers
 from state_engine.runtime.sinks.delta_tables import (
     canonical,
     check_plain,
@@ -56,35 +61,44 @@ class DeltaSink(Sink):
         path: local path or URI of the table.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
             outputs can be withdrawn even after the table was rewritten.
+        shared: whether the same job of another root may have written to the table, too, or still does.
     """
 
     path: str
     lineage: bool = False
+    shared: bool = False
     kind = "delta"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", normal_uri(self.path))
 
-    def prepare(
-        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
-    ) -> SinkTarget:
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        kernel, schema, write_id = request.kernel, request.schema, request.write_id
         if self.lineage:
-            schema = with_lineage(schema, sink=name)
+            schema = with_lineage(schema, sink=request.name)
         facts = kernel.facts(self.path)
         if facts is None:
             kernel.create_table(self.path, schema)
             facts = kernel.facts(self.path)
             assert facts is not None
+        elif not (self.shared or request.known):
+            request.refuse_other_roots(writers(self.path), where=self.path)
         kind, directory, text = self.kind, self.path, canonical(spark_schema(schema))
         if plain_problems(facts):
             check_spark_columns(self.path, facts, text)
             kind, directory = SPARK_KIND, join(self.path, STAGED, write_id)
         else:
             check_plain(self.path, facts, text)
-        lineage = write_id if self.lineage else None
-        owner = owner_mark(app)
         return SinkTarget(
-            name, kind, self.path, facts.identity, schema, text, directory, owner, lineage=lineage
+            name=request.name,
+            kind=kind,
+            uri=self.path,
+            identity=facts.identity,
+            schema=schema,
+            schema_text=text,
+            directory=directory,
+            owner=owner_mark(request.app),
+            lineage=write_id if self.lineage else None,
         )
 
 

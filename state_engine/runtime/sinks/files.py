@@ -16,14 +16,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import Location, join, normal_uri, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.base import Publisher, Sink, SinkRequest, SinkTarget, verify_files
 from state_engine.runtime.sinks.file_moves import (
     PUBLISHED,
     Mover,
@@ -62,19 +61,23 @@ class FileSink(Sink):
                 f"FileSink needs an atomic rename, which {scheme}:// has not: use a DeltaSink for {self.path}"
             )
 
-    def prepare(
-        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
-    ) -> SinkTarget:
-        nested = [f.name for f in schema if pa.types.is_nested(f.type)]
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        nested = [f.name for f in request.schema if pa.types.is_nested(f.type)]
         if self.format == "csv" and nested:
             raise SinkError(
-                f"sink '{name}': CSV cannot hold the nested columns {nested}; use format='parquet'"
+                f"sink '{request.name}': CSV cannot hold the nested columns {nested}; use format='parquet'"
             )
-        identity = _identity(self.path, app)
-        directory = join(self.path, f"{STAGED_PREFIX}{write_id}")
-        text = json.dumps(spark_schema(schema))
-        owner = owner_mark(app)
-        return SinkTarget(name, self.kind, self.path, identity, schema, text, directory, owner, self.format)
+        return SinkTarget(
+            name=request.name,
+            kind=self.kind,
+            uri=self.path,
+            identity=_identity(self.path, request.app),
+            schema=request.schema,
+            schema_text=json.dumps(spark_schema(request.schema)),
+            directory=join(self.path, f"{STAGED_PREFIX}{request.write_id}"),
+            owner=owner_mark(request.app),
+            format=self.format,
+        )
 
 
 def published_directory(checkpoint_id: int) -> str:

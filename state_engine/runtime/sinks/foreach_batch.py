@@ -29,9 +29,9 @@ from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentity
 from state_engine.core.names import check_name
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files
+from state_engine.runtime.sinks.base import Publisher, Sink, SinkRequest, SinkTarget, verify_files
 from state_engine.runtime.sinks.spark_writer import note_of
-from state_engine.runtime.sinks.staging import Staging, read_note, staging_directory, write_note
+from state_engine.runtime.sinks.staging import Staging, read_note, write_note
 
 FOREACH_KIND = "foreach_batch"
 """Kind of a sink that is a function."""
@@ -80,12 +80,17 @@ class ForeachBatchSink(Sink):
             )
         _SINKS[self.name] = self
 
-    def prepare(
-        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
-    ) -> SinkTarget:
-        uri, text = staging_directory(kernel, app, self.name), json.dumps(spark_schema(schema))
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        uri = request.staging.directory(request.app, self.name)
         return SinkTarget(
-            name, FOREACH_KIND, uri, self.name, schema, text, join(uri, write_id), owner_mark(app)
+            name=request.name,
+            kind=FOREACH_KIND,
+            uri=uri,
+            identity=self.name,
+            schema=request.schema,
+            schema_text=json.dumps(spark_schema(request.schema)),
+            directory=join(uri, request.write_id),
+            owner=owner_mark(request.app),
         )
 
 

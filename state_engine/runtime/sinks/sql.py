@@ -23,17 +23,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkTarget, verify_files, with_lineage
+from state_engine.runtime.sinks.base import (
+    Publisher,
+    Sink,
+    SinkRequest,
+    SinkTarget,
+    verify_files,
+    with_lineage,
+)
 from state_engine.runtime.sinks.sql_target import SQL_KIND, SqlTarget, checked_url
-from state_engine.runtime.sinks.staging import Staging, read_note, staging_directory, write_note
+from state_engine.runtime.sinks.staging import Staging, read_note, write_note
 
 if TYPE_CHECKING:
     from state_engine.runtime.sinks.sql_database import SqlTable
@@ -55,6 +59,7 @@ class SqlSink(Sink):
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt and the sink that
             wrote it: then outputs can be withdrawn. Not with ``key``.
         password_env: name of the environment variable that holds the password.
+        shared: whether the same job of another root may have written to the table, too, or still does.
 
     Raises:
         ConfigurationError: the URL holds a password, or is of a database that this was not tested with.
@@ -70,6 +75,7 @@ class SqlSink(Sink):
     schema: str | None = None
     lineage: bool = False
     password_env: str | None = None
+    shared: bool = False
     kind = SQL_KIND
 
     def __post_init__(self) -> None:
@@ -86,9 +92,8 @@ class SqlSink(Sink):
                 f"SqlSink: {self.table!r} cannot be the name of the table; its schema goes into schema="
             )
 
-    def prepare(
-        self, kernel: DeltaKernel, name: str, app: str, schema: pa.Schema, write_id: str
-    ) -> SinkTarget:
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        name, schema, write_id = request.name, request.schema, request.write_id
         if self.lineage:
             schema = with_lineage(schema, sink=name)
         target = SqlTarget(
@@ -100,15 +105,24 @@ class SqlSink(Sink):
             password_env=self.password_env,
         )
         with _connected(target, name) as table:
-            identity = table.prepare(app, schema)
-        uri = staging_directory(kernel, app, target.digest)
+            identity = table.prepare(request.app, schema)
+            if not self.shared:
+                request.refuse_other_roots(table.ledger.writers(), where=target.shown)
+        uri = request.staging.directory(request.app, target.digest)
         note = target.to_json()
         if read_note(join(uri, _TARGET)) != note:
             write_note(join(uri, _TARGET), note)
-        lineage = lineage_of(write_id, name) if self.lineage else None
-        text = json.dumps({**spark_schema(schema), "target": note})
-        directory, owner = join(uri, write_id), owner_mark(app)
-        return SinkTarget(name, SQL_KIND, uri, identity, schema, text, directory, owner, lineage=lineage)
+        return SinkTarget(
+            name=name,
+            kind=SQL_KIND,
+            uri=uri,
+            identity=identity,
+            schema=schema,
+            schema_text=json.dumps({**spark_schema(schema), "target": note}),
+            directory=join(uri, write_id),
+            owner=owner_mark(request.app),
+            lineage=lineage_of(write_id, name) if self.lineage else None,
+        )
 
 
 def lineage_of(write_id: str, sink: str) -> str:

@@ -75,7 +75,7 @@ class SqlTable:
     @cached_property
     def ledger(self) -> Ledger:
         """Of the table's schema."""
-        return Ledger(self.connection, self.target.schema)
+        return Ledger(self.connection, self.target.schema, self.target.table)
 
     # -- before a batch --------------------------------------------------------------------------------------------
 

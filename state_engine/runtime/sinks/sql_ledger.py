@@ -2,7 +2,8 @@
 
     _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
 
-An application is ``<root id>/<job>/<sink>``. Its row 0 holds, in place of a digest, the identity of its table.
+An application is ``<root id>/<job>/<sink>``. Its row 0 holds, in place of a digest, the identity and
+the name of its table.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ _KEY = ["app", "checkpoint_id"]
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger in one schema, over one connection. ``take`` and ``new_identity`` leave a transaction open."""
+    """The ledger in one schema, over one connection. ``take`` and ``new_identity`` leave a transaction open.
+
+    Attributes:
+        connection: to the database.
+        schema: that the ledger is in; None for the default.
+        table: name of the sink's table.
+    """
 
     connection: sa.Connection
     schema: str | None
+    table: str
 
     def prepare(self) -> None:
         """Make it where there is none."""
@@ -89,6 +97,13 @@ class Ledger:
         at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest == identity)
         return self._scalar(sa.select(self._table.c.app).where(*at)) is not None
 
+    def writers(self) -> list[str]:
+        """All applications whose table this is or was."""
+        at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest.endswith(f" {self.table}"))
+        found = self.connection.execute(sa.select(self._table.c.app).where(*at)).scalars().all()
+        self.connection.rollback()
+        return list(found)
+
     @cached_property
     def _table(self) -> sa.Table:
         return sa.Table(
@@ -102,7 +117,7 @@ class Ledger:
         )
 
     def _identity_row(self, app: str) -> tuple[Any, dict[str, Any]]:
-        row = _row(app, _IDENTITY, uuid4().hex)
+        row = _row(app, _IDENTITY, f"{uuid4().hex} {self.table}")
         return insert_into(self.connection, self._table).values(row), row
 
     def _scalar(self, query: sa.Select[Any]) -> Any:

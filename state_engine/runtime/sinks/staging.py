@@ -10,41 +10,45 @@ the root as it is now, so a root that was moved is published from as well.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 import pyarrow.fs as pafs
 
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.files import join, open_location
 
 _SINKS = "sinks"
-_ROOTS: WeakKeyDictionary[DeltaKernel, str] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
 class Staging:
-    """The staged outputs below one root, as publishers find them.
+    """The staged outputs below one root.
 
-    Args:
-        kernel: of the engine; sinks of that engine stage below this root from now on.
+    Attributes:
         root: URI.
     """
 
-    def __init__(self, kernel: DeltaKernel, root: str) -> None:
-        # ``Sink.prepare`` is not told the root, only the kernel, of which an engine has one for its one root
-        _ROOTS[kernel] = root
-        self._root = root
+    root: str
+
+    def directory(self, app: str, target: str) -> str:
+        """Where a sink stages outputs for a target, which is named by letters and digits.
+
+        Example:
+            >>> Staging("file:///state").directory("4f6e/totals/report", "a1b2")
+            'file:///state/totals/sinks/report/a1b2'
+        """
+        _, job, sink = app.split("/")
+        return join(self.root, job, _SINKS, sink, target)
 
     def here(self, uri: str) -> str:
-        """Where a directory of ``staging_directory`` is, now that the root may have been moved."""
-        return join(self._root, *uri.rsplit("/", 4)[1:])
+        """Where a directory that ``directory`` gave is, now that the root may have been moved.
 
-
-def staging_directory(kernel: DeltaKernel, app: str, target: str) -> str:
-    """Where a sink stages outputs for a target, which is named by letters and digits."""
-    _, job, sink = app.split("/")
-    return join(_ROOTS[kernel], job, _SINKS, sink, target)
+        Example:
+            >>> Staging("file:///moved").here("file:///state/totals/sinks/report/a1b2")
+            'file:///moved/totals/sinks/report/a1b2'
+        """
+        return join(self.root, *uri.rsplit("/", 4)[1:])
 
 
 def write_note(uri: str, note: dict[str, Any]) -> None:

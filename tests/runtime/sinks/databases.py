@@ -14,16 +14,13 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.sql import SqlPublisher
 from state_engine.runtime.sinks.staging import Staging
+from tests.runtime.sinks.requests import APP, asked
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
-class NoKernel:
-    """In place of the kernel, of which the sink needs nothing but which it is."""
-
-
-KERNEL: Any = NoKernel()
+KERNEL: Any = None
+"""The sink needs none."""
 
 
 class Database:
@@ -34,7 +31,7 @@ class Database:
     ) -> None:
         self.directory, self.url, self.password_env = directory, url, password_env
         self.schema: str | None = None
-        self.publisher = SqlPublisher(Staging(KERNEL, f"file://{directory}/root"))
+        self.publisher = SqlPublisher(Staging(f"file://{directory}/root"))
         self._user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
 
     def sink(self, **options: Any) -> SqlSink:
@@ -44,8 +41,9 @@ class Database:
         self, write_id: str, *parts: Any, schema: pa.Schema = SCHEMA, app: str = APP, **options: Any
     ) -> StagedSink:
         """What one attempt stages, a file for each part: ids, or whole rows."""
-        name = app.rsplit("/", 1)[-1]
-        target = self.sink(**options).prepare(KERNEL, name, app, schema, write_id)
+        target = self.sink(**options).prepare(
+            asked(KERNEL, schema, write_id, app=app, root=f"file://{self.directory}/root")
+        )
         files = []
         for subtask, part in enumerate(parts):
             rows = [(i, f"t{i}") if isinstance(i, int) else i for i in part]

@@ -21,8 +21,9 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.delta import DeltaPublisher
+from state_engine.runtime.sinks.delta_log import writers
+from tests.runtime.sinks.requests import APP, asked
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 COLUMNS = "id BIGINT, text STRING"
 
@@ -41,7 +42,7 @@ def table(tmp_path: Path) -> str:
 
 def staged(kernel: DeltaKernel, table: str, write_id: str, ids: list[int]) -> StagedSink:
     """What one attempt stages: one file."""
-    target = DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, write_id)
+    target = DeltaSink(table).prepare(asked(kernel, SCHEMA, write_id))
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
     return target.staged([write_sink_file(rows, target, file_name(write_id, 0, 0), 0)])
 
@@ -94,7 +95,7 @@ def test_recreated_table_is_refused_and_the_old_one_is_settled(kernel: DeltaKern
     shutil.move(table, f"{table} aside")
     with pytest.raises(SinkIdentityError, match="is gone since rows were staged"):
         DeltaPublisher(kernel).publish(mine, APP, 1)
-    DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w2")
+    DeltaSink(table).prepare(asked(kernel, SCHEMA, "w2"))
     with pytest.raises(SinkIdentityError, match="was re-created since rows were staged"):
         DeltaPublisher(kernel).publish(mine, APP, 1)
     assert ids(table) == []
@@ -167,7 +168,7 @@ def test_other_columns_are_refused_and_both_sides_shown(
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{table}` ({columns}) USING delta")
     with pytest.raises(SinkError, match="the output has id long, text string") as caught:
-        DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w1")
+        DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))
     assert all(c.split()[0] in str(caught.value) for c in columns.split(", "))
 
 
@@ -190,7 +191,7 @@ def test_tables_that_plain_files_are_wrong_for_are_written_by_spark(
 ) -> None:
     extra = f"TBLPROPERTIES ({properties})" if properties else ""
     spark.sql(f"CREATE TABLE delta.`{table}` ({columns}) USING delta {layout} {extra}")
-    target = DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w1")
+    target = DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))
     assert (target.kind, target.directory) == ("delta_spark", f"{target.uri}/_statelake_staged/w1")
 
 
@@ -200,15 +201,15 @@ def test_table_that_forgets_transactions_is_refused(
     forgets = "'delta.setTransactionRetentionDuration' = 'interval 1 hours'"
     spark.sql(f"CREATE TABLE delta.`{table}` ({COLUMNS}) USING delta TBLPROPERTIES ({forgets})")
     with pytest.raises(SinkError, match=r"forgets what was published. Unset it"):
-        DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w1")
+        DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))
 
 
 def test_identity_column_belongs_to_the_table(spark: SparkSession, kernel: DeltaKernel, table: str) -> None:
     _identity_table(spark, table)
     with pytest.raises(SinkError, match="identity column 'id'; leave it out"):
-        DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w1")
+        DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))
     text = pa.schema([("text", pa.string())])
-    assert DeltaSink(table).prepare(kernel, "out", APP, text, "w1").kind == "delta_spark"
+    assert DeltaSink(table).prepare(asked(kernel, text, "w1")).kind == "delta_spark"
 
 
 def _identity_table(spark: SparkSession, table: str) -> None:
@@ -234,7 +235,7 @@ def test_constraint_that_is_added_between_stage_and_publish(
 def test_nested_not_null_is_seen(spark: SparkSession, kernel: DeltaKernel, table: str) -> None:
     schema = pa.schema([("s", pa.struct([("a", pa.int64())]))])
     spark.sql(f"CREATE TABLE delta.`{table}` (s STRUCT<a: BIGINT NOT NULL>) USING delta")
-    assert DeltaSink(table).prepare(kernel, "out", APP, schema, "w1").kind == "delta_spark"
+    assert DeltaSink(table).prepare(asked(kernel, schema, "w1")).kind == "delta_spark"
 
 
 @pytest.mark.long
@@ -258,3 +259,23 @@ def test_nothing_staged_publishes_nothing(kernel: DeltaKernel, table: str) -> No
 def test_paths_with_patterns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="pattern"):
         DeltaSink(str(tmp_path / "a*b"))
+
+
+def test_a_second_root_is_refused_unless_both_say_that_they_share(kernel: DeltaKernel, table: str) -> None:
+    """Also where only a log checkpoint knows the first one's transactions."""
+    DeltaPublisher(kernel).publish(staged(kernel, table, "w1", [1]), APP, 1)
+    other = "4567/job/out"
+    for _ in range(12):
+        with pytest.raises(SinkIdentityError, match=r"the same job of another root, '0123/job/out'"):
+            DeltaSink(table).prepare(asked(kernel, SCHEMA, "w2", app=other))
+        kernel.append(table, [])
+    kernel.join_hooks()
+    log = Path(table) / "_delta_log"
+    assert list(log.glob("*.checkpoint.parquet"))
+    for commit in log.glob("0000000000000000000[0-9].json"):
+        commit.unlink()
+    assert writers(f"file://{table}") == {APP}
+    shared = DeltaSink(table, shared=True).prepare(asked(kernel, SCHEMA, "w2", app=other))
+    known = DeltaSink(table).prepare(replace(asked(kernel, SCHEMA, "w2", app=other), known=True))
+    assert shared == known
+    DeltaSink(table).prepare(asked(kernel, SCHEMA, "w2", app="4567/job/too"))  # another sink

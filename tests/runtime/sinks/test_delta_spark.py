@@ -21,11 +21,11 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
+from tests.runtime.sinks.requests import APP, asked
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 MAPPED = "'delta.columnMapping.mode' = 'name'"
 
@@ -50,7 +50,7 @@ def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int | None], *, lineage: bool = False
 ) -> StagedSink:
     """What one attempt stages: one file."""
-    target = DeltaSink(table, lineage=lineage).prepare(kernel, "out", APP, SCHEMA, write_id)
+    target = DeltaSink(table, lineage=lineage).prepare(asked(kernel, SCHEMA, write_id))
     assert target.kind == "delta_spark"
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
     return target.staged([write_sink_file(rows, target, file_name(write_id, 0, 0), 0)])
@@ -174,4 +174,4 @@ def test_other_columns_are_refused(
 ) -> None:
     create(spark, table, columns, f"TBLPROPERTIES ({MAPPED})")
     with pytest.raises(SinkError, match="the output has id long, text string"):
-        DeltaSink(table).prepare(kernel, "out", APP, SCHEMA, "w1")
+        DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))

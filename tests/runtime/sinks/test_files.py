@@ -21,8 +21,8 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError, Sink
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.file_moves import Mover
 from state_engine.runtime.sinks.files import FilePublisher
+from tests.runtime.sinks.requests import APP, asked
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 NO_KERNEL: Any = None
 
@@ -31,7 +31,7 @@ def staged(
     directory: Path, write_id: str, ids: list[int], form: Literal["parquet", "csv"] = "parquet"
 ) -> StagedSink:
     """What one attempt with two subtasks stages."""
-    target = FileSink(str(directory), form).prepare(NO_KERNEL, "out", APP, SCHEMA, write_id)
+    target = FileSink(str(directory), form).prepare(asked(NO_KERNEL, SCHEMA, write_id))
     files = []
     for subtask, some in enumerate((ids[::2], ids[1::2])):
         rows = pa.table({"id": some, "text": [f"t{i}" if i else None for i in some]}, schema=SCHEMA)
@@ -101,7 +101,7 @@ def test_another_job_is_refused(tmp_path: Path) -> None:
     staged(tmp_path / "out", "w1", [1])
     for other in ("0123/other/out", "9999/job/out"):
         with pytest.raises(SinkIdentityError, match=f"is the sink of '{APP}', not of '{other}'"):
-            FileSink(str(tmp_path / "out")).prepare(NO_KERNEL, "out", other, SCHEMA, "w1")
+            FileSink(str(tmp_path / "out")).prepare(asked(NO_KERNEL, SCHEMA, "w1", app=other))
 
 
 def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
         FileSink(str(tmp_path), "orc")  # type: ignore[arg-type]
     nested = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
     with pytest.raises(SinkError, match=r"cannot hold the nested columns \['tags'\]"):
-        FileSink(str(tmp_path / "out"), "csv").prepare(NO_KERNEL, "out", APP, nested, "w1")
+        FileSink(str(tmp_path / "out"), "csv").prepare(asked(NO_KERNEL, nested, "w1"))
 
 
 def rows(directory: Path) -> list[int]:
@@ -213,12 +213,12 @@ def test_files_that_are_gone_cannot_be_withdrawn(tmp_path: Path) -> None:
     one, two, _ = published(out)
     shutil.move(out / "checkpoint_id=000000000002", tmp_path / "aside")
     back = move(one, add=[], withdraw=[two])
-    for asked in (
+    for attempt in (
         lambda: publisher.check_withdrawable(back),
         lambda: publisher.publish(back, APP, 4),
     ):
         with pytest.raises(SinkError, match=r'2 of their files.*part-00000-w2-0.*outputs="keep"'):
-            asked()
+            attempt()
     assert publisher.seen(one.path, APP) == 3
     shutil.move(tmp_path / "aside", out / "checkpoint_id=000000000002")
     publisher.publish(back, APP, 4)

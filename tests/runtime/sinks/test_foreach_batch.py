@@ -24,16 +24,13 @@ from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks import foreach_batch
 from state_engine.runtime.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.runtime.sinks.staging import Staging
+from tests.runtime.sinks.requests import APP, asked
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-class NoKernel:
-    """In place of the kernel, of which the sink needs nothing but which it is."""
-
-
-KERNEL: Any = NoKernel()
+KERNEL: Any = None
+"""The sink needs none to be prepared."""
 
 
 class Recorder:
@@ -61,7 +58,7 @@ def sink(function: Recorder) -> ForeachBatchSink:
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> ForeachBatchPublisher:
-    return ForeachBatchPublisher(KERNEL, Staging(KERNEL, f"file://{tmp_path}/root"))
+    return ForeachBatchPublisher(KERNEL, Staging(f"file://{tmp_path}/root"))
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +67,11 @@ def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreach_batch, "_SINKS", {})
 
 
-def staged(sink: ForeachBatchSink, write_id: str, *parts: list[int]) -> StagedSink:
+def staged(
+    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
+) -> StagedSink:
     """What one attempt stages, a file for each part."""
-    target = sink.prepare(KERNEL, "out", APP, SCHEMA, write_id)
+    target = sink.prepare(asked(KERNEL, SCHEMA, write_id, root=publisher._staging.root))
     return target.staged(
         [
             write_sink_file(
@@ -86,7 +85,7 @@ def staged(sink: ForeachBatchSink, write_id: str, *parts: list[int]) -> StagedSi
 def test_every_checkpoint_is_given_once(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    first, second = staged(sink, "w1", [1, 3], [2]), staged(sink, "w2", [4])
+    first, second = staged(publisher, sink, "w1", [1, 3], [2]), staged(publisher, sink, "w2", [4])
     assert publisher.seen(first.path, APP) == 0
     for one, checkpoint_id in ((first, 2), (first, 2), (second, 10), (second, 10), (first, 2)):
         publisher.publish(one, APP, checkpoint_id)
@@ -97,7 +96,7 @@ def test_every_checkpoint_is_given_once(
 def test_nothing_is_no_call(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    publisher.publish(staged(sink, "w1"), APP, 1)
+    publisher.publish(staged(publisher, sink, "w1"), APP, 1)
     assert function.calls == []
 
 
@@ -112,7 +111,7 @@ def test_a_crash_gives_the_same_rows_again(
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    mine = staged(sink, "w1", [1, 2])
+    mine = staged(publisher, sink, "w1", [1, 2])
     function.fails_with = death
     with monkeypatch.context() as patch:
         if death is None:
@@ -130,7 +129,7 @@ def test_a_crash_gives_the_same_rows_again(
 def test_a_function_that_raises_keeps_the_rows_waiting(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    mine = staged(sink, "w1", [1])
+    mine = staged(publisher, sink, "w1", [1])
     function.fails_with = OSError("the mail server is down")
     with pytest.raises(
         SinkError, match=r"'recorder' failed on the rows of checkpoint 3: OSError: the mail server"
@@ -145,7 +144,7 @@ def test_a_function_that_raises_keeps_the_rows_waiting(
 def test_twins_at_once_call_once(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    mine = staged(sink, "w1", [1])
+    mine = staged(publisher, sink, "w1", [1])
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: publisher.publish(mine, APP, 1), range(4)))
     assert function.calls == [(1, [1])]
@@ -154,15 +153,15 @@ def test_twins_at_once_call_once(
 def test_other_rows_under_the_same_number(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    publisher.publish(staged(sink, "w1", [1]), APP, 3)
+    publisher.publish(staged(publisher, sink, "w1", [1]), APP, 3)
     for checkpoint_id in (3, 2):
         with pytest.raises(SinkIdentityError, match="was called for other rows"):
-            publisher.publish(staged(sink, "w2", [2]), APP, checkpoint_id)
+            publisher.publish(staged(publisher, sink, "w2", [2]), APP, checkpoint_id)
     assert function.calls == [(3, [1])]
 
 
 def test_what_was_done_cannot_be_withdrawn(publisher: ForeachBatchPublisher, sink: ForeachBatchSink) -> None:
-    one, two = staged(sink, "w1", [1]), staged(sink, "w2", [2])
+    one, two = staged(publisher, sink, "w1", [1]), staged(publisher, sink, "w2", [2])
     publisher.publish(one, APP, 1)
     back = replace(two, withdrawn=one.files)
     with pytest.raises(SinkError, match=r'cannot be withdrawn.*outputs="keep"'):
@@ -175,7 +174,7 @@ def test_what_was_done_cannot_be_withdrawn(publisher: ForeachBatchPublisher, sin
 def test_a_later_process_needs_the_function(
     publisher: ForeachBatchPublisher, sink: ForeachBatchSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = staged(sink, "w1", [1])
+    mine = staged(publisher, sink, "w1", [1])
     monkeypatch.setattr(foreach_batch, "_SINKS", {})
     with pytest.raises(SinkError, match="wait for the function 'recorder', which this process does not have"):
         publisher.publish(mine, APP, 1)
@@ -188,11 +187,10 @@ def test_a_later_process_needs_the_function(
 def test_a_root_that_was_moved_and_files_that_are_gone(
     tmp_path: Path, publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
-    one, two = staged(sink, "w1", [1]), staged(sink, "w2", [2])
+    one, two = staged(publisher, sink, "w1", [1]), staged(publisher, sink, "w2", [2])
     publisher.publish(one, APP, 1)
     shutil.move(tmp_path / "root", tmp_path / "moved")
-    kernel: Any = NoKernel()
-    moved = ForeachBatchPublisher(kernel, Staging(kernel, f"file://{tmp_path}/moved"))
+    moved = ForeachBatchPublisher(KERNEL, Staging(f"file://{tmp_path}/moved"))
     assert moved.seen(one.path, APP) == 1
     (tmp_path / "moved/job/sinks/out/recorder/w2" / Path(two.files[0].path).name).unlink()
     with pytest.raises(MissingFilesError, match="is gone"):

@@ -26,7 +26,7 @@ from state_engine.runtime.sinks import sql_database
 from state_engine.runtime.sinks.sql import SqlPublisher
 from state_engine.runtime.sinks.sql_ledger import LEDGER, Ledger
 from state_engine.runtime.sinks.staging import Staging
-from tests.runtime.sinks.databases import APP, Database, NoKernel, move
+from tests.runtime.sinks.databases import APP, Database, move
 
 
 def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
@@ -223,7 +223,7 @@ def test_runners_that_make_the_table_at_once_agree_on_it(db: Database) -> None:
 def test_a_root_that_was_moved_is_published_from(lite: Database) -> None:
     mine = lite.staged("w1", [1])
     shutil.move(lite.directory / "root", lite.directory / "moved")
-    publisher = SqlPublisher(Staging(NoKernel(), f"file://{lite.directory}/moved"))  # type: ignore[arg-type]
+    publisher = SqlPublisher(Staging(f"file://{lite.directory}/moved"))
     assert publisher.seen(mine.path, APP) == 0
     publisher.check_withdrawable(mine)
     publisher.publish(mine, APP, 1)
@@ -254,3 +254,14 @@ def test_what_cannot_be_a_sql_sink(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         SqlSink(**{"url": "sqlite:////tmp/out.db", "table": "delays"} | options)
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_second_root_is_refused_unless_both_say_that_they_share(lite: Database) -> None:
+    lite.publisher.publish(lite.staged("w1", [1]), APP, 1)
+    other = "4567/job/out"
+    with pytest.raises(SinkIdentityError, match=r"the same job of another root, '0123/job/out'.*shared=True"):
+        lite.staged("w2", [2], app=other)
+    lite.publisher.publish(lite.staged("w2", [2], app=other, shared=True), other, 1)
+    assert lite.ids() == [1, 2]
+    # another sink, and the same sink with another table, are no matter
+    lite.staged("w3", [3], app="4567/job/too")

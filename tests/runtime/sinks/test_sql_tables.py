@@ -19,6 +19,7 @@ from state_engine.core.errors import (
 )
 from state_engine.runtime.sinks.sql_ledger import LEDGER
 from tests.runtime.sinks.databases import APP, KERNEL, SCHEMA, Database
+from tests.runtime.sinks.requests import asked
 from tests.runtime.sinks.servers import PASSWORD_ENV, Server, postgres_binaries
 
 
@@ -142,7 +143,7 @@ def test_what_an_output_cannot_be(lite: Database) -> None:
         lite.staged("w2", [1], lineage=True)
     lite.run("CREATE VIEW seen AS SELECT * FROM delays")
     with pytest.raises(SinkError, match="is a view"):
-        SqlSink(lite.url, "seen").prepare(KERNEL, "out", APP, SCHEMA, "w1")
+        SqlSink(lite.url, "seen").prepare(asked(KERNEL, SCHEMA, "w1"))
 
 
 def test_a_database_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.delta import DeltaPublisher
+from tests.runtime.sinks.requests import APP, asked
 
-APP = "0123/job/out"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
@@ -41,7 +41,7 @@ def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int], *, lineage: bool = False
 ) -> StagedSink:
     """What one attempt with two subtasks stages."""
-    target = DeltaSink(table, lineage=lineage).prepare(kernel, "out", APP, SCHEMA, write_id)
+    target = DeltaSink(table, lineage=lineage).prepare(asked(kernel, SCHEMA, write_id))
     files = []
     for subtask, some in enumerate((ids[::2], ids[1::2])):
         rows = pa.table({"id": some, "text": [f"t{i}" for i in some]}, schema=SCHEMA)
@@ -210,4 +210,4 @@ def test_lineage_needs_its_column(spark: SparkSession, kernel: DeltaKernel, tabl
     assert ids(table) == [2]
     own = SCHEMA.append(pa.field("_write_id", pa.string()))
     with pytest.raises(ConfigurationError, match="has a column _write_id already"):
-        DeltaSink(table, lineage=True).prepare(kernel, "out", APP, own, "w3")
+        DeltaSink(table, lineage=True).prepare(asked(kernel, own, "w3"))
