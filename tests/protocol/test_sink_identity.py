@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
+from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import SinkError, SinkIdentityError
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from tests.protocol.model_job import JOB, build, fold
@@ -124,20 +125,21 @@ def test_a_second_root_with_an_id_of_its_own_is_refused_before_it_writes(site: S
 
 
 @pytest.mark.long
-def test_two_roots_that_began_at_once_are_told_before_their_next_batch(site: Site) -> None:
+def test_two_roots_that_began_at_once_are_told_before_their_next_batch(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither has published when the other one looks; the second to go on is refused."""
-    second, began = site.directory / "second", list[Path]()
+    second, publish, began = site.directory / "second", DeltaPublisher.publish, list[str]()
 
-    def meanwhile(*_: Any) -> None:
-        if not began:
-            began.append(second)
+    def published(self: DeltaPublisher, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        began.append(app)
+        if len(began) == 1:
             site.run(second, max_batches=1)
+        publish(self, staged, app, checkpoint_id)
 
-    with pytest.MonkeyPatch.context() as patch:
-        publish = DeltaPublisher.publish
-        patch.setattr(DeltaPublisher, "publish", lambda *args: (meanwhile(), publish(*args))[1])
-        with pytest.raises(SinkIdentityError, match="the same job of another root"):
-            site.run(site.root, max_batches=2)
+    monkeypatch.setattr(DeltaPublisher, "publish", published)
+    with pytest.raises(SinkIdentityError, match="the same job of another root"):
+        site.run(site.root, max_batches=2)
 
 
 def test_a_second_root_is_refused_by_a_directory_of_files(site: Site) -> None:
