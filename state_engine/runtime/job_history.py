@@ -1,0 +1,169 @@
+"""``JobHistory``: what a job committed, published and has before it, read from its tables without Spark or Java.
+
+For those who only look, often, and must not start a session for it: ``statelake status``, sensors, checks. Nothing is
+kept between two looks, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.log_reader import commit_actions, read_log
+from state_engine.backends.files import join, normal_uri, open_location, read_parquet
+from state_engine.core import lineage
+from state_engine.core.checkpoint import MAIN, ROW_TYPE, CheckpointRow, StagedSink
+from state_engine.core.errors import RootError, SourceError
+from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.root import open_root
+from state_engine.runtime.sinks.files import FilePublisher, FileSink
+from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
+from state_engine.runtime.sinks.spark_writer import SPARK_KIND
+from state_engine.runtime.sinks.sql import SqlPublisher
+from state_engine.runtime.sinks.sql_target import SQL_KIND
+from state_engine.runtime.sinks.staging import Staging
+from state_engine.runtime.source_positions import SourcePositions
+from state_engine.runtime.sources.base import Element, Source
+from state_engine.runtime.sources.collection import CollectionSource
+from state_engine.runtime.sources.delta import DeltaSource
+from state_engine.runtime.sources.delta_position import positions_in
+from state_engine.runtime.sources.file import FileSource
+
+_READERS = 8
+_NO_SPARK = cast(Any, None)
+
+
+@dataclass(frozen=True)
+class JobHistory:
+    """The rows of one job as of one moment.
+
+    Attributes:
+        layout: where its tables are.
+        root_id: id of the root.
+        rows: by id.
+        repeated: ids that more than one row bears, which must not be, and how many do.
+    """
+
+    layout: JobLayout
+    root_id: str
+    rows: Mapping[int, CheckpointRow]
+    repeated: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def head(self) -> CheckpointRow | None:
+        """The newest row of ``main``."""
+        return lineage.head(self.rows)
+
+    @property
+    def path(self) -> list[CheckpointRow]:
+        """From the first row to the head."""
+        return lineage.path(self.rows, self.head.checkpoint_id) if self.head else []
+
+    def unpublished(self) -> list[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks have not seen of the head's path, in order."""
+        seen: dict[tuple[str, str], int] = {}
+        found = []
+        for row in self.path:
+            for staged in self._staged(row):
+                at = (staged.name, staged.path)
+                if at not in seen:
+                    seen[at] = self._seen(staged)
+                if row.checkpoint_id > seen[at]:
+                    found.append((row, staged))
+        return found
+
+    def news(self, job: StatefulJob) -> dict[str, bool | None]:
+        """Whether each source has something that no checkpoint consumed; None where only running it would tell."""
+        positions = SourcePositions(self.layout.operator_state)
+        return {
+            name: has_news(node.source, positions.elements(self.path, name))
+            for name, node in job.sources.items()
+        }
+
+    def _staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
+        if row.branch != MAIN:
+            return
+        yield from (one for one in row.sinks if one.files or one.withdrawn)
+        if row.dead_letters:
+            at = self.layout.dead_letters
+            yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, at, row.write_id, "", row.dead_letters)
+
+    def _seen(self, staged: StagedSink) -> int:
+        """The highest checkpoint that was published to a sink; 0 where none was."""
+        app = f"{self.root_id}/{self.layout.job}/{staged.name}"
+        uri = self.layout.dead_letters if staged.kind == DEAD_LETTERS else staged.path
+        if staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS):
+            log = read_log(uri)
+            return log.transactions.get(app, 0) if log else 0
+        staging = Staging(self.layout.root)
+        publishers = {
+            FileSink.kind: FilePublisher(),
+            SQL_KIND: SqlPublisher(staging),
+            FOREACH_KIND: ForeachBatchPublisher(_NO_SPARK, staging),
+        }
+        return publishers[staged.kind].seen(uri, app)
+
+
+def read_history(root: str, job: str) -> JobHistory | None:
+    """The history of a job; None where it never ran there.
+
+    Raises:
+        RootError: the root or the table is not this engine's, or is damaged.
+    """
+    uri = normal_uri(root)
+    root_id, layout = open_root(uri, create=False), JobLayout(uri, job)
+    log = read_log(layout.checkpoints) if root_id is not None else None
+    if root_id is None or log is None:
+        return None
+    owner = log.properties.get("statelake.job")
+    if owner != job:
+        raise RootError(f"{layout.checkpoints} holds the checkpoints of job {owner!r}, not of '{job}'")
+    rows: list[CheckpointRow] = []
+    with ThreadPoolExecutor(_READERS) as pool:
+        tables = pool.map(lambda path: read_parquet(join(layout.checkpoints, path)), log.files)
+        for batch in (batch for table in tables for batch in table.to_batches()):
+            rows += ROW_TYPE.from_arrow(batch.to_struct_array())
+    rows.sort(key=lambda row: row.checkpoint_id)
+    often = Counter(row.checkpoint_id for row in rows)
+    repeated = {i: n for i, n in often.items() if n > 1}
+    return JobHistory(layout, root_id, {row.checkpoint_id: row for row in rows}, repeated)
+
+
+def has_news(source: Source, elements: list[Element]) -> bool | None:
+    """Whether a source has something after a position; None where only running it would tell.
+
+    Raises:
+        SourceError: the source cannot be looked at.
+    """
+    if isinstance(source, FileSource | CollectionSource):
+        return source.plan(_NO_SPARK, elements) is not None  # both look at what there is, without a session
+    if isinstance(source, DeltaSource):
+        return _table_has_news(source, elements)
+    return None
+
+
+def _table_has_news(source: DeltaSource, elements: list[Element]) -> bool:
+    log = read_log(source.path)
+    if log is None:
+        raise SourceError(f"{source.path} is not a Delta table: check the path, or create the table first")
+    known = positions_in(elements)
+    if not known:
+        return True
+    last = known[-1]
+    if last.table != log.table_id or last.files is not None:
+        return True
+    at = open_location(join(source.path, "_delta_log"))
+    for version in range(last.version + 1, log.version + 1):
+        try:
+            actions = list(commit_actions(at, f"{version:020d}.json"))
+        except FileNotFoundError:
+            return True  # the source says what to do about it
+        changes = [a[kind] for a in actions for kind in ("add", "remove") if kind in a]
+        if any(change.get("dataChange", True) for change in changes):
+            return True
+    return False
