@@ -15,9 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
+from state_engine import cli_queries as queries
 from state_engine.cli_history import history
 from state_engine.cli_session import console, loaded_settings, opened
+from state_engine.cli_status import status
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime import doctor as checks
 from state_engine.runtime.jars import delta_jars
@@ -32,7 +35,10 @@ app = typer.Typer(
 )
 config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(config, name="config")
+jobs.add_to(app)
 operations.add_to(app)
+app.command()(status)
+queries.add_to(app)
 
 errors = Console(stderr=True)
 

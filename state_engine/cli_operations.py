@@ -1,18 +1,24 @@
-"""Commands that operate on a job: restore, compact, retain, and savepoints. What they do is the engine's."""
+"""Commands that operate on what a job has recorded, without its code. What they do is the engine's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import groupby
 from typing import Annotated, Literal
 
 import typer
+from pyspark.sql import DataFrame
 from rich.table import Table
 
 from state_engine.cli_session import console, opened
+from state_engine.core.disposal import Disposal
 from state_engine.core.retention import RetentionPolicy
+from state_engine.runtime.comparison import Comparison
 from state_engine.runtime.operations import HeadMove
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
+Branch = Annotated[str, typer.Argument(help="Branch of a replay.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
 
 savepoints = typer.Typer(help="Copies of checkpoints that can be moved.", no_args_is_help=True)
@@ -21,7 +27,7 @@ savepoints = typer.Typer(help="Copies of checkpoints that can be moved.", no_arg
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.add_typer(savepoints, name="savepoint")
-    for command in (restore, promote, compact, retain):
+    for command in (restore, compare, promote, drop_branch, compact, retain, collect):
         app.command()(command)
 
 
@@ -42,12 +48,38 @@ def restore(
 
 def promote(
     job: Job,
-    branch: Annotated[str, typer.Argument(help="Branch of a replay.")],
+    branch: Branch,
+    expected_head: Annotated[
+        int | None, typer.Option(min=1, help="Refuse if the job has gone on since.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make a replay's branch the head of the job, and its outputs those of the sinks."""
     with opened() as engine:
-        _tell(job, engine.promote(job, branch, dry_run=dry_run))
+        _tell(job, engine.promote(job, branch, expected_head=expected_head, dry_run=dry_run))
+
+
+def compare(
+    job: Job,
+    branch: Branch,
+    rows: Annotated[int, typer.Option(min=0, help="Show so many rows of every difference.")] = 0,
+) -> None:
+    """Tell what differs between a branch and main: outputs row by row, and state. Ends with 1 where something does."""
+    with opened() as engine:
+        with console.status("Comparing …"):
+            found = engine.compare(job, branch)
+        console.print(found.summary(), soft_wrap=True, highlight=False, markup=False)
+        for frame in _differing(found) if rows else ():
+            frame.show(rows, truncate=False)
+    if not found.is_equal:
+        raise typer.Exit(code=1)
+
+
+def drop_branch(job: Job, branch: Branch) -> None:
+    """Give up a branch: it can neither go on nor be promoted."""
+    with opened() as engine:
+        engine.drop_branch(job, branch)
+    console.print(f"{job}: branch {branch} is given up", highlight=False)
 
 
 def compact(job: Job) -> None:
@@ -77,6 +109,45 @@ def retain(
         retired = engine.retain(job, RetentionPolicy(keep_last, younger), dry_run=dry_run)
     told = ", ".join(map(str, retired)) if retired else "none"
     console.print(f"{job}: {'would give' if dry_run else 'gave'} up {told}", soft_wrap=True, highlight=False)
+
+
+def collect(
+    job: Job,
+    orphan_hours: Annotated[float, typer.Option(min=24, help="Files stay at least so long.")] = 24,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Let Delta clean up the job's tables, too.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed."""
+    with opened() as engine, console.status("Looking for files …") as status:
+        done = engine.collect(
+            job,
+            orphan_age=timedelta(hours=orphan_hours),
+            vacuum=vacuum,
+            dry_run=dry_run,
+            on_file=lambda file: status.update(f"{file.path} …"),
+        )
+    for why, files in groupby(sorted(done.files, key=_step), key=_step):
+        several = list(files)
+        told = f"{' '.join(why)}: {len(several):,} files, {sum(f.bytes for f in several):,} bytes"
+        console.print(f"{'would ' if dry_run else ''}{told}", soft_wrap=True, highlight=False, markup=False)
+    if not done.files:
+        console.print(f"{job}: there is nothing to collect", highlight=False)
+
+
+def _step(file: Disposal) -> tuple[str, str]:
+    return file.step, f"({file.why.partition(' of ')[0]})"  # not which attempt
+
+
+def _differing(found: Comparison) -> Iterator[DataFrame]:
+    for output in found.outputs.values():
+        yield from (
+            f
+            for f, n in ((output.only_old, output.rows_only_old), (output.only_new, output.rows_only_new))
+            if n
+        )
+    yield from (s.changes for s in found.states if s.added or s.removed or s.changed)
 
 
 @savepoints.command("create")

@@ -1,19 +1,42 @@
-"""What the commands share: where they print, the settings of this directory, and an engine on the root of these."""
+"""What the commands share: where they print, the settings of this directory, an engine on their root, and the jobs.
+
+Jobs are found by the registries that installed packages offer as entry points of the group ``statelake.jobs``:
+functions that take the settings and return objects with ``job`` and ``prepare``.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.engine import StateEngine
+from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import LoadedSettings, load
 
 console = Console()
+
+REGISTRIES = "statelake.jobs"
+
+
+class Registered(Protocol):
+    """A job, and what makes its input available."""
+
+    @property
+    def job(self) -> StatefulJob:
+        """The graph."""
+
+    @property
+    def prepare(self) -> Callable[[], object]:
+        """Called before every run."""
 
 
 def loaded_settings() -> LoadedSettings:
@@ -24,8 +47,30 @@ def loaded_settings() -> LoadedSettings:
 @contextmanager
 def opened() -> Iterator[StateEngine]:
     """The engine on the root that the settings name."""
-    settings = loaded_settings().settings
     with console.status("Starting Spark …"):
-        engine = StateEngine(settings.root, local_session(settings.spark))
+        engine = StateEngine(loaded_settings().settings.root, local_session())
     with engine:
         yield engine
+
+
+def declared(name: str) -> Registered:
+    """A job by its name.
+
+    Raises:
+        ConfigurationError: there is none; names those that there are.
+    """
+    settings = loaded_settings().settings
+    # modules of jobs are looked up from here, as with ``python -m``
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    found: dict[str, Registered] = {
+        registered.job.name: registered
+        for registry in entry_points(group=REGISTRIES)
+        for registered in registry.load()(settings)
+    }
+    if name not in found:
+        raise ConfigurationError(
+            f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(found)}. "
+            "The setting jobs.modules names the modules that hold jobs"
+        )
+    return found[name]

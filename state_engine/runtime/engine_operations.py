@@ -149,7 +149,7 @@ class EngineOperations(EngineBase):
 
         Args:
             branch: name of the replay.
-            expected_head: refuse if the head of ``main`` is another one.
+            expected_head: refuse if the head of ``main`` is another one; compaction and retention since are no matter.
             outputs, dry_run: as for ``restore``.
 
         Raises:

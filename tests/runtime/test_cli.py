@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from state_engine import cli_session
 from state_engine.backends.delta.layout import FORMAT_VERSION
 from state_engine.cli import app
 from state_engine.cli_session import console
-from state_engine.core.errors import RootError
+from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
 from state_engine.runtime.settings import Settings, SparkSettings
@@ -214,3 +215,73 @@ def test_a_job_is_operated_from_the_command_line(
     assert "is deleted" in told("savepoint", "delete", "tiny", "safe")
     assert not directory.exists()
     assert CliRunner().invoke(app, ["promote", "tiny", "nothing"]).exit_code == 1
+
+
+@pytest.fixture
+def sums_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module with one job, ``sums``, of a user who has a directory of his own."""
+    (tmp_path / "sums_job.py").write_text(
+        f"""
+from types import SimpleNamespace
+from state_engine import DeltaSink, StatefulJob
+FACTOR = 1
+def jobs(settings):
+    job = StatefulJob("sums", parallelism=2)
+    rows = job.from_collection([("a", 1), ("b", 2), ("a", 3)], "k string, v bigint", name="rows", max_rows_per_batch=2)
+    sums = rows.key_by("k").map_with_state(
+        lambda row, total: ((row.k, FACTOR * ((total or 0) + row.v)), (total or 0) + row.v), int, "k string, v bigint"
+    )
+    sums.uid("totals").sink("out", DeltaSink("{tmp_path}/out"))
+    return [SimpleNamespace(job=job, prepare=lambda: print("the input is prepared"))]
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("STATELAKE__JOBS__MODULES", "sums_job")
+    monkeypatch.setattr(console, "width", 200)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "sums_job", raising=False)
+    return tmp_path / "sums_job.py"
+
+
+def told(*arguments: str, exit_code: int = 0) -> str:
+    """What a command prints, on one line."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == exit_code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.spark
+def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
+    sums_module: Path, spark: SparkSession
+) -> None:
+    ran = told("run", "sums")
+    assert "the input is prepared" in ran
+    assert "checkpoint 1: 2 rows in, 2 to out" in ran
+    assert "sums: 3 rows in, caught up, head 2" in ran
+    assert told("run", "sums").endswith("sums: nothing new")
+
+    assert "branch replay_1: 2 micro-batches, head 4" in told("replay", "sums")
+    assert "0 only in old, 0 only in new" in told("compare", "sums", "replay_1")
+    sums_module.write_text(sums_module.read_text().replace("FACTOR = 1", "FACTOR = 10"))
+    del sys.modules["sums_job"]
+    assert "promote sums fixed --expected-head 2" in told(
+        "replay", "sums", "--from", "1", "--branch", "fixed"
+    )
+    compared = told("compare", "sums", "fixed", "--rows", "5", exit_code=1)
+    assert "1 only in old, 1 only in new" in compared
+    assert "given up" in told("drop-branch", "sums", "replay_1")
+    refused = CliRunner().invoke(app, ["promote", "sums", "fixed", "--expected-head", "1"])
+    assert "head" in str(refused.exception)
+    assert "sink out: 1 rows out, 1 rows back" in told("promote", "sums", "fixed", "--expected-head", "2")
+    assert "would delete" not in told("collect", "sums", "--dry-run")  # nothing is old enough
+
+    assert "totals: 3 of 128" in told("rescale", "sums", "--parallelism", "3")
+    assert "declare max_parallelism=16" in told("rescale", "sums", "--max-parallelism", "16")
+
+
+def test_a_job_that_there_is_not_is_refused_with_those_that_there_are(sums_module: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"no job 'summs' in the modules \['sums_job'\]; there are \['sums'\]"
+    ):
+        cli_session.declared("summs")
