@@ -14,6 +14,7 @@ import dagster as dg
 from orchestration.lib.declared import table_schema
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.type_text import shown_storage
 from state_engine.core.types import StructType
 from state_engine.runtime.reports import BatchReport, OperatorReport
 
@@ -95,7 +96,7 @@ def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Seque
     if recorded is not None and schema is not None:
         key = parse_ddl(recorded.key_schema)
         found["kind"] = schema.kind
-        found["stored_type"] = ddl_text(parse_ddl(schema.type).storage)
+        found["stored_type"] = ddl_text(shown_storage(schema.type))
         if isinstance(key, StructType):
             found["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
     return found

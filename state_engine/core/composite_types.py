@@ -92,15 +92,32 @@ class DictType(TypeInformation):
 
 
 class StructType(TypeInformation):
-    """Records: tuples, Rows, NamedTuples or dataclasses, by what made them."""
+    """Records: tuples, Rows, NamedTuples or dataclasses, by what made them.
 
-    def __init__(self, names: Iterable[str], types: Iterable[TypeInformation], made_by: Any = tuple) -> None:
+    Args:
+        names, types: of the fields.
+        made_by: what makes a value.
+        stored: names of the fields in storage, where a rename or a return of a field keeps them apart from ``names``.
+        aliases: by field, the name that it had before it was renamed.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        types: Iterable[TypeInformation],
+        made_by: Any = tuple,
+        *,
+        stored: Iterable[str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self.names, self.types, self.made_by = tuple(names), tuple(types), made_by
+        self.stored = self.names if stored is None else tuple(stored)
+        self.aliases = dict(aliases or {})
         if len(set(self.names)) != len(self.names):
             raise ConfigurationError(f"field names must be unique, not {list(self.names)}")
         self.arrow = pa.struct([pa.field(n, t.arrow) for n, t in zip(self.names, self.types, strict=True)])
         self.storage = pa.struct(
-            [pa.field(n, t.storage) for n, t in zip(self.names, self.types, strict=True)]
+            [pa.field(n, t.storage) for n, t in zip(self.stored, self.types, strict=True)]
         )
         self._dataclass = dataclasses.is_dataclass(made_by)
         frozen = not self._dataclass or made_by.__dataclass_params__.frozen

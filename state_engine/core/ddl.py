@@ -52,13 +52,17 @@ _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[\w.$-]+|[<>(),:])")
 
 
 def parse_ddl(
-    text: str, *, more: Mapping[str, Callable[[], TypeInformation]] = MappingProxyType({})
+    text: str,
+    *,
+    more: Mapping[str, Callable[[], TypeInformation]] = MappingProxyType({}),
+    stored_names: bool = False,
 ) -> TypeInformation:
     """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``).
 
     Args:
         text: the DDL.
         more: names of types beyond SQL's, and what makes them.
+        stored_names: whether a field may say under which name it is stored: ```total` as `sum`: bigint``.
 
     Raises:
         ConfigurationError: the text cannot be read; says where.
@@ -73,7 +77,7 @@ def parse_ddl(
     if not tokens:
         raise ConfigurationError("the DDL is empty")
     named = {**_NAMED, **more}
-    reader = _DdlReader(text, tokens, named)
+    reader = _DdlReader(text, tokens, named, stored_names=stored_names)
     if tokens[0].lower() in (*named, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
         len(tokens) == 1 or tokens[1] in "<("
     ):
@@ -86,8 +90,8 @@ def parse_ddl(
 
 
 class _DdlReader:
-    def __init__(self, text: str, tokens: list[str], named: dict[str, Any]) -> None:
-        self.text, self.tokens, self.named = text, list(tokens), named
+    def __init__(self, text: str, tokens: list[str], named: dict[str, Any], *, stored_names: bool) -> None:
+        self.text, self.tokens, self.named, self.stored_names = text, list(tokens), named, stored_names
 
     def take(self, expected: str | None = None) -> str:
         if not self.tokens or (expected and self.tokens[0] != expected):
@@ -104,10 +108,10 @@ class _DdlReader:
         return False
 
     def columns(self, end: str | None) -> StructType:
-        names, kinds = [], []
+        names, stored, kinds = [], [], []
         while True:
-            name = self.take()
-            names.append(name[1:-1].replace("``", "`") if name.startswith("`") else name)
+            names.append(self.name())
+            stored.append(self.name() if self.stored_names and self.accept("as") else names[-1])
             self.accept(":")
             kinds.append(self.type())
             if self.accept("not"):
@@ -118,7 +122,11 @@ class _DdlReader:
                 break
         if end:
             self.take(end)
-        return StructType(names, kinds, "row")
+        return StructType(names, kinds, "row", stored=stored)
+
+    def name(self) -> str:
+        name = self.take()
+        return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
     def type(self) -> TypeInformation:
         name = self.take().lower()

@@ -9,9 +9,10 @@ entries per key.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
@@ -33,10 +34,13 @@ class StateDescriptor:
         shape: how it is stored: one value, a list of elements, or a map of entries per key.
         value_type: type of a value, list element or map value.
         ttl: how items expire; None where they do not.
+        former_name: the name that the state had before it was renamed; None where it was not.
     """
 
     kind: ClassVar[str]
     shape: ClassVar[Literal["value", "list", "map"]] = "value"
+    former_name: str | None = None
+    _stored_as: str | None = None
 
     def __init__(self, name: str, value_type: Any, *, parameter: str) -> None:
         self.name = check_name(name, what="state")
@@ -55,6 +59,35 @@ class StateDescriptor:
                 "make one with StateTtlConfig.new_builder(Time.hours(1)).build()"
             )
         self.ttl = ttl_config if ttl_config.is_enabled() else None
+
+    def renamed_from(self, former_name: str) -> Self:
+        """Take over what a checkpoint holds under a former name; this descriptor itself, so that calls can be chained.
+
+        Nothing is written anew. Once a checkpoint holds the state under its new name, this has no effect and may be
+        left out. Flink has no such thing.
+
+        Raises:
+            ConfigurationError: the former name is no name of a state, or is the name itself.
+
+        Example:
+            >>> ValueStateDescriptor("total", int).renamed_from("sum").former_name
+            'sum'
+        """
+        if former_name == self.name:
+            raise ConfigurationError(f"state '{self.name}' cannot be renamed from its own name")
+        self.former_name = check_name(former_name, what="state")
+        return self
+
+    def stored(self, name: str, value_type: TypeInformation) -> Self:
+        """A copy that says how the state is stored: under which name, and with which names of fields."""
+        made = copy.copy(self)
+        made._stored_as, made.value_type = name, value_type
+        return made
+
+    @property
+    def stored_as(self) -> str:
+        """The name that its rows and its column have: ``name``, but for what was renamed or came back."""
+        return self._stored_as or self.name
 
     @property
     def column_type(self) -> pa.DataType:

@@ -1,16 +1,20 @@
 """Evolution: which changes of a state's declared type are supported, and how what is stored is read after one.
 
-Supported are: a field is added to a record (null in what was written before), a field is dropped, a number is widened
-(whole numbers up to 64 bits, float to double, decimals of the same scale), and any of these inside of records, lists
-and the values of maps. Keys of maps may only be widened. Time to live is no part of the type: it may be switched on
-and off. Anything else is refused, as is a field that comes back under a name that was dropped, for its old values
-would come back with it. Which class a record has, and the order of its fields, may change freely: fields are known by
-name. Mirrors Flink's ``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
+Supported are: a field is added to a record (null in what was written before), dropped, or renamed by an alias, a number
+is widened (whole numbers up to 64 bits, float to double, decimals of the same scale), and any of these inside of
+records, lists and the values of maps. Keys of maps may only be widened. Time to live is no part of the type: it may be
+switched on and off. Anything else is refused. Which class a record has, and the order of its fields, may change freely:
+fields are known by name.
+
+Nothing stored is written anew. A renamed field stays in the column of its old name, and a field that comes back after
+it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
+(``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
+``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,10 +28,10 @@ from state_engine.core.type_information import TypeInformation
 from state_engine.core.type_text import type_from_text, type_to_text
 from state_engine.core.types import DictType, ListType, StructType
 
-_Path = tuple[str, ...]
 _WAY_OUT = (
-    "A field may be added or dropped and a number widened; for any other change restore the old declaration, "
-    "or give the new state another name"
+    "A field may be added, dropped or renamed by an alias, and a number widened; for any other change restore the old "
+    "declaration, or give the new state another name (drop_states(...) gives the old one up), or restore a checkpoint "
+    "from before"
 )
 
 
@@ -37,14 +41,19 @@ class Evolution:
 
     Attributes:
         recorded, declared: the types before and after, as text.
-        storage: the stored form of the declared type; what it reads and the function's state writes.
+        type: the declared type, with the names that its fields have in storage.
         changes: what changed, in words; empty where nothing did.
     """
 
     recorded: str
     declared: str
-    storage: pa.DataType
+    type: TypeInformation
     changes: tuple[str, ...] = ()
+
+    @property
+    def storage(self) -> pa.DataType:
+        """The stored form of the declared type: what it reads and the function's state writes."""
+        return self.type.storage
 
     def read(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it.
@@ -96,6 +105,15 @@ def column_type_of(descriptor: StateDescriptor) -> TypeInformation:
     return descriptor.value_type
 
 
+def value_type_of(column: TypeInformation, shape: str) -> TypeInformation:
+    """The type of a value, list element or map value, from that of the state's whole column."""
+    if shape == "value":
+        return column
+    entry = column.element if isinstance(column, ListType) else column
+    assert isinstance(entry, StructType)
+    return entry.types[0 if shape == "list" else 1]
+
+
 def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
     """How a state is recorded in checkpoints: its primitive, its declared type, its time to live.
 
@@ -103,10 +121,15 @@ def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
         >>> from datetime import time
         >>> from state_engine.core.descriptors import ValueStateDescriptor
         >>> recorded_schema(ValueStateDescriptor("opened", time))
-        StateSchema(name='opened', kind='value', type='time_of_day', ttl='')
+        StateSchema(name='opened', kind='value', type='time_of_day', ttl='', stored_as=None)
     """
-    ttl = descriptor.ttl.to_json() if descriptor.ttl else ""
-    return StateSchema(descriptor.name, descriptor.kind, type_to_text(column_type_of(descriptor)), ttl)
+    ttl, name, stored_as = (
+        descriptor.ttl.to_json() if descriptor.ttl else "",
+        descriptor.name,
+        descriptor.stored_as,
+    )
+    text = type_to_text(column_type_of(descriptor))
+    return StateSchema(name, descriptor.kind, text, ttl, None if stored_as == name else stored_as)
 
 
 def evolve_state(
@@ -118,7 +141,7 @@ def evolve_state(
         recorded: the state as of the checkpoint.
         descriptor: the declaration of today.
         operator: uid of the operator, for messages.
-        earlier: the state as of the checkpoints before it whose files are still read.
+        earlier: the state as of the checkpoints before it.
 
     Raises:
         StateMigrationError: the change is not a supported one; says what was recorded, what is declared, what to do.
@@ -150,7 +173,7 @@ def evolve(
         recorded: what ``type_to_text`` said of the type before.
         declared: the type of today.
         what: whose type it is, for messages.
-        earlier: older recorded texts whose values may still be read.
+        earlier: older recorded texts: names of their fields are not used for other fields.
 
     Raises:
         StateMigrationError: the change is not a supported one.
@@ -164,46 +187,109 @@ def evolve(
     """
     text = type_to_text(declared)
     if recorded == text:
-        return Evolution(recorded, text, declared.storage)
-    before = type_from_text(recorded)
+        return Evolution(recorded, text, declared)
     changes: list[str] = []
     try:
-        _compare(before, declared, "", changes)
-        _refuse_returned(_fields(declared) - _fields(before), earlier)
+        bound = _bound(
+            type_from_text(recorded),
+            declared,
+            "",
+            changes,
+            [type_from_text(t) for t in dict.fromkeys(earlier)],
+        )
     except StateMigrationError as error:
         raise StateMigrationError(
             f"{what} is stored as {recorded}, the function declares {text}: {error}. {_WAY_OUT}"
         ) from None
-    return Evolution(recorded, text, declared.storage, tuple(changes))
+    return Evolution(recorded, type_to_text(bound), bound, tuple(changes))
 
 
-def _compare(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
-    """Note what changed below ``at``; raises StateMigrationError where that is not supported."""
+_Types = list[TypeInformation]
+
+
+def _bound(
+    old: TypeInformation, new: TypeInformation, at: str, changes: list[str], earlier: _Types
+) -> TypeInformation:
+    """The new type with the names that its fields have in storage; notes what changed below ``at``.
+
+    Args:
+        earlier: what was stored in the same place before; types of another kind are none of its.
+
+    Raises:
+        StateMigrationError: a change is not supported.
+    """
     if isinstance(new, MapEntryType) and isinstance(old, StructType):
         _compare_key(old.types[0], new.types[0], _inside(at, "key"), changes)
-        _compare(old.types[1], new.types[1], _inside(at, "value"), changes)
-    elif isinstance(old, StructType) and isinstance(new, StructType):
-        _compare_fields(old, new, at, changes)
-    elif isinstance(old, ListType) and isinstance(new, ListType):
-        _compare(old.element, new.element, _inside(at, "element"), changes)
-    elif isinstance(old, DictType) and isinstance(new, DictType):
+        values = [t.types[1] for t in earlier if isinstance(t, StructType)]
+        value = _bound(old.types[1], new.types[1], _inside(at, "value"), changes, values)
+        return MapEntryType(new.types[0], value)
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        return _bound_fields(old, new, at, changes, [t for t in earlier if isinstance(t, StructType)])
+    if isinstance(old, ListType) and isinstance(new, ListType):
+        elements = [t.element for t in earlier if isinstance(t, ListType)]
+        return ListType(_bound(old.element, new.element, _inside(at, "element"), changes, elements))
+    if isinstance(old, DictType) and isinstance(new, DictType):
         _compare_key(old.key, new.key, _inside(at, "key"), changes)
-        _compare(old.value, new.value, _inside(at, "value"), changes)
-    else:
-        _compare_scalar(old, new, at, changes)
+        values = [t.value for t in earlier if isinstance(t, DictType)]
+        return DictType(new.key, _bound(old.value, new.value, _inside(at, "value"), changes, values))
+    _compare_scalar(old, new, at, changes)
+    return new
 
 
-def _compare_fields(old: StructType, new: StructType, at: str, changes: list[str]) -> None:
-    was, now = dict(zip(old.names, old.types, strict=True)), dict(zip(new.names, new.types, strict=True))
-    shared = [name for name in old.names if name in now]
-    if not shared:
+def _bound_fields(
+    old: StructType, new: StructType, at: str, changes: list[str], earlier: list[StructType]
+) -> StructType:
+    column_of = dict(zip(old.names, old.stored, strict=True))
+    type_of = dict(zip(old.names, old.types, strict=True))
+    was = {name: found for name in new.names if (found := _former(name, old, new, at)) is not None}
+    if not was:
         raise StateMigrationError(
-            f"{_named(at)}no field is left of {sorted(was)}; a renamed field is another one"
+            f"{_named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
         )
-    for name in shared:
-        _compare(was[name], now[name], _inside(at, name), changes)
-    changes += [f"'{_inside(at, name)}' is dropped" for name in old.names if name not in now]
-    changes += [f"'{_inside(at, name)}' is added" for name in new.names if name not in was]
+    # tables do not tell upper from lower case
+    taken = {column.lower() for record in (old, *earlier) for column in record.stored}
+    types: dict[str, TypeInformation] = {}
+    columns: dict[str, str] = {}
+    for name in old.names:  # in the order that they had, for the words
+        for kept in (n for n in new.names if was.get(n) == name):
+            column = columns[kept] = column_of[name]
+            inner = [t.types[t.stored.index(column)] for t in earlier if column in t.stored]
+            if kept != name:
+                changes.append(f"'{_inside(at, name)}' is renamed to '{kept}'")
+            declared = new.types[new.names.index(kept)]
+            types[kept] = _bound(type_of[name], declared, _inside(at, kept), changes, inner)
+    changes += [f"'{_inside(at, name)}' is dropped" for name in old.names if name not in was.values()]
+    for name, kind in zip(new.names, new.types, strict=True):
+        if name not in was:
+            changes.append(f"'{_inside(at, name)}' is added")
+            types[name], columns[name] = kind, unused(name, taken, lambda name, n: f"{name}__{n}")
+            taken.add(columns[name].lower())
+    stored = [columns[name] for name in new.names]
+    return StructType(
+        new.names, [types[n] for n in new.names], new.made_by, stored=stored, aliases=new.aliases
+    )
+
+
+def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) -> str:
+    """The name, or where it is taken the first of the others that is not."""
+    found, n = name, 1
+    while found.lower() in taken:
+        n += 1
+        found = other(name, n)
+    return found
+
+
+def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:
+    """What a field was called before: its name, or its alias; None where it was not there."""
+    alias = new.aliases.get(name)
+    if name not in old.names:
+        return alias if alias in old.names else None
+    if alias in old.names and alias not in new.names:
+        raise StateMigrationError(
+            f"{_named(at)}both '{name}' and its alias '{alias}' are stored, and two fields cannot become one: leave "
+            f"the alias out to drop '{alias}'"
+        )
+    return name
 
 
 def _compare_key(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
@@ -235,31 +321,6 @@ def _widened(old: TypeInformation, new: TypeInformation) -> bool:
     if type(old) is DecimalType:
         return bool(old.arrow.scale == new.arrow.scale and old.arrow.precision < new.arrow.precision)
     return False
-
-
-def _refuse_returned(added: set[_Path], earlier: Iterable[str]) -> None:
-    """No added field may have been there before: files written then hold its old values."""
-    for text in earlier:
-        returned = sorted(added & _fields(type_from_text(text)))
-        if returned:
-            raise StateMigrationError(
-                f"'{'.'.join(returned[0])}' was there before and was dropped; values from then would come back. "
-                "Give the new field another name, or compact the state first"
-            )
-
-
-def _fields(kind: TypeInformation, at: _Path = ()) -> set[_Path]:
-    """Where there are fields, at any depth."""
-    if isinstance(kind, ListType):
-        return _fields(kind.element, (*at, "element"))
-    if isinstance(kind, DictType):
-        return _fields(kind.value, (*at, "value"))
-    if not isinstance(kind, StructType):
-        return set()
-    found = {(*at, name) for name in kind.names}
-    for name, part in zip(kind.names, kind.types, strict=True):
-        found |= _fields(part, (*at, name))
-    return found
 
 
 def _inside(at: str, name: str) -> str:

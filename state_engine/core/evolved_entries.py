@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
-from state_engine.core.evolution import column_type_of
+from state_engine.core.evolution import column_type_of, evolve
 from state_engine.core.stored_form import conform
 from state_engine.core.ttl import Stamped
 from state_engine.core.type_text import type_to_text
@@ -60,7 +60,8 @@ def _items(entries: Entries, shape: str) -> Iterator[Any]:
 
 
 def _read(values: list[Any], was: TypeInformation, now: TypeInformation) -> list[Any]:
-    return now.from_arrow(conform(was.to_arrow(values, storage=True), now.storage))
+    found = evolve(type_to_text(was), now)  # fields of another name are found by their alias
+    return found.type.from_arrow(conform(was.to_arrow(values, storage=True), found.storage))
 
 
 def _alike(was: TypeInformation, now: TypeInformation) -> bool:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.evolution import evolve_state, recorded_schema
+from state_engine.core.evolution import recorded_schema
 from state_engine.core.evolved_entries import as_declared
 from state_engine.core.state_table import APPEND, CLEAR, PUT, Change
+from state_engine.core.stored_states import StoredStates
 from state_engine.core.timers import TIMERS
 from state_engine.core.ttl_rule import without_expired
 
@@ -44,22 +45,31 @@ class MemoryState:
         Raises:
             StateMigrationError: what is stored cannot become what is declared; ``operator`` is named.
         """
-        written = self.descriptors.get(descriptor.name)
-        if written is None:
+        known = self._known(descriptor, operator)[0]
+        if known is None:
             return {}
-        evolve_state(recorded_schema(written), descriptor, operator=operator)
-        stored = self.entries[descriptor.name]
+        stored = self.entries[known]
         found = copy.deepcopy({key: stored[key] for key in keys if key in stored})
-        return as_declared(found, written, descriptor)
+        return as_declared(found, self.descriptors[known], descriptor)
 
     def fold(self, descriptor: StateDescriptor, changes: Iterable[Change]) -> None:
         """Take in the changes of a micro-batch, made with a declaration that ``load`` has let pass."""
         name = descriptor.name
-        entries = self.entries.get(name, {})
-        self.entries[name] = as_declared(entries, self.descriptors.get(name, descriptor), descriptor)
-        self.descriptors[name] = descriptor
+        known, stored_as = self._known(descriptor)
+        entries, was = (
+            ({}, descriptor) if known is None else (self.entries.pop(known), self.descriptors.pop(known))
+        )
+        self.entries[name] = as_declared(entries, was, descriptor)
+        self.descriptors[name] = descriptor.stored(stored_as, descriptor.value_type)
         for change in changes:
             _APPLY[descriptor.shape](self.entries[name], change)
+
+    def _known(self, descriptor: StateDescriptor, operator: str = "") -> tuple[str | None, str]:
+        """The name under which a state is kept, None where it is not, and the name that it is stored as."""
+        recorded = {name: recorded_schema(found) for name, found in self.descriptors.items()}
+        stored_as = StoredStates(operator, recorded).of(descriptor).descriptor.stored_as
+        known = (name for name, found in self.descriptors.items() if found.stored_as == stored_as)
+        return next(known, None), stored_as
 
     def copied(self) -> MemoryState:
         """All of it, apart from this one."""

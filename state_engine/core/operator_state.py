@@ -119,7 +119,10 @@ class OperatorStateStore:
         declared = StateElements(descriptor.name, scheme, type_text(kind))
         known = self._registered.get(descriptor.name)
         if known is None:
-            table = StateTable(descriptor, {_KEY: found} if (found := self._load(declared, kind)) else {})
+            table = StateTable(
+                descriptor,
+                {_KEY: found} if (found := self._load(declared, kind, descriptor.former_name)) else {},
+            )
             known = _Registered(declared, kind, table, _HANDLES[descriptor.shape](table, self._scope))
             self._registered[descriptor.name] = known
         elif known.declared != declared:
@@ -146,9 +149,11 @@ class OperatorStateStore:
                 f"{self._where(descriptor.name)}: the engine itself uses this name; choose another one"
             )
 
-    def _load(self, declared: StateElements, kind: TypeInformation) -> Any:
+    def _load(self, declared: StateElements, kind: TypeInformation, former_name: str | None) -> Any:
         """What was restored of a state, as its handle keeps it."""
         stored = self._restored.get(declared.name)
+        if stored is None and former_name in self._restored and former_name not in self._registered:
+            stored = self._restored.pop(former_name)  # it is written anew, under its new name
         if stored is None:
             return None
         if stored.scheme != declared.scheme or (
@@ -159,7 +164,7 @@ class OperatorStateStore:
                 f"{_shown(declared)}. Restore the old declaration, or give the new state another name"
             )
         if stored.type != declared.type:
-            evolve(stored.type, kind, what=self._where(declared.name))
+            kind = evolve(stored.type, kind, what=self._where(declared.name)).type
         elements = from_json(kind, stored.elements)
         return dict(elements) if declared.scheme == BROADCAST else elements
 

@@ -146,10 +146,21 @@ def _python_type(kind: Any) -> TypeInformation:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         names = [f.name for f in dataclasses.fields(kind)]
-        return StructType(names, [_to_type(hints[n]) for n in names], kind)
+        aliases = {f.name: f.metadata["alias"] for f in dataclasses.fields(kind) if "alias" in f.metadata}
+        return StructType(names, [_to_type(hints[n]) for n in names], kind, aliases=_checked(aliases, names))
     raise ConfigurationError(f"{kind!r} is not a supported type; use int, float, str, bool, bytes, date, datetime, "
                              "time, Instant, Decimal, list[...], dict[...], tuple[...], a NamedTuple, a dataclass, "
                              "Types, a pyarrow type or DDL text")  # fmt: skip
+
+
+def _checked(aliases: dict[str, Any], names: list[str]) -> dict[str, str]:
+    for name, old in aliases.items():
+        if not isinstance(old, str) or old in names or list(aliases.values()).count(old) > 1:
+            raise ConfigurationError(
+                f"field '{name}' has the alias {old!r}; it must be the one name that the field had before, and no "
+                "field that there still is"
+            )
+    return aliases
 
 
 def _hints(kind: type) -> dict[str, Any]:

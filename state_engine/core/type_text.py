@@ -2,11 +2,14 @@
 
 The text is DDL that says what was *declared* (``smallint``, ``time_of_day``), from which the stored type follows
 (``bigint``); the stored type alone could not tell a time of day from a number, nor a narrowed number from a widened
-one. Types that SQL has no word for have words of their own here. Which class the values of a record have is not part
-of it. Plays the part of Flink's ``TypeSerializerSnapshot``.
+one. A field that was renamed, or that came back, says where it is stored (```total` as `sum`: bigint``). Types that SQL
+has no word for have words of their own here. Which class the values of a record have is not part of it. Plays the part
+of Flink's ``TypeSerializerSnapshot``.
 """
 
 from __future__ import annotations
+
+import pyarrow as pa
 
 from state_engine.core.ddl import ddl_text, parse_ddl, quoted
 from state_engine.core.errors import ConfigurationError
@@ -82,8 +85,8 @@ def type_to_text(kind: TypeInformation) -> str:
     if isinstance(kind, DictType):
         return f"map<{type_to_text(kind.key)}, {type_to_text(kind.value)}>"
     if isinstance(kind, StructType):
-        fields = zip(kind.names, kind.types, strict=True)
-        return f"struct<{', '.join(f'{quoted(n)}: {type_to_text(t)}' for n, t in fields)}>"
+        fields = zip(kind.names, kind.stored, kind.types, strict=True)
+        return f"struct<{', '.join(f'{_named(n, at)}: {type_to_text(t)}' for n, at, t in fields)}>"
     if type(kind) in _WORDS:
         return _WORDS[type(kind)]
     if type(kind) in _PLAIN:
@@ -101,4 +104,29 @@ def type_from_text(text: str) -> TypeInformation:
         >>> type_from_text("struct<`opened`: time_of_day, `visits`: smallint>").storage
         StructType(struct<opened: int64, visits: int64>)
     """
-    return parse_ddl(text, more=_READ)
+    return parse_ddl(text, more=_READ, stored_names=True)
+
+
+def shown_storage(text: str) -> pa.DataType:
+    """The type of a recorded text's column, with the names that fields were declared with in place of those stored.
+
+    Example:
+        >>> shown_storage("array<struct<`total` as `sum`: int>>")
+        ListType(list<item: struct<total: int64>>)
+    """
+    return _shown(type_from_text(text)).storage
+
+
+def _shown(kind: TypeInformation) -> TypeInformation:
+    if isinstance(kind, ListType):
+        return ListType(_shown(kind.element))
+    if isinstance(kind, DictType):
+        return DictType(kind.key, _shown(kind.value))
+    if isinstance(kind, StructType):
+        return StructType(kind.names, [_shown(t) for t in kind.types], kind.made_by)
+    return kind
+
+
+def _named(name: str, stored: str) -> str:
+    """A field, with the name of its column where that is another one: the field was renamed, or came back."""
+    return quoted(name) if name == stored else f"{quoted(name)} as {quoted(stored)}"

@@ -18,6 +18,7 @@ from state_engine.core.checkpoint import (
 )
 from state_engine.core.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state_ref import build_ref
+from state_engine.core.stored_states import kept_states
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.job import StatefulJob
@@ -82,20 +83,18 @@ def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int)
 
 def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
     parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
-    report = attempt.done.operators.get(uid)
+    report, dropped = attempt.done.operators.get(uid), job.operators[uid].dropped_states
     key = attempt.done.key_schemas.get(uid)
     if (
         report is None or key is None
     ):  # nothing came, or never any key: the state, if there is any, is what it was
         return replace(parent, changelog=[], base_files=[], changed_entries=0) if parent else None
-    states = {s.name: s for s in parent.states} if parent else {}
-    states |= {s.name: s for s in attempt.done.states[uid]}
     return OperatorCheckpoint(
         uid=uid,
         parallelism=attempt.batch.parallelism[uid],
         max_parallelism=job.max_parallelism,
         key_schema=str(key),
-        states=list(states.values()),
+        states=kept_states(parent.states if parent else [], attempt.done.states[uid], dropped=dropped),
         changelog=[f for r in report.subtasks for f in r.changelog],
         bases=parent.bases if parent else [],
         changed_entries=report.changed_entries,

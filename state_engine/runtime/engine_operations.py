@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
+from pyspark.sql import SparkSession
+
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
@@ -23,12 +25,38 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction, Maintenance
 from state_engine.runtime.max_parallelism import MaxParallelismChange
 from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
+from state_engine.runtime.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
 from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
 
 
 class EngineOperations(EngineBase):
     """See ``StateEngine``."""
+
+    @classmethod
+    def upgrade(
+        cls,
+        root: str | os.PathLike[str],
+        spark: SparkSession | None = None,
+        *,
+        dry_run: bool = False,
+        single_writer: bool = False,
+    ) -> UpgradeReport:
+        """Bring a root of an older format to this version's, in place; nothing happens where it has it already.
+
+        Stop all runners of the older version first. A crash leaves a root that is refused until this is run again.
+
+        Args:
+            root: where the root is.
+            spark: session; None for a local one.
+            dry_run: only tell what would happen.
+            single_writer: see ``StateEngine``.
+
+        Raises:
+            RootError: there is no root, or it was written by a newer version, or its format is too old.
+        """
+        with cls(root, spark, single_writer=single_writer) as engine:
+            return upgrade_root(engine.root, kernel=engine.kernel, spark=engine.spark, dry_run=dry_run)
 
     def restore(
         self,

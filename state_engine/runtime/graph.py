@@ -95,6 +95,7 @@ class OperatorNode:
         explicit_uid: whether the user chose the uid.
         name: for people; the uid where there is none.
         side_outputs: tags that somebody reads.
+        dropped_states: names of states that are given up.
     """
 
     inputs: tuple[OperatorInput, ...]
@@ -105,6 +106,7 @@ class OperatorNode:
     explicit_uid: bool = True
     name: str | None = None
     side_outputs: dict[str, OutputTag] = field(default_factory=dict)
+    dropped_states: tuple[str, ...] = ()
 
     @property
     def keyed(self) -> bool:

@@ -130,4 +130,4 @@ class JobTables:
 
 
 def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:
-    return {s.name: type_from_text(s.type).storage for s in states}
+    return {s.column_name: type_from_text(s.type).storage for s in states}

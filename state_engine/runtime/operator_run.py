@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import errors
-from state_engine.core.checkpoint import OperatorStateRef, StateSchema
+from state_engine.core.checkpoint import CheckpointRow, OperatorStateRef, StateSchema
 from state_engine.core.columns import one_chunk
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.key_schema import KeySchema
@@ -68,7 +68,8 @@ def subtask_spec(
         outputs=outputs,
         state_files=state_files(layout, batch.path, operator.uid),
         recorded_states={s.name: s for s in recorded.states} if recorded else {},
-        earlier_states=_earlier_states(operator.uid, batch),
+        earlier_states=earlier_states(operator.uid, batch.path),
+        dropped_states=operator.dropped_states,
         operator_state=_restored_state(operator.uid, batch, known=recorded is not None),
         dead_letters=job.on_error == "dead_letter",
         clocks=clocks,
@@ -180,23 +181,21 @@ def checked_key(
     if recorded.max_parallelism != job.max_parallelism:
         raise StateMigrationError(
             f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
-            f"max_parallelism={job.max_parallelism}. Declare the old number"
+            f"max_parallelism={job.max_parallelism}. Declare the old number; or have the state written anew: "
+            f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
+            f"--max-parallelism {job.max_parallelism}`"
         )
     return KeySchema.declared(recorded.key_type) if found is None and recorded.key_type else found
 
 
-def _earlier_states(uid: str, batch: BatchContext) -> dict[str, list[StateSchema]]:
-    """The forms of the operator's states in files that are still read, by name, where there are several."""
-    last = batch.parent.operator(uid) if batch.parent else None
-    oldest = min((b.checkpoint_id for b in last.bases), default=0) if last else 0
+def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:
+    """The forms that the operator's states ever had on a path, by name of storage."""
     found: dict[str, dict[StateSchema, None]] = {}
-    for row in batch.path:
-        if row.checkpoint_id < oldest:  # in the bases, in the form of then
-            continue
+    for row in path:
         operator = row.operator(uid)
         for schema in operator.states if operator else []:
-            found.setdefault(schema.name, {})[schema] = None
-    return {name: list(schemas) for name, schemas in found.items() if len(schemas) > 1}
+            found.setdefault(schema.column_name, {})[schema] = None
+    return {name: list(schemas) for name, schemas in found.items()}
 
 
 def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

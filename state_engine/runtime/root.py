@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pyarrow.fs as pafs
 
-from state_engine.backends.delta.layout import FORMAT_VERSION
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import is_local, join, open_location
 from state_engine.core.errors import RootError
+from state_engine.core.format_versions import FORMAT_VERSION, newer, older
 from state_engine.runtime.file_systems import refuse_network_root
 
 MARKER = "_statelake.json"
@@ -28,21 +28,16 @@ def open_root(uri: str, *, create: bool) -> str | None:
     Raises:
         RootError: the root has another format, or is a directory of something else.
     """
-    found = _read(uri)
+    found = read_marker(uri)
     if found is None and create:
         with table_lock(uri):
-            found = _read(uri) or _write(uri)
+            found = read_marker(uri) or _made(uri)
     if found is None:
         return None
     if int(found["format"]) > FORMAT_VERSION:
-        raise RootError(
-            f"{uri} has format {found['format']}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
-        )
+        raise newer(uri, int(found["format"]))
     if int(found["format"]) < FORMAT_VERSION:
-        raise RootError(
-            f"{uri} has format {found['format']} of an unreleased version, this one reads {FORMAT_VERSION}: remove the "
-            "root, or take another one, and run the jobs anew"
-        )
+        raise older(uri, int(found["format"]))
     return str(found["root_id"])
 
 
@@ -64,7 +59,8 @@ def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> No
     refuse_network_root(uri)
 
 
-def _read(uri: str) -> dict[str, str] | None:
+def read_marker(uri: str) -> dict[str, str] | None:
+    """What a root says of itself: its id and its format; None where there is no root. Raises RootError."""
     at = open_location(join(uri, MARKER))
     if at.info().type != pafs.FileType.File:
         return None
@@ -80,11 +76,21 @@ def _read(uri: str) -> dict[str, str] | None:
     return found
 
 
-def _write(uri: str) -> dict[str, str]:
-    made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
+def write_marker(uri: str, content: dict[str, str]) -> None:
+    """Write what a root says of itself, whole or not at all."""
     at = open_location(join(uri, MARKER))
+    # an object appears when it is complete; a local file may be seen half written
+    path = f"{at.path}.{uuid4().hex}" if is_local(uri) else at.path
+    with at.fs.open_output_stream(path) as stream:
+        stream.write(json.dumps(content).encode())
+    if path != at.path:
+        at.fs.move(path, at.path)
+
+
+def _made(uri: str) -> dict[str, str]:
+    made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
     if not is_local(uri):
-        at.fs.create_dir(at.path.rsplit("/", 1)[0], recursive=True)
-    with at.fs.open_output_stream(at.path) as stream:
-        stream.write(json.dumps(made).encode())
+        at = open_location(uri)
+        at.fs.create_dir(at.path, recursive=True)
+    write_marker(uri, made)
     return made

@@ -9,6 +9,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.function_calls import check_stream
 from state_engine.core.key_selector import KeySelector
+from state_engine.core.names import check_name
 from state_engine.core.type_parsing import to_type
 from state_engine.runtime.graph import (
     Node,
@@ -45,6 +46,20 @@ class Stream:
         operator = self._operator("set_parallelism")
         self._job.check_parallelism(parallelism, what=f"operator '{operator.uid}'")
         operator.parallelism = parallelism
+        return self
+
+    def drop_states(self, *names: str) -> Any:
+        """Give up keyed states of the operator that makes this stream. Returns the stream.
+
+        A state that a function merely declares no more is kept, for it may be declared again. One that is given up is
+        gone from the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a
+        state that is declared under its name later starts empty. Flink has no such thing.
+
+        Raises:
+            InvalidNameError: a name is none of a state.
+        """
+        operator = self._operator("drop_states")
+        operator.dropped_states += tuple(check_name(name, what="state") for name in names)
         return self
 
     def _operator(self, method: str) -> OperatorNode:

@@ -24,7 +24,6 @@ from state_engine.backends.state_backend import KeyedStateBackend
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.errors import StatelakeError
-from state_engine.core.evolution import recorded_schema
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.outputs import ElementRefused, Outputs, Refusal
@@ -241,7 +240,7 @@ class Subtask:
         if self.spec.key_schema is None:  # no row with a key ever came, so there is no entry either
             return
         tables = backend.store.tables
-        self.report.states = [recorded_schema(t.descriptor) for t in tables.values()]
+        self.report.states = [keyed.schema(t.descriptor) for t in tables.values()]
         changes = backend.snapshot(self.spec.checkpoint_id).result()
         self.report.changelog = keyed.write(
             changes, name=self._file_name(), subtask=self.index, key_type=self.spec.key_schema.storage

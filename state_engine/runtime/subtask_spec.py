@@ -121,7 +121,8 @@ class SubtaskSpec:
         outputs: the main output and the side outputs that somebody reads.
         state_files: files of bases, then changelog files of the path, oldest first.
         recorded_states: states as of the parent, by name.
-        earlier_states: by name, the forms of states in files that are still read, where there are several.
+        earlier_states: by name of storage, the forms that states ever had on the path.
+        dropped_states: names of states that are given up.
         operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.
         clocks: time in this batch.
@@ -154,6 +155,7 @@ class SubtaskSpec:
     parameters: dict[str, str] = field(default_factory=dict)
     backend: StateBackend = field(default_factory=HashMapStateBackend)
     earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
+    dropped_states: tuple[str, ...] = ()
 
 
 @dataclass

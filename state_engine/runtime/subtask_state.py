@@ -12,12 +12,13 @@ from state_engine.backends.delta.changelog import Hashes, Read, StoredState, Tou
 from state_engine.backends.delta.changelog_write import changelog_table
 from state_engine.backends.delta.layout import partition_path
 from state_engine.backends.files import join, write_parquet
-from state_engine.core.checkpoint import DataFile
+from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.evolution import evolve_state
+from state_engine.core.evolution import recorded_schema
 from state_engine.core.key_groups import key_group_range
 from state_engine.core.state_table import Change, StateTable
+from state_engine.core.stored_states import StoredStates
 from state_engine.core.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
 from state_engine.runtime.subtask_input import Keys
 from state_engine.runtime.subtask_spec import SubtaskSpec
@@ -43,6 +44,9 @@ class SubtaskKeyedState:
         ]
         self._found: list[TouchedState] = []
         self._timers: dict[Any, dict[Any, bool]] = {}
+        self._stored = StoredStates(
+            spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
+        )
         self.keys = keys
 
     def with_due_timers(self) -> None:
@@ -75,16 +79,18 @@ class SubtaskKeyedState:
             StateMigrationError: the stored type cannot become the declared one.
         """
         spec = self._spec
-        recorded = spec.recorded_states.get(descriptor.name)
-        if recorded is None:
+        found = self._stored.of(descriptor)
+        if found.read is None:
             return {}
-        earlier = spec.earlier_states.get(descriptor.name, ())
-        evolution = evolve_state(recorded, descriptor, operator=spec.uid, earlier=earlier)
         if spec.backend.spills:
-            return self._in_parts(descriptor, evolution.read)
+            return self._in_parts(found.descriptor, found.read)
         if not self._found:
             self._found.append(self._touched(self.keys.touched))
-        return self._found[0].load(descriptor, evolution.read)
+        return self._found[0].load(found.descriptor, found.read)
+
+    def schema(self, descriptor: StateDescriptor) -> StateSchema:
+        """How a state that was asked for is recorded."""
+        return recorded_schema(self._stored.of(descriptor).descriptor)
 
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
         hashes = np.unique(self.keys.touched)
@@ -122,7 +128,7 @@ class SubtaskKeyedState:
         spec, keys = self._spec, self.keys
         columns = [c.cast(f.type) for c, f in zip(keys.columns, key_type, strict=True)]
         table = changelog_table(
-            changes,
+            [(self._stored.of(descriptor).descriptor, found) for descriptor, found in changes],
             key_type=key_type,
             index_of=keys.index_of,
             keys=pa.StructArray.from_arrays(columns, fields=list(key_type)),

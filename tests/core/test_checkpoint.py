@@ -70,7 +70,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "created_at": "timestamp",
         "operators": (
             "array<struct<`uid`: string, `parallelism`: bigint, `max_parallelism`: bigint, `key_schema`: string, "
-            "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string>>, "
+            "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string, "
+            "`stored_as`: string>>, "
             f"`changelog`: {file}, "
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "

@@ -192,14 +192,14 @@ class _Part:
 
     def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
         """Hash, key, op and value column of one state's rows; None where it has none here."""
-        column = state_column(descriptor.name)
+        column = state_column(descriptor.stored_as)
         if column not in self.columns:
             return None
         names = [*_SHARED, column]
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             names.append("updated_at")
         table = self.read([n for n in names if n in self.columns])
-        found = table.filter(pc.equal(table["state"], descriptor.name))
+        found = table.filter(pc.equal(table["state"], descriptor.stored_as))
         if not found.num_rows:
             return None
         if "op" not in self.columns:  # a base
@@ -290,7 +290,7 @@ def _latest(table: pa.Table) -> pa.Table:
 def _fold_value(
     entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    values = descriptor.value_type.from_arrow(one_chunk(table[state_column(descriptor.name)]))
+    values = descriptor.value_type.from_arrow(one_chunk(table[state_column(descriptor.stored_as)]))
     items = _stamped(descriptor, values, table)
     for key, op, item in zip(keys, table["op"].to_pylist(), items, strict=True):
         if op == PUT:
@@ -302,7 +302,7 @@ def _fold_value(
 def _fold_list(
     entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
 ) -> None:
-    array = one_chunk(table[state_column(descriptor.name)])
+    array = one_chunk(table[state_column(descriptor.stored_as)])
     elements = array.flatten()
     items = descriptor.value_type.from_arrow(elements.field("value"))
     if descriptor.ttl is not None:
@@ -319,7 +319,7 @@ def _fold_list(
 def _fold_map(entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table) -> None:
     key_type, array = (
         cast(MapStateDescriptor, descriptor).key_type,
-        one_chunk(table[state_column(descriptor.name)]),
+        one_chunk(table[state_column(descriptor.stored_as)]),
     )
     map_keys, values = array.flatten()
     items = _stamped(descriptor, descriptor.value_type.from_arrow(values), table)

@@ -32,7 +32,7 @@ def changelog_table(
     """Changes as one table in file order; None where nothing changed.
 
     Args:
-        changes: per state, its net changes.
+        changes: per state, its net changes, with a descriptor that says how it is stored.
         key_type: stored type of the key struct.
         index_of: where in ``keys`` and ``hashes`` each key stands.
         keys, hashes: stored keys (structs) and their hashes.
@@ -40,14 +40,14 @@ def changelog_table(
     total = sum(len(found) for _, found in changes)
     if not total:
         return None
-    schema = changelog_schema(key_type, {d.name: d.column_type for d, found in changes if found})
+    schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, found in changes if found})
     at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
     row_hashes = hashes[at]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
         "key_hash": pa.array(row_hashes),
         "key": keys.take(pa.array(at)),
-        "state": _repeat([(d.name, len(found)) for d, found in changes]),
+        "state": _repeat([(d.stored_as, len(found)) for d, found in changes]),
         "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
         "updated_at": pa.chunked_array([_updated_at(d, found) for d, found in changes], _TIMESTAMP),
     }
@@ -58,7 +58,7 @@ def changelog_table(
             before, after = start, total - start - len(found)
             kind = descriptor.column_type
             padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
-            columns[state_column(descriptor.name)] = padded
+            columns[state_column(descriptor.stored_as)] = padded
         start += len(found)
     table = pa.table([columns[f.name] for f in schema], schema=schema)
     # a stable sort keeps a key's clear in front of its appends and puts

@@ -21,9 +21,7 @@ import pyarrow as pa
 
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import ROW_TYPE
-
-FORMAT_VERSION = 3
-"""Of the tables below. A root of another format is refused."""
+from state_engine.core.format_versions import FORMAT_VERSION as FORMAT_VERSION
 
 TABLE_PROPERTIES = {
     # our own tables must stay readable by every Delta reader and must never lose a transaction id

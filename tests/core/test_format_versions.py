@@ -1,0 +1,50 @@
+"""Formats of a root: the steps between them, and which formats are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from state_engine.core.errors import RootError
+from state_engine.core.format_versions import FORMAT_VERSION, STEPS, newer, older, steps_from, upgraded_row
+
+
+def test_the_steps_lead_to_this_version_one_by_one() -> None:
+    assert [step.version for step in STEPS] == list(range(STEPS[0].version, FORMAT_VERSION + 1))
+    assert steps_from(FORMAT_VERSION, where="r") == []
+    for version in range(STEPS[0].version - 1, FORMAT_VERSION):
+        assert steps_from(version, where="r")[0].version == version + 1
+
+
+def test_other_formats_are_refused() -> None:
+    with pytest.raises(RootError, match="r was written by a newer Statelake: it has format 99"):
+        steps_from(99, where="r")
+    with pytest.raises(RootError, match="format 1 of an unreleased version, from which no upgrade leads"):
+        older("r", 1)
+    assert "statelake upgrade" in str(older("r", FORMAT_VERSION - 1))
+    assert "Upgrade Statelake" in str(newer("r", 99))
+
+
+def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
+    row = {
+        "checkpoint_id": 3,
+        "operators": [{"uid": "o", "states": [{"name": "s", "kind": "value", "type": "int", "ttl": ""}]}],
+        "sinks": [{"name": "out", "files": []}],
+    }
+    was = repr(row)
+    assert upgraded_row(row, steps_from(2, where="r")) == {
+        "checkpoint_id": 3,
+        "operators": [
+            {
+                "uid": "o",
+                "states": [{"name": "s", "kind": "value", "type": "int", "ttl": "", "stored_as": None}],
+                "base_files": [],
+            }
+        ],
+        "sinks": [{"name": "out", "files": [], "withdrawn": []}],
+        "replaced_id": None,
+        "retired": [],
+        "pinned": [],
+        "unpinned": [],
+        "rescaled": [],
+    }
+    assert repr(row) == was
