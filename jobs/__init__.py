@@ -38,12 +38,14 @@ class RegisteredJob:
         prepare: makes the input available; called before every run, so it must be quick when there is nothing to do.
         cron: when the job is to run, once its schedule is switched on.
         description: for people; the first paragraph is shown in lists.
+        owners: who answers for it: mail addresses, or ``team:<name>``.
     """
 
     job: StatefulJob
     prepare: Callable[[], object] = nothing
     cron: str = EVERY_TEN_MINUTES
     description: str = ""
+    owners: tuple[str, ...] = ()
 
 
 class JobParameters(BaseModel):

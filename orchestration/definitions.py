@@ -1,4 +1,4 @@
-"""The one entry point of Dagster: every registered job as assets, a job and a schedule.
+"""The one entry point of Dagster: every registered job as assets, jobs, a schedule and sensors.
 
 Loading starts no Spark and reads no data: a job is configuration.
 """
@@ -6,18 +6,28 @@ Loading starts no Spark and reads no data: a job is configuration.
 import dagster as dg
 
 from jobs import load_jobs
-from orchestration.defs import automation, checkpointing, resources
+from orchestration.defs import (
+    automation,
+    checkpointing,
+    checks,
+    compaction,
+    recovery,
+    rescaling,
+    resources,
+    retention,
+    savepoints,
+)
 from state_engine.runtime.settings import Settings, load_settings
+
+CONCEPTS = (checkpointing, checks, compaction, recovery, rescaling, savepoints, retention, automation)
+"""What every job gets, a file in ``defs`` each."""
 
 
 def build(settings: Settings) -> dg.Definitions:
     """All definitions for these settings."""
     parts = [resources.definitions(settings)]
     for registered in load_jobs(settings):
-        parts += [
-            checkpointing.definitions(registered, settings),
-            automation.definitions(registered, settings),
-        ]
+        parts += [concept.definitions(registered, settings) for concept in CONCEPTS]
     return dg.Definitions.merge(*parts)
 
 

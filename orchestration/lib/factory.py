@@ -7,6 +7,7 @@ external assets.
 
 # No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
 from collections.abc import Iterator
+from datetime import timedelta
 
 import dagster as dg
 
@@ -14,7 +15,8 @@ from jobs import RegisteredJob
 from orchestration.lib.declared import code_version, columns_of, states_of, text_of
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
-from orchestration.lib.naming import checkpoint_key, sink_key, source_key, state_key
+from orchestration.lib.naming import checkpoint_key, pool_of, sink_key, source_key, state_key
+from orchestration.lib.watching import stuck_after
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
 from state_engine.core.ddl import ddl_text
@@ -32,6 +34,7 @@ def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.Asse
     @dg.multi_asset(
         name=f"{job.name}_micro_batches",
         specs=specs,
+        pool=pool_of(job.name),
         description=text_of(registered.description) or f"Runs the job {job.name}.",
         can_subset=True,
     )
@@ -52,7 +55,14 @@ def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetS
         found += _states(job, operator, layout)
     version = code_version(job)
     return [
-        spec.replace_attributes(code_version=version, skippable=True, group_name=job.name) for spec in found
+        spec.replace_attributes(
+            code_version=version,
+            skippable=True,
+            group_name=job.name,
+            owners=list(registered.owners),
+            tags={**spec.tags, "statelake/job": job.name},
+        )
+        for spec in found
     ]
 
 
@@ -83,7 +93,14 @@ def _checkpoint(registered: RegisteredJob, layout: JobLayout) -> dg.AssetSpec:
             "max_parallelism": job.max_parallelism,
         },
         kinds=_kinds("delta"),
+        freshness_policy=_freshness(registered),
     )
+
+
+def _freshness(registered: RegisteredJob) -> dg.FreshnessPolicy:
+    """A warning after as many intervals as make a job stuck, a failure after a day: a source may just be quiet."""
+    warn = stuck_after(registered)
+    return dg.FreshnessPolicy.time_window(fail_window=max(timedelta(days=1), 2 * warn), warn_window=warn)
 
 
 def _sink(job: StatefulJob, sink: SinkNode) -> dg.AssetSpec:

@@ -36,6 +36,11 @@ class MicroBatchConfig(dg.Config):
     )
 
 
+def requester_of(context: dg.AssetExecutionContext) -> str:
+    """What rows that a run commits record as ``requested_by``."""
+    return f"dagster run {context.run.run_id}"
+
+
 @dataclass
 class _Progress:
     """Turns the engine's reports into log lines and materialisations while a run goes on."""
@@ -77,7 +82,7 @@ class _Progress:
     @property
     def requester(self) -> str:
         """What checkpoints of this run record as ``requested_by``."""
-        return f"dagster run {self.context.run.run_id}"
+        return requester_of(self.context)
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.context.log_event(

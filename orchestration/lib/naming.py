@@ -1,14 +1,20 @@
-"""Names in Dagster: asset keys are ``<job>/<what>/…``, so that no name of a user can meet one of ours.
+"""Asset keys: the one place where their spelling is decided.
 
-<job>/checkpoint            the commit point, one version a micro-batch
-<job>/sinks/<sink>          a table or directory that the job publishes to
+<job>/checkpoint            the commit point of every micro-batch
+<job>/sinks/<sink>          a sink
 <job>/state/<operator>/<state>   a keyed state
 <job>/sources/<source>      what the job reads; shown, not made
+<job>/operations/<name>     what is done between micro-batches; see ``defs``
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import dagster as dg
+
+Operation = Literal["base", "head", "layout", "savepoints", "retention"]
+"""What an asset of an operation shows: the present state of one thing that is operated."""
 
 
 def checkpoint_key(job: str) -> dg.AssetKey:
@@ -29,3 +35,18 @@ def state_key(job: str, operator: str, state: str) -> dg.AssetKey:
 def source_key(job: str, source: str) -> dg.AssetKey:
     """A source of a job."""
     return dg.AssetKey([job, "sources", source])
+
+
+def operation_key(job: str, name: Operation) -> dg.AssetKey:
+    """The asset of an operation."""
+    return dg.AssetKey([job, "operations", name])
+
+
+def operations_group(job: str) -> str:
+    """The group of a job's operations; its micro-batches are in the group of its own name."""
+    return f"{job}_operations"
+
+
+def pool_of(job: str) -> str:
+    """The pool of what moves a job's head; one at a time."""
+    return f"{job}_head"

@@ -96,7 +96,7 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
     for operator in path[-1].operators if path else []:
         files, layout = keyed_state_files(path, operator.uid), history.layout
         since = {row.checkpoint_id: row.operator(operator.uid) for row in path}
-        wanted = [
+        wanted: list[tuple[str, int, int | None]] = [
             (join(layout.changelog(operator.uid), file.path), known.max_parallelism, None)
             for at, file in files.changelog[-_SAMPLED_FILES:]
             if (known := since[at]) is not None

@@ -33,6 +33,23 @@ KEYS = {
         "flights/state/route_ranking/totals",
     ],
 }
+JOBS = [*KEYS]
+OPERATIONS = ["base", "head", "layout", "retention", "savepoints"]
+GROUPS = KEYS | {f"{job}_operations": [f"{job}/operations/{name}" for name in OPERATIONS] for job in JOBS}
+LAUNCHABLE = ["", "__check", "__compact", "__recover", "__rescale", "__retain", "__savepoint"]
+SENSORS = ["__compaction", "__new_data", "__retention", "__savepoint_partitions", "__watch"]
+SCHEDULES = ["__check_schedule", "_schedule"]
+CHECKS = [
+    "files_are_there",
+    "keys_are_in_their_groups",
+    "one_commit_per_parent",
+    "outputs_are_published",
+    "positions_are_contiguous",
+]
+
+
+def of_every_job(suffixes: list[str]) -> list[str]:
+    return sorted(job + suffix for job in JOBS for suffix in suffixes)
 
 
 def spec(defs: dg.Definitions, key: str) -> dg.AssetSpec:
@@ -45,11 +62,34 @@ def test_names_are_what_they_were(settings: Settings) -> None:
     for one in defs.resolve_all_asset_specs():
         assert one.group_name is not None
         found.setdefault(one.group_name, []).append(one.key.to_user_string())
-    assert {group: sorted(keys) for group, keys in found.items()} == KEYS
+    assert {group: sorted(keys) for group, keys in found.items()} == GROUPS
     jobs = {job.name for job in defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
-    assert jobs == {"count_window_average", "flights"}
-    schedules = [s.name for s in defs.schedules or []]
-    assert sorted(schedules) == ["count_window_average_schedule", "flights_schedule"]
+    assert sorted(jobs) == of_every_job(LAUNCHABLE)
+    assert sorted(s.name for s in defs.schedules or []) == of_every_job(SCHEDULES)
+    assert sorted(s.name for s in defs.sensors or []) == of_every_job(SENSORS)
+    checks = [c for c in defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
+    for job in JOBS:
+        native = [c for c in checks if c.node_def.name == f"{job}_invariants"]
+        keys = sorted(f"{k.asset_key.to_user_string()}:{k.name}" for c in native for k in c.check_keys)
+        assert keys == [f"{job}/checkpoint:{name}" for name in CHECKS]
+
+
+def test_all_automation_is_off_until_somebody_switches_it_on(settings: Settings) -> None:
+    defs = build(settings)
+    assert {s.default_status for s in defs.sensors or []} == {dg.DefaultSensorStatus.STOPPED}
+    schedules = [s for s in defs.schedules or [] if isinstance(s, dg.ScheduleDefinition)]
+    assert {s.default_status for s in schedules} == {dg.DefaultScheduleStatus.STOPPED}
+
+
+def test_operations_depend_on_nothing_and_tell_who_they_are(settings: Settings) -> None:
+    defs = build(settings)
+    for name in OPERATIONS:
+        one = spec(defs, f"flights/operations/{name}")
+        assert list(one.deps) == []
+        assert one.skippable
+        assert one.tags["statelake/operation"] == name
+        assert one.code_version == spec(defs, "flights/checkpoint").code_version
+        assert len(one.description or "") > 80
 
 
 def test_a_schedule_is_off_and_ticks_every_ten_minutes(settings: Settings) -> None:
@@ -61,7 +101,7 @@ def test_a_schedule_is_off_and_ticks_every_ten_minutes(settings: Settings) -> No
 
 def test_one_multi_asset_a_job_and_none_of_it_is_empty(settings: Settings) -> None:
     definitions = [a for a in build(settings).assets or [] if isinstance(a, dg.AssetsDefinition)]
-    assert sorted(a.op.name for a in definitions) == [
+    assert sorted(a.op.name for a in definitions if a.op.name.endswith("_micro_batches")) == [
         "count_window_average_micro_batches",
         "flights_micro_batches",
     ]
@@ -184,6 +224,6 @@ def test_loading_starts_no_spark_writes_nothing_and_imports_no_great_expectation
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found.pop("assets") == sum(map(len, KEYS.values()))
+    assert found.pop("assets") == sum(map(len, GROUPS.values()))
     assert found == {"great_expectations": False, "spark": False, "gateway": False, "children": 0}
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,60 @@
+"""Checks: what must hold of a job, read again from its tables by checks of their own, beside the micro-batches.
+
+They are no part of the multi-asset: there, a blocking check that fails would abort what the function has still to
+report. The engine checks the same before every commit; a violation here happened to the tables since. Java is not
+needed. Expectations on outputs and states are in ``expectations``.
+"""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from jobs import RegisteredJob
+from orchestration.lib.naming import checkpoint_key
+from state_engine.runtime.job_audit import RULES, Finding, summary_of
+from state_engine.runtime.job_history import read_history
+from state_engine.runtime.settings import Settings
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The checks of one job's invariants, all blocking, and a job that makes them."""
+    name = registered.job.name
+    key = checkpoint_key(name)
+    specs = [
+        dg.AssetCheckSpec(rule, asset=key, blocking=True, description=" ".join((check.__doc__ or "").split()))
+        for rule, check in RULES.items()
+    ]
+
+    @dg.multi_asset_check(name=f"{name}_invariants", specs=specs, can_subset=True)
+    def invariants(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        history = read_history(settings.root, name)
+        wanted = {check.name for check in context.selected_asset_check_keys}
+        for rule in (rule for rule in RULES if rule in wanted):
+            found = RULES[rule](history) if history else Finding(0, "checkpoints")
+            at = history.head.checkpoint_id if history and history.head else 0
+            yield _result(key, rule, found, at)
+
+    check_job = dg.define_asset_job(
+        f"{name}__check",
+        selection=dg.AssetSelection.checks(*(dg.AssetCheckKey(key, rule) for rule in (*RULES, "moves_on"))),
+        description=f"Read again what must hold of {name}.",
+        executor_def=dg.in_process_executor,
+    )
+    return dg.Definitions(asset_checks=[invariants], jobs=[check_job])
+
+
+def _result(key: dg.AssetKey, rule: str, found: Finding, checkpoint_id: int) -> dg.AssetCheckResult:
+    told = f"{found.looked_at:,} {found.what} looked at, as of checkpoint {checkpoint_id}"
+    return dg.AssetCheckResult(
+        passed=not found.problems,
+        asset_key=key,
+        check_name=rule,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=summary_of(found.problems) or told,
+        metadata={
+            "checkpoint_id": checkpoint_id,
+            "looked_at": found.looked_at,
+            "violations": len(found.problems),
+            "problems": dg.MetadataValue.json(list(found.problems[:20])),
+        },
+    )

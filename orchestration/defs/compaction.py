@@ -1,0 +1,84 @@
+"""Compaction: the asset ``base``, what keyed state is folded into, so that reading it stays cheap."""
+
+# No "from __future__ import annotations" in the files of this package: Dagster reads the annotations of functions.
+from collections.abc import Iterator
+
+import dagster as dg
+from pydantic import Field
+
+from jobs import RegisteredJob
+from orchestration.lib.compaction_policy import compaction_due
+from orchestration.lib.engine_resource import StateEngineResource
+from orchestration.lib.operations import OperationRun, operation_job, operation_spec, result, since
+from state_engine import CheckpointRow
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.files import normal_uri
+from state_engine.runtime.settings import Settings
+
+ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
+
+A plain click compacts the job if the policy says that it is worth it. Micro-batches go on meanwhile and never fail by
+it; where the head moves to another path, the work is dropped."""
+
+
+class CompactConfig(dg.Config):
+    """What a compaction may be told; nothing has to be."""
+
+    operators: list[str] = Field(
+        default=[], description="Uids of the operators to compact; all of them by default."
+    )
+    force: bool = Field(
+        default=False, description="Compact whatever changed, also where it is not worth it yet."
+    )
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, and a job that compacts."""
+    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    uris = {f"base of {uid}": layout.base(uid) for uid, node in job.operators.items() if node.keyed}
+    first = next(iter(uris.values()), None)
+    metadata = {**uris, **({"dagster/uri": first} if first else {})}
+
+    @dg.multi_asset(
+        name=f"{job.name}_compact",
+        specs=[operation_spec(registered, "base", ABOUT, metadata=metadata)],
+    )
+    def base(
+        context: dg.AssetExecutionContext, config: CompactConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _compact(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[base], jobs=[operation_job(f"{job.name}__compact", base, "Fold the changes of keyed state.")]
+    )
+
+
+def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran():
+        return
+    due = compaction_due(run.path())
+    found: dict[str, object] = {"due": due.reason}
+    if due.worth_it or config.force or config.operators:
+        run.log(f"compacting: {due.reason}")
+        with run.committing():
+            done = run.engine.compact(run.job, config.operators or None, requested_by=run.requested_by)
+        found |= {
+            "folded_checkpoint_id": done.checkpoint_id,
+            "dropped": bool(done.entries) and done.committed_id is None,
+            "new_entries": sum(done.entries.values()),
+            "new_bytes": sum(done.bytes.values()),
+        }
+    else:
+        run.log(f"not worth a compaction: {due.reason}")
+    path = run.path()
+    after = compaction_due(path)
+    found |= {
+        "changelog_files": after.changelog_files,
+        "changelog_rows": after.changelog_rows,
+        "base_rows": after.base_rows,
+    }
+    yield result(since(path, _bases), found)
+
+
+def _bases(row: CheckpointRow) -> object:
+    return {operator.uid: operator.bases for operator in row.operators if operator.bases}

@@ -1,0 +1,147 @@
+"""What all operations on a job have in common: who asked, the rows that they appended, and an asset for each.
+
+An operation's asset stands for a present state: materialising it by a plain click brings that about, and does nothing
+where it is so already. Nothing is upstream of it, so it never waits for a micro-batch, and nothing is downstream. Where
+it appended rows to ``checkpoints``, each is shown as a materialisation of the asset ``checkpoint`` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from py4j.protocol import Py4JError
+
+from jobs import RegisteredJob
+from orchestration.lib.declared import code_version
+from orchestration.lib.metadata import checkpoint_metadata
+from orchestration.lib.micro_batches import DATA_VERSION_TAG, requester_of
+from orchestration.lib.naming import Operation, checkpoint_key, operation_key, operations_group
+from state_engine import CheckpointRow, StateEngine, StatefulJob
+from state_engine.core import lineage
+from state_engine.core.errors import StatelakeError
+
+
+@dataclass(frozen=True)
+class OperationRun:
+    """One run of an operation.
+
+    Attributes:
+        context: of the run.
+        engine: does the work.
+        job: that is operated.
+    """
+
+    context: dg.AssetExecutionContext
+    engine: StateEngine
+    job: StatefulJob
+
+    @property
+    def requested_by(self) -> str:
+        """What rows of this run record."""
+        return requester_of(self.context)
+
+    def rows(self) -> list[CheckpointRow]:
+        """All rows of the job, newest last; empty where it never ran."""
+        return self.engine.checkpoints(self.job)
+
+    def path(self) -> list[CheckpointRow]:
+        """From the first row to the head; empty where the job never ran."""
+        rows = {row.checkpoint_id: row for row in self.rows()}
+        head = lineage.head(rows)
+        return lineage.path(rows, head.checkpoint_id) if head else []
+
+    def log(self, text: str) -> None:
+        """Tell the event log how far it is."""
+        self.context.log.info(f"job '{self.job.name}': {text}")
+
+    def never_ran(self) -> bool:
+        """Whether there is nothing to operate on, which is told, and is no failure."""
+        if self.rows():
+            return False
+        self.log("it has no checkpoint yet, so there is nothing to do; run it first")
+        return True
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Show every row that this run commits inside, also where it fails after that."""
+        before = {row.checkpoint_id for row in self.rows()}
+        try:
+            yield
+        except BaseException:
+            try:
+                self._show_since(before)
+            except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
+                self.context.log.warning(f"the checkpoints could not be looked at: {error}")
+            raise
+        self._show_since(before)
+
+    def _show_since(self, before: set[int]) -> None:
+        for row in self.rows():
+            if row.checkpoint_id not in before and row.requested_by == self.requested_by:
+                self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
+                self.context.log_event(
+                    dg.AssetMaterialization(
+                        checkpoint_key(self.job.name),
+                        metadata=dict(checkpoint_metadata(row, None)),
+                        tags={DATA_VERSION_TAG: str(row.checkpoint_id)},
+                    )
+                )
+
+
+def operation_spec(
+    registered: RegisteredJob,
+    name: Operation,
+    about: str,
+    *,
+    kinds: Sequence[str] = ("deltalake",),
+    metadata: Mapping[str, Any] | None = None,
+    partitions: dg.PartitionsDefinition[str] | None = None,
+) -> dg.AssetSpec:
+    """The asset of one operation.
+
+    Args:
+        about: what it does, for people.
+        partitions: of the asset; none by default.
+    """
+    job = registered.job
+    return dg.AssetSpec(
+        operation_key(job.name, name),
+        description=about,
+        group_name=operations_group(job.name),
+        kinds={"pyspark", *kinds},
+        owners=list(registered.owners),
+        tags={"statelake/job": job.name, "statelake/operation": name},
+        metadata=dict(metadata or {}),
+        code_version=code_version(job),
+        partitions_def=partitions,
+        skippable=True,
+    )
+
+
+def operation_job(name: str, assets: dg.AssetsDefinition, about: str) -> Any:
+    """A job that materialises the asset of one operation, to be launched by itself."""
+    return dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*assets.keys),
+        description=about,
+        executor_def=dg.in_process_executor,
+    )
+
+
+def result(version: int | str, metadata: Mapping[str, Any]) -> dg.MaterializeResult[None]:
+    """The present state; its data version stays as long as that state does."""
+    return dg.MaterializeResult(metadata=dict(metadata), data_version=dg.DataVersion(str(version)))
+
+
+def since(path: Sequence[CheckpointRow], of: Any) -> int:
+    """Id of the first row from which on what ``of`` takes from a row is what the head has."""
+    found = path[-1]
+    for row in reversed(path):
+        if of(row) != of(path[-1]):
+            break
+        found = row
+    return found.checkpoint_id

@@ -1,0 +1,126 @@
+"""The command ``statelake status``: how jobs are, for people and for monitoring; it starts neither Spark nor Java.
+
+Exit codes: 0 fine; 1 a job is stuck, or outputs are not published; 2 a job never ran, or it cannot be told.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli_session import console, loaded_settings
+from state_engine.core.errors import StatelakeError
+from state_engine.core.names import check_name
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.job_history import read_history
+from state_engine.runtime.job_status import JobStatus, status_of_history
+from state_engine.runtime.settings import Settings
+
+REGISTRY = "jobs"
+"""The package that finds jobs by the settings; imported by name, because it stands above this one."""
+
+_STYLES = {"ok": "green", "stuck": "red", "unpublished": "red", "never_ran": "yellow", "unknown": "yellow"}
+_MINUTES = 30.0
+
+
+def status(
+    job: Annotated[
+        str | None, typer.Argument(help="Name of the job; all registered ones by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, by job.")] = False,
+    stuck_minutes: Annotated[
+        float,
+        typer.Option(
+            min=0, help="A job is stuck when a source has news, and nothing was committed for so long."
+        ),
+    ] = _MINUTES,
+) -> None:
+    """Tell how jobs are; ends with 0: fine, 1: stuck or unpublished, 2: never ran or unknown."""
+    settings = loaded_settings().settings
+    known = registered(settings)
+    names = [check_name(job, what="job")] if job else list(known)
+    found = [
+        look(settings.root, name, known.get(name), stuck_after=timedelta(minutes=stuck_minutes))
+        for name in names
+    ]
+    if as_json:
+        typer.echo(json.dumps({one.job: one.to_json() for one in found}, indent=2))
+    else:
+        console.print(table(found))
+        for one in found:
+            if one.problem:
+                console.print(f"{escape(one.job)}: {escape(one.problem)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(code=worst(found))
+
+
+def registered(settings: Settings) -> Mapping[str, StatefulJob]:
+    """The jobs that the settings name; none where there is no registry."""
+    try:
+        registry = importlib.import_module(REGISTRY)
+    except ModuleNotFoundError:
+        return {}
+    return {one.job.name: one.job for one in registry.load_jobs(settings)}
+
+
+def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta) -> JobStatus:
+    """How one job is; whatever keeps it from being looked at makes it unknown."""
+    try:
+        history = read_history(root, name)
+    except (StatelakeError, OSError) as error:
+        return JobStatus(name, "unknown", problem=str(error))
+    now_ms = time.time_ns() // 1_000_000
+    return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after)
+
+
+def worst(found: list[JobStatus]) -> int:
+    """The exit code over several jobs: what certainly is wrong counts more than what nobody knows."""
+    codes = {one.exit_code for one in found}
+    return 1 if 1 in codes else max(codes, default=2)
+
+
+def table(found: list[JobStatus]) -> Table:
+    """One line a job."""
+    names = (
+        "job",
+        "is",
+        "head",
+        "kind",
+        "age",
+        "last batch",
+        "unpublished",
+        "source has news",
+        "changelog files",
+    )
+    shown = Table(*names)
+    for one in found:
+        shown.add_row(
+            escape(one.job),
+            f"[{_STYLES[one.state]}]{one.state}[/]",
+            _text(one.head_id),
+            _text(one.head_kind),
+            _age(one.head_age_s),
+            _age(one.batch_age_s),
+            ", ".join(map(str, one.unpublished)),
+            ", ".join(f"{name}: {_NEWS[news]}" for name, news in (one.lag or {}).items()),
+            str(one.changelog_files),
+        )
+    return shown
+
+
+_NEWS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else str(timedelta(seconds=int(seconds)))
