@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine.core.errors import SourceError
+from state_engine.core.errors import ConfigurationError, SourceError
 
 FILE_COLUMN = "_statelake_file"
 """Hidden column (int): place of the row's file in the slice."""
@@ -111,9 +111,27 @@ class Source(ABC):
         """
         return self.replan(spark, before, recorded)
 
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """The position after what a job's first state holds already, from what a user says of it.
+
+        Args:
+            given: in the source's own terms, see its class; most take ``"all"`` for all that is there now.
+
+        Raises:
+            ConfigurationError: it says nothing to this source, or such a source has no position that could be told.
+        """
+        raise ConfigurationError(
+            f"the position of a {type(self).__name__} cannot be told: leave it out of positions to read it from its "
+            "beginning, or let the job read a FileSource or a DeltaSource"
+        )
+
+    def position_text(self, elements: Sequence[Element]) -> str:
+        """The summary of a position."""
+        return summary(elements)
+
     def empty_position(self) -> str:
         """The summary of the position before anything was read."""
-        return summary([])
+        return self.position_text([])
 
 
 def summary(elements: Sequence[Element], **facts: Any) -> str:

@@ -61,6 +61,15 @@ class CollectionSource(Source):
     ) -> Slice | None:
         return self._up_to(self._recorded(recorded), before)
 
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: how many elements, from the first on; or ``"all"``."""
+        count = len(self._normal) if given == "all" else given
+        if type(count) is not int or not 0 <= count <= len(self._normal):
+            raise ConfigurationError(
+                f"say how many of its {len(self._normal)} elements the state holds, or 'all'; not {given!r}"
+            )
+        return [{"split": "collection", "position": count}]
+
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
         start = _position(before)
         if self.max_rows_per_batch is not None:

@@ -133,8 +133,20 @@ class DeltaSource(Source):
     def confirm(self, part: Slice) -> None:
         check_there(part.detail.files)
 
-    def empty_position(self) -> str:
-        return _summary([])
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: the last version whose rows the state holds; or ``"all"`` for the newest."""
+        log = TableLog(spark, self.path)
+        version = log.version if given == "all" else given
+        if type(version) is not int or not 0 <= version <= log.version:
+            raise ConfigurationError(
+                f"say up to which version the state holds {self.path}, 0 to {log.version}, or 'all'; not {given!r}"
+            )
+        at = {"version": version, "schema": log.schema_at(version)}
+        position = asdict(Position(log.table_id, version, None))
+        return [{"split": self.path, "position": position}, {"split": self.path + SCHEMA, "position": at}]
+
+    def position_text(self, elements: Sequence[Element]) -> str:
+        return _summary(elements)
 
     def _told_start(self, end: Position) -> Position | None:
         """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""

@@ -34,6 +34,7 @@ from state_engine.runtime.sources.file_ranges import (
     SCHEMA,
     FileRange,
     check_unchanged,
+    chosen,
     cut,
     left_over,
     mtime_ms,
@@ -167,8 +168,15 @@ class FileSource(Source):
             if not one.unchanged():
                 self._changed(one.uri, "while it was being read")
 
-    def empty_position(self) -> str:
-        return position_summary([])
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
+        found = [FileRange(uri, size, at, 0, None) for uri, size, at in self._list()]
+        if given != "all":
+            found = chosen(found, [given] if isinstance(given, str) else list(given), self.path)
+        return [one.element() for one in found]
+
+    def position_text(self, elements: Sequence[Element]) -> str:
+        return position_summary(elements)
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow.fs as pafs
 
-from state_engine.backends.files import open_location
-from state_engine.core.errors import SourceError
+from state_engine.backends.files import join, open_location
+from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import Element, summary
 from state_engine.runtime.sources.parquet_files import parquet_row_count
 
@@ -90,6 +92,28 @@ def cut(pending: Sequence[FileRange], max_rows: int) -> list[FileRange]:
         ranges.append(one)
         left -= rows
     return ranges
+
+
+def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str) -> list[FileRange]:
+    """The files that paths or shell patterns name, absolute or below a directory.
+
+    Raises:
+        ConfigurationError: one of them names none.
+    """
+    found: dict[str, FileRange] = {}
+    for one in wanted:
+        if not isinstance(one, str | os.PathLike):
+            raise ConfigurationError(f"name files by paths or patterns, or say 'all'; not {one!r}")
+        text = os.fspath(one)
+        absolute = (
+            text if "://" in text else f"file://{text}"
+        )  # a pattern is no location that could be opened
+        pattern = absolute if "://" in text or text.startswith("/") else join(directory, text)
+        named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
+        if not named:
+            raise ConfigurationError(f"'{text}' names none of the {len(files)} files in {directory}")
+        found |= named
+    return [f for f in files if f.uri in found]
 
 
 def position_summary(elements: Sequence[Element]) -> str:
