@@ -7,7 +7,7 @@ DataFrames over files that the checkpoints list by name, counted by one Spark jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -140,7 +140,7 @@ def compare(
     ancestor = lineage.common_ancestor(rows, heads[0].checkpoint_id, heads[1].checkpoint_id)
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
     outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
-    states = _states(spark, layout, paths)
+    states = changed_entries(spark, layout, paths)
     counts = _counted([*outputs.values(), *states.values()])
     return Comparison(
         job=layout.job,
@@ -198,13 +198,18 @@ def _output_difference(sink: str, frame: DataFrame, counts: Mapping[str, int]) -
 # -- keyed state -------------------------------------------------------------------------------------------------------
 
 
-def _states(
-    spark: SparkSession, layout: JobLayout, paths: Sequence[list[CheckpointRow]]
+def changed_entries(
+    spark: SparkSession,
+    layout: JobLayout,
+    paths: Sequence[list[CheckpointRow]],
+    wanted: Collection[tuple[str, str]] | None = None,
 ) -> dict[tuple[str, str], DataFrame]:
-    """By operator and state, the entries that only one side has, a changed one on both."""
+    """By operator and state, what differs between the ends of two paths; all states, or those that are wanted."""
     declared = [{(o.uid, s.name) for o in path[-1].operators for s in o.states} for path in paths]
     found: dict[tuple[str, str], DataFrame] = {}
     for names in sorted(declared[0] | declared[1]):
+        if wanted is not None and names not in wanted:
+            continue
         sides = [
             read_state(spark, layout, path, *names) if names in known else None
             for path, known in zip(paths, declared, strict=True)

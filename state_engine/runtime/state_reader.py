@@ -1,34 +1,38 @@
 """Reads keyed state as of a checkpoint into a DataFrame: its bases and the changelogs after them, folded by Spark.
 
 The same fold as in the subtasks (``backends.delta.changelog``), in Catalyst: value: the last change of a key; map: the
-last change of an entry after the key's last clear; list: what was appended after the last clear, in order. Files come
-from the checkpoint rows by exact name, and their row counts must be what the rows recorded. Mirrors what Flink's State
-Processor API reads.
+last change of an entry after the key's last clear; list: what was appended after the last clear, in order. Reducing,
+aggregating and folding states are values: what is stored is their accumulator. Files come from the checkpoint rows by
+exact name, and their row counts must be what the rows recorded. Mirrors what Flink's State Processor API reads.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_engine.backends.delta.changelog import op_of_entry
+from state_engine.backends.delta.changelog import ListedFile, op_of_entry
 from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
 from state_engine.backends.files import open_location
-from state_engine.core.checkpoint import CheckpointRow, StateSchema
-from state_engine.core.ddl import parse_ddl
-from state_engine.core.descriptors import SHAPES
-from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.errors import MissingFilesError
 from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.state_table import APPEND, CLEAR, PUT
-from state_engine.core.ttl import TtlTime, TtlVisibility
-from state_engine.core.type_text import type_from_text
+from state_engine.core.time_travel import (
+    LAST_MS,
+    METADATA,
+    DeclaredState,
+    Expiry,
+    declared_state,
+    expiry_of,
+)
 from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask_spec import StateFile
 
@@ -39,49 +43,76 @@ Alive = Callable[[Column], Column]
 
 
 def read_state(
-    spark: SparkSession, layout: JobLayout, path: list[CheckpointRow], uid: str, state: str
+    spark: SparkSession,
+    layout: JobLayout,
+    path: Sequence[CheckpointRow],
+    uid: str,
+    state: str,
+    *,
+    include_expired: bool = False,
+    metadata: bool = False,
 ) -> DataFrame:
     """One state at the end of a path: key columns, ``map_key`` for maps, and ``value``.
+
+    Args:
+        include_expired: also what had expired by then and was not cleaned up yet.
+        metadata: also ``updated_at`` and ``expires_at``, null without a time to live (of a list: of the element that
+            lives longest), and ``key_group``.
 
     Raises:
         ConfigurationError: there is no such operator or state; names those that are.
         MissingFilesError: a file is gone or was changed.
     """
-    schema, key_schema = _find(path, uid, state)
-    key_type, column_type = parse_ddl(key_schema).arrow, type_from_text(schema.type).storage
-    columns = changelog_schema(key_type, {state: column_type})
-    structure = StructType.fromJson(spark_schema(columns))
-    files = state_files(layout, path, uid)
+    found = declared_state(path, uid, state)
+    expiry = expiry_of(found, include_expired=include_expired)
+    changes = _changes(spark, found, state_files(layout, path, uid))
+    folded = _FOLDS[found.shape](changes, _column(found), _alive(expiry))
+    names = zip(found.key_type, found.key_names(metadata=metadata), strict=True)
+    columns = [F.col(f"key.`{field.name}`").alias(name) for field, name in names]
+    columns += [F.col(c) for c in folded.columns if c in ("map_key", "value")]
+    return folded.select(*columns, *(_metadata(found, expiry) if metadata else ()))
+
+
+def check_files(files: Sequence[ListedFile]) -> None:
+    """Whether files have the rows that their checkpoints recorded; raises MissingFilesError where they do not."""
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda f: _check(f.listed.uri, f.listed.rows), files))
+        list(pool.map(lambda f: _check(f.uri, f.rows), files))
+
+
+def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFile]) -> DataFrame:
+    """All rows of a state in its files, with their place in the fold."""
+    schema = changelog_schema(found.key_type, {found.schema.column_name: found.column_type})
+    structure = StructType.fromJson(spark_schema(schema))
+    check_files([f.listed for f in files])
     if not files:
-        changes = spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
-    else:
-        changes = spark.read.schema(structure).parquet(*[f.listed.uri for f in files])
-        # the fold would shuffle otherwise, which costs more than it saves
-        if sum(f.listed.rows for f in files) <= _ROWS_OF_ONE_TASK:
-            changes = changes.coalesce(1)
-        changes = _in_order(changes, files, SHAPES[schema.kind])
-    changes = changes.where(F.col("state") == state)
-    folded = _FOLDS[SHAPES[schema.kind]](
-        changes, F.col(state_column(state)), _alive(schema.ttl, path[-1] if path else None)
-    )
-    keys = [F.col(f"key.`{f.name}`").alias(f.name) for f in key_type]
-    return folded.select(*keys, *[c for c in folded.columns if c in ("map_key", "value")])
+        return spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
+    changes = spark.read.schema(structure).parquet(*[f.listed.uri for f in files])
+    # the fold would shuffle otherwise, which costs more than it saves
+    if sum(f.listed.rows for f in files) <= _ROWS_OF_ONE_TASK:
+        changes = changes.coalesce(1)
+    return _in_order(changes, files, found.shape).where(F.col("state") == found.schema.column_name)
 
 
-def _find(path: list[CheckpointRow], uid: str, state: str) -> tuple[StateSchema, str]:
-    last = path[-1] if path else None
-    operator = last.operator(uid) if last else None
-    if operator is None:
-        known = [o.uid for o in last.operators] if last else []
-        raise ConfigurationError(f"there is no state of an operator '{uid}'; operators with state: {known}")
-    for schema in operator.states:
-        if schema.name == state:
-            return schema, operator.key_schema
-    raise ConfigurationError(
-        f"operator '{uid}' has no state '{state}'; its states: {[s.name for s in operator.states]}"
-    )
+def _column(found: DeclaredState) -> Column:
+    """The state's column, its fields called as they were declared."""
+    column = F.col(state_column(found.schema.column_name))
+    if found.shown_type == found.column_type:
+        return column
+    (shown,) = StructType.fromJson(spark_schema(pa.schema([("shown", found.shown_type)])))
+    return column.cast(shown.dataType)
+
+
+def _metadata(found: DeclaredState, expiry: Expiry) -> list[Column]:
+    """The columns beside key and value: times as stored, and the key group at the checkpoint's max parallelism."""
+    never = F.lit(None).cast("timestamp")
+    times = [never, never]
+    if expiry.ttl_ms is not None:
+        last = F.unix_millis("_lasting")
+        ends = F.timestamp_millis(last + F.lit(expiry.ttl_ms))
+        # what would end after the last time that can be told does not end
+        times = [F.col("updated_at"), F.when(last <= LAST_MS - expiry.ttl_ms, ends).otherwise(never)]
+    group = F.pmod("key_hash", F.lit(found.operator.max_parallelism))
+    return [column.alias(name) for column, name in zip([*times, group], METADATA, strict=True)]
 
 
 def _in_order(changes: DataFrame, files: Sequence[StateFile], shape: str) -> DataFrame:
@@ -126,46 +157,68 @@ def _check(uri: str, rows: int) -> None:
         )
 
 
-def _alive(ttl: str, row: CheckpointRow | None) -> Alive:
-    """Which items had not expired by the clock that the checkpoint recorded, given the column of their times."""
-    config = json.loads(ttl) if ttl else {}
-    event_time = config.get("time") == TtlTime.EventTime.name
-    now = None if row is None else row.watermark_ms if event_time else row.clock_ms
-    if now is None or not ttl or config["visibility"] != TtlVisibility.NeverReturnExpired.name:
+def _alive(expiry: Expiry) -> Alive:
+    """Which items are shown, given the column of their times."""
+    hidden_ms = expiry.hidden_ms
+    if hidden_ms is None:
         return lambda at: F.lit(True)
-    oldest = max(now - config["ttl_ms"], -(2**63))
-    return lambda at: at.isNull() | (F.unix_millis(at) > oldest)
+    return lambda at: at.isNull() | (F.unix_millis(at) > hidden_ms)
+
+
+# Each fold gives key_hash, key, [map_key,] value, updated_at, and _lasting: the time from which the last item lives on.
 
 
 def _fold_value(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
-    packed = changes.select("key", F.struct(_ORDER, "op", "updated_at", column.alias("value")).alias("last"))
-    last = packed.groupBy("key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
-    kept = last.where((F.col("last.op") == PUT) & alive(F.col("last.updated_at")))
-    return kept.select("key", F.col("last.value").alias("value"))
+    value = F.struct(_ORDER, "op", "updated_at", column.alias("value"))
+    packed = changes.select("key_hash", "key", value.alias("last"))
+    last = packed.groupBy("key_hash", "key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
+    return _living(last, alive).select("key_hash", "key", *_last_columns())
 
 
 def _fold_map(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
     live = _after_clear(changes).where(F.col("op") != CLEAR)
     entry = live.select(
+        "key_hash",
         "key",
         column["key"].alias("map_key"),
         F.struct(_ORDER, "op", "updated_at", column["value"].alias("value")).alias("last"),
     )
-    last = entry.groupBy("key", "map_key").agg(F.max_by("last", F.col(f"last.{_ORDER}")).alias("last"))
-    kept = last.where((F.col("last.op") == PUT) & alive(F.col("last.updated_at")))
-    return kept.select("key", "map_key", F.col("last.value").alias("value"))
+    last = entry.groupBy("key_hash", "key", "map_key").agg(
+        F.max_by("last", F.col(f"last.{_ORDER}")).alias("last")
+    )
+    return _living(last, alive).select("key_hash", "key", "map_key", *_last_columns())
+
+
+def _living(last: DataFrame, alive: Alive) -> DataFrame:
+    return last.where((F.col("last.op") == PUT) & alive(F.col("last.updated_at")))
+
+
+def _last_columns() -> list[Column]:
+    at = F.col("last.updated_at")
+    return [F.col("last.value").alias("value"), at.alias("updated_at"), at.alias("_lasting")]
 
 
 def _fold_list(changes: DataFrame, column: Column, alive: Alive) -> DataFrame:
     live = _after_clear(changes).where(F.col("op") == APPEND)
-    parts = live.select("key", F.struct(F.col(_ORDER), column.alias("elements")).alias("part"))
-    lists = parts.groupBy("key").agg(
-        F.sort_array(F.collect_list(F.struct(F.col(f"part.{_ORDER}"), F.col("part.elements")))).alias("parts")
+    parts = live.select("key_hash", "key", F.struct(F.col(_ORDER), column.alias("elements")).alias("part"))
+    # by a comparison of their places: elements may be maps, which have no order
+    lists = parts.groupBy("key_hash", "key").agg(
+        F.array_sort(F.collect_list("part"), lambda a, b: a[_ORDER] - b[_ORDER]).alias("parts")
     )
-    elements = F.flatten(F.transform("parts", lambda p: p["elements"]))
-    kept = F.filter(elements, lambda e: alive(e["updated_at"]))
-    values = lists.select("key", F.transform(kept, lambda e: e["value"]).alias("value"))
-    return values.where(F.size("value") > 0)
+    kept = F.filter(
+        F.flatten(F.transform("parts", lambda p: p["elements"])), lambda e: alive(e["updated_at"])
+    )
+    times = F.transform("kept", lambda e: e["updated_at"])
+    newest = F.array_max(times)
+    values = lists.select("key_hash", "key", kept.alias("kept")).where(F.size("kept") > 0)
+    return values.select(
+        "key_hash",
+        "key",
+        F.transform("kept", lambda e: e["value"]).alias("value"),
+        newest.alias("updated_at"),
+        # an element without a time stays for ever
+        F.when(~F.exists(times, lambda t: t.isNull()), newest).alias("_lasting"),
+    )
 
 
 def _after_clear(changes: DataFrame) -> DataFrame:

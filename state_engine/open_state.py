@@ -1,0 +1,171 @@
+"""Keyed state without Spark and without Java: the same entries as ``StateEngine.read_state``, as a pyarrow table.
+
+Only the table of checkpoints is read as a Delta table, by its log: its rows name every file of the state, which pyarrow
+reads and folds as a compaction does. Credentials are pyarrow's. The whole state must fit into memory. For notebooks,
+services and other engines: ``polars.from_arrow(...)``, DuckDB and pandas take the result as it is.
+
+Example::
+
+    from state_engine import open_state
+
+    last = open_state.read_state("state", "plane_delays", "plane_delays", "last_flight", as_of="2026-03-01")
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.backends.delta.base import BaseSpec, read_entries
+from state_engine.backends.delta.changelog import KeyGroups
+from state_engine.backends.delta.layout import JobLayout, state_column
+from state_engine.backends.files import normal_uri
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.columns import one_chunk
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.key_groups import KeyGroupRange
+from state_engine.core.names import check_name
+from state_engine.core.time_travel import (
+    LAST_MS,
+    METADATA,
+    DeclaredState,
+    Expiry,
+    declared_state,
+    expiry_of,
+    path_as_of,
+    why_missing,
+)
+from state_engine.runtime.job_history import read_history
+from state_engine.runtime.state_files import state_files
+
+_TIME = pa.timestamp("us", "UTC")
+
+
+def checkpoints(root: str | os.PathLike[str], job: str) -> list[CheckpointRow]:
+    """All checkpoints of a job, newest last; empty where it never ran.
+
+    Raises:
+        RootError: the root is of another format, or is damaged.
+    """
+    history = read_history(normal_uri(root), check_name(job, what="job"))
+    return list(history.rows.values()) if history else []
+
+
+def read_state(
+    root: str | os.PathLike[str],
+    job: str,
+    operator: str,
+    state: str,
+    *,
+    checkpoint_id: int | None = None,
+    as_of: datetime | str | None = None,
+    include_expired: bool = False,
+    metadata: bool = False,
+) -> pa.Table:
+    """A keyed state as of a checkpoint; arguments, columns and errors are those of ``StateEngine.read_state``."""
+    rows = {row.checkpoint_id: row for row in checkpoints(root, job)}
+    layout = JobLayout(normal_uri(root), job)
+    path = path_as_of(rows, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
+    found = declared_state(path, operator, state)
+    expiry = expiry_of(found, include_expired=include_expired)
+    try:
+        entries = _entries(layout, path, found, expiry)
+    except MissingFilesError as error:
+        raise why_missing(error, rows, path) from error
+    return _columns(found, expiry, entries, metadata=metadata)
+
+
+def _entries(
+    layout: JobLayout, path: list[CheckpointRow], found: DeclaredState, expiry: Expiry
+) -> pa.Table | None:
+    """The entries as a base would hold them; None where there are none."""
+    shown = expiry.hidden_ms is None
+    groups = found.operator.max_parallelism
+    spec = BaseSpec(
+        uri=layout.base(found.operator.uid),
+        base_id="",
+        key_type=found.key_type,
+        states=(replace(found.schema, ttl="" if shown else found.schema.ttl),),
+        max_parallelism=groups,
+        clock_ms=found.row.clock_ms,
+        watermark_ms=found.row.watermark_ms,
+        full_snapshot=True,
+    )
+    files = [f.listed for f in state_files(layout, path, found.operator.uid)]
+    tables = read_entries(spec, files, KeyGroups(groups, (KeyGroupRange(0, groups - 1),)))
+    return tables[0].combine_chunks() if tables else None
+
+
+def _columns(found: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, metadata: bool) -> pa.Table:
+    """What readers see of the entries."""
+    wanted = [c for c in found.columns() if metadata or c[0] not in METADATA]
+    names = [*found.key_names(metadata=metadata), *(name for name, _ in wanted[len(found.key_type) :])]
+    schema = pa.schema([(name, kind) for name, (_, kind) in zip(names, wanted, strict=True)])
+    if entries is None:
+        return schema.empty_table()
+    column = _shown(one_chunk(entries[state_column(found.schema.column_name)]), found.shown_type)
+    arrays = [*one_chunk(entries["key"]).flatten()]
+    updated = lasting = one_chunk(entries["updated_at"])
+    if found.shape == "map":
+        arrays += [column.field("key"), column.field("value")]
+    elif found.shape == "list":
+        elements = column.flatten()
+        arrays.append(_lists(column.value_lengths(), elements.field("value")))
+        updated, lasting = _times_of_lists(column.value_lengths(), elements.field("updated_at"))
+    else:
+        arrays.append(column)
+    if metadata:
+        hashes = entries["key_hash"].to_numpy()
+        groups = pa.array(np.mod(hashes, found.operator.max_parallelism), pa.int64())
+        arrays += [*_times(expiry, updated, lasting), groups]
+    return pa.table(arrays, schema=schema)
+
+
+def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Array]:
+    never = pa.nulls(len(updated), _TIME)
+    if expiry.ttl_ms is None:
+        return [never, never]
+    last_us, ttl_ms = lasting.cast(pa.int64()), expiry.ttl_ms
+    # what would end after the last time that can be told does not end
+    if ttl_ms >= 2 * LAST_MS:
+        return [updated, never]
+    ends = pc.add(last_us, ttl_ms * 1000)
+    ends = pc.if_else(pc.less_equal(ends, LAST_MS * 1000 + 999), ends, pa.scalar(None, pa.int64()))
+    return [updated, ends.cast(_TIME)]
+
+
+def _times_of_lists(lengths: pa.Array, times: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Of each list the newest time, and the same where all elements have one: others stay for ever."""
+    owner = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
+    grouped = pa.table({"owner": owner, "at": times.cast(pa.int64())}).group_by("owner", use_threads=False)
+    found = grouped.aggregate([("at", "max"), ("at", "count")]).sort_by("owner")
+    newest = one_chunk(found["at_max"]).cast(_TIME)
+    whole = pc.equal(one_chunk(found["at_count"]), lengths.cast(pa.int64()))
+    return newest, pc.if_else(whole, newest, pa.scalar(None, _TIME))
+
+
+def _shown(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column with its fields called as they were declared: some are stored under the names that they had before."""
+    if array.type == kind:
+        return array
+    p = pa.types
+    if p.is_struct(kind):
+        parts = [_shown(array.field(i), field.type) for i, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if p.is_list(kind):
+        values = _shown(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=array.is_null())
+    if p.is_map(kind):
+        keys, items = _shown(array.keys, kind.key_type), _shown(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
+    return array
+
+
+def _lists(lengths: pa.Array, values: pa.Array) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
