@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import SparkSettings
-from tests.faults.operations import CUT_OF_OPERATIONS, perform
+from tests.faults.operations import CUT_OF_OPERATIONS
+from tests.faults.performing import perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
 
@@ -50,7 +51,10 @@ def child_session() -> SparkSession:
 
 def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, alone: bool) -> str:
     """Run the first micro-batches, and then up to the fault; empty, or what happened instead."""
-    site.run(max_batches=2 if operation else 1)
+    if operation:
+        prepare(site, operation)
+    else:
+        site.run(max_batches=1)
     ended, told = threading.Event(), ["stopped"]
 
     def stop() -> None:

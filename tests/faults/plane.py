@@ -4,9 +4,9 @@ A test hands over a schedule, ``[Fault("after commit", action="raise")]``, as it
 the methods that it names in this process, and nothing else; without a schedule the engine is what it is, and knows
 nothing of this module. Schedules are JSON, so that a child process can be given one.
 
-Three things can happen at a point: ``raise`` (the run fails), ``sigkill`` (the process is gone, or in a child with many
-jobs: stops for good until it is killed), and ``zombie`` (the run pauses until another runner has done something, and
-goes on as if nothing had happened).
+Four things can happen at a point: ``raise`` (the run fails), ``sigkill`` (the process is gone, or in a child with many
+jobs: stops for good until it is killed), ``zombie`` (the run pauses until another runner has done something, and goes
+on as if nothing had happened), and ``delay`` (the run pauses a little, and nobody does anything meanwhile).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Action = Literal["raise", "sigkill", "zombie"]
+Action = Literal["raise", "sigkill", "zombie", "delay"]
+DELAY_S = 0.02
 
 
 class InjectedFault(Exception):
@@ -130,6 +132,18 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("operator state copied", f"{_RUNTIME}.savepoints:Savepoints", "_copy_operator_state"),
     **_both("manifest", f"{_RUNTIME}.savepoints", "write_text"),
     **_inside("checkpoint unpinned", f"{_RUNTIME}.maintenance:Maintenance", "unpin"),
+    # of savepoints that are imported, and of another number of key groups
+    **_inside("savepoint verified", f"{_RUNTIME}.engine_operations", "savepoint_of"),
+    **_inside("keyed state imported", f"{_RUNTIME}.savepoint_import", "_import_keyed"),
+    **_inside("operator state imported", f"{_RUNTIME}.savepoint_import", "_import_operator_state"),
+    **_inside("key groups written", f"{_RUNTIME}.max_parallelism", "write_base"),
+    **_inside("key groups listed", f"{_RUNTIME}.max_parallelism:MaxParallelismChange", "_write"),
+    # of collection
+    **_both("collection planned", f"{_RUNTIME}.collector:Collector", "_plan"),
+    **_both("fence", f"{_RUNTIME}.maintenance:Maintenance", "fence"),
+    **_inside("files removed", f"{_RUNTIME}.collector:Collector", "_remove"),
+    **_inside("file deleted", f"{_RUNTIME}.collector", "_delete"),
+    **_inside("directory dropped", f"{_RUNTIME}.collector", "_drop_empty"),
 }
 """Every point by name."""
 
@@ -175,6 +189,9 @@ class Plane:
             raise InjectedFault(str(due))
         if due.action == "sigkill":
             self._kill()
+            return
+        if due.action == "delay":
+            time.sleep(DELAY_S)
             return
         try:
             self._meanwhile()

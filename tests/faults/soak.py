@@ -16,6 +16,7 @@ from tests.faults.workloads import Site
 STEPS_OF_A_HISTORY = (2, 4)
 _ACTIONS: tuple[Action, ...] = ("raise", "zombie")
 # it holds the lock of the sink there, so nobody can do anything meanwhile
+_OPERATIONS = ("restore", "rescale", "compact", "retain", "savepoint")
 _UNDER_LOCK = {p for counts in REACHED.values() for p in counts if "move of files" in p}
 
 
@@ -101,8 +102,8 @@ class History:
 
     def _schedule(self) -> list[Fault]:
         counts = dict.fromkeys(ONCE, 2) | {p: 2 * n for p, n in self.site.workload.reached().items()}
-        for reached in REACHED.values():
-            counts |= {p: max(n, counts.get(p, 0)) for p, n in reached.items()}
+        for operation in _OPERATIONS:
+            counts |= {p: max(n, counts.get(p, 0)) for p, n in REACHED[operation].items()}
         schedule = []
         for point in self._rng.sample(sorted(counts), self._rng.choice([0, 3, 6, 9])):
             action = "raise" if point in _UNDER_LOCK else self._rng.choice(_ACTIONS)

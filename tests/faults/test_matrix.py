@@ -84,6 +84,19 @@ def test_a_fault_that_keeps_coming_back_loses_nothing(grounds: Grounds) -> None:
     ground.check_recovery(site)
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["chained", "sinks"])
+def test_a_micro_batch_that_is_slow_is_not_noticed(name: str, grounds: Grounds) -> None:
+    ground = grounds(name)
+    site = ground.fresh()
+    schedule = [Fault(point, 1, "delay") for point in (*ONCE, *ground.workload.reached())]
+    with installed(schedule) as plane:
+        assert site.run(max_batches=1).batches
+    assert set(plane.fired) == set(schedule)
+    assert len(site.rows()) == 2
+    ground.check_recovery(site)
+
+
 def test_settle_publishes_without_running(grounds: Grounds) -> None:
     ground = grounds("chained")
     site = ground.fresh()

@@ -1,87 +1,148 @@
-"""Every fault point of restore, rescale, compaction, retention and savepoints; then it is done again.
+"""Every fault point of every operation, by raising, by SIGKILL and with a zombie; then it is done again.
 
 State and outputs are in the end those of a job that nobody disturbed.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
-from state_engine.runtime.savepoints import MANIFEST
 from tests.faults.cases import Ground
 from tests.faults.child import killed
 from tests.faults.operations import (
     CUT_OF_OPERATIONS,
     REACHED,
-    SAVEPOINT,
+    UNTRIED,
     OperationCase,
-    check_effect,
     operation_cases,
+)
+from tests.faults.performing import (
+    BRANCH,
+    another_runner,
+    check_effect,
     perform,
     perform_again,
+    prepare,
+    unfinished,
 )
-from tests.faults.plane import InjectedFault, installed
-from tests.faults.workloads import WORKLOADS, Site
+from tests.faults.plane import POINTS, Fault, InjectedFault, installed
+from tests.faults.workloads import WORKLOADS, Seen, Site
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Three sinks, with what is there before an operation, to be broken again and again.
+
+    Attributes:
+        ground: an uninterrupted run of three micro-batches.
+        saved: copies of what ``prepare`` left, by operation.
+    """
+
+    ground: Ground
+    saved: dict[str, Path] = field(default_factory=dict)
+
+    def fresh(self, operation: str) -> Site:
+        """Always in the same directory, for sinks are recorded by path."""
+        directory = self.ground.site.directory
+        shutil.rmtree(directory, ignore_errors=True)
+        if operation not in self.saved:
+            prepare(self.ground.site.again(), operation)
+            self.saved[operation] = directory.parent / f"before {operation}"
+            shutil.copytree(directory, self.saved[operation])
+        else:
+            shutil.copytree(self.saved[operation], directory)
+        return self.ground.site.again()
+
+    def expected(self, operation: str, *, batches: int) -> Seen:
+        """What is seen after so many micro-batches; a job that began with a savepoint has outputs since then."""
+        seen = self.ground.after[batches]
+        if operation != "import":
+            return seen
+        before = self.ground.after[2].outputs
+        since = {name: Counter(rows) - Counter(before[name]) for name, rows in seen.outputs.items()}
+        return Seen({name: sorted(rows.elements()) for name, rows in since.items()}, seen.state)
+
+    def finish(self, site: Site, case: OperationCase) -> None:
+        """Settle, do again what was not done, and run to the end."""
+        with site.engine() as engine:
+            engine.settle(site.job())
+        moved = case.operation == "restore" and case.committed
+        assert site.outputs() == self.expected(case.operation, batches=1 if moved else 2).outputs
+        if unfinished(site, case):
+            perform_again(site, case.operation)
+        self.check_end(site, case.operation)
+
+    def check_end(self, site: Site, operation: str) -> None:
+        """The operation has had its effect, and plain runs bring what an undisturbed job gives."""
+        check_effect(site, operation)
+        assert site.run().caught_up
+        assert site.seen() == self.expected(operation, batches=3)
+
+
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ground:
-    """Three sinks, after two of three micro-batches."""
+def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Prepared:
     base = tmp_path_factory.mktemp("operations")
-    return Ground.prepare(WORKLOADS["sinks"], base, spark, cut=CUT_OF_OPERATIONS, begun=2)
-
-
-def finish(ground: Ground, site: Site, case: OperationCase, *, committed: bool) -> None:
-    """Settle, do again what was not done, and run to the end."""
-    with site.engine() as engine:
-        engine.settle(site.job())
-    moved = case.operation == "restore" and committed
-    assert site.outputs() == ground.after[1 if moved else 2].outputs
-    unfinished = case.operation == "savepoint" and not (site.directory / SAVEPOINT / MANIFEST).exists()
-    if not committed or unfinished:
-        perform_again(site, case.operation)
-    check_effect(site, case.operation)
-    assert site.run().caught_up
-    assert site.seen() == ground.after[-1]
+    return Prepared(Ground.prepare(WORKLOADS["sinks"], base, spark, cut=CUT_OF_OPERATIONS, begun=2))
 
 
 @pytest.mark.parametrize("case", list(operation_cases("raise")), ids=str)
-def test_an_operation_that_fails_can_be_done_again(case: OperationCase, ground: Ground) -> None:
-    site = ground.fresh()
+def test_an_operation_that_fails_can_be_done_again(case: OperationCase, prepared: Prepared) -> None:
+    site = prepared.fresh(case.operation)
     with installed([case.fault]) as plane, pytest.raises(InjectedFault):
         perform(site, case.operation)
     assert plane.fired == [case.fault]
-    finish(ground, site, case, committed=case.committed)
+    prepared.finish(site, case)
 
 
 @pytest.mark.parametrize("case", list(operation_cases("zombie")), ids=str)
-def test_an_operation_that_slept_disturbs_nobody(case: OperationCase, ground: Ground) -> None:
-    """A micro-batch comes in between: restore and rescale fail then, and the others go on."""
-    site = ground.fresh()
-
-    def another_runner() -> None:
-        assert site.again().run(max_batches=1).batches
-
-    with installed([case.fault], meanwhile=another_runner) as plane:
-        if case.loses:
-            with pytest.raises(StaleParentError):
+def test_an_operation_that_slept_disturbs_nobody(case: OperationCase, prepared: Prepared) -> None:
+    """A micro-batch comes in between: what moves the head, or divides the state anew, fails then; the others go on."""
+    site = prepared.fresh(case.operation)
+    with installed([case.fault], meanwhile=lambda: another_runner(site, case)) as plane:
+        if case.refusal:
+            with pytest.raises(case.refusal):
                 perform(site, case.operation)
         else:
             perform(site, case.operation)
     assert plane.fired == [case.fault]
-    if case.loses:
-        assert site.outputs() == ground.after[3].outputs
+    if case.refusal:
+        assert site.outputs() == prepared.expected(case.operation, batches=3).outputs
         perform_again(site, case.operation)
-    check_effect(site, case.operation)
-    assert site.run().caught_up
-    assert site.seen() == ground.after[-1]
+    prepared.check_end(site, case.operation)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_of_two_replays_of_a_branch_one_goes_on(nth: int, prepared: Prepared) -> None:
+    """In the place of a micro-batch, the other runner replays the same branch while the first sleeps."""
+    site = prepared.fresh("replay")
+    schedule = [Fault("before entry of checkpoints", nth, "zombie")]
+    with (
+        installed(schedule, meanwhile=lambda: perform(site.again(), "replay")),
+        pytest.raises(StaleParentError),
+    ):
+        perform(site, "replay")
+    assert [row.branch for row in site.rows()] == ["main", "main", BRANCH, BRANCH]
+    prepared.check_end(site, "replay")
+
+
+@pytest.mark.parametrize("operation", list(REACHED))
+def test_an_operation_that_is_slow_is_not_noticed(operation: str, prepared: Prepared) -> None:
+    site = prepared.fresh(operation)
+    schedule = [Fault(point, 1, "delay") for point in REACHED[operation]]
+    with installed(schedule) as plane:
+        perform(site, operation)
+    assert set(plane.fired) == set(schedule)
+    prepared.check_end(site, operation)
 
 
 Killed = Callable[[OperationCase], Path]
@@ -108,15 +169,16 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", list(operation_cases("sigkill")), ids=str)
 def test_an_operation_that_was_killed_can_be_done_again(
-    case: OperationCase, ground: Ground, dead: Killed
+    case: OperationCase, prepared: Prepared, dead: Killed
 ) -> None:
-    finish(ground, ground.at(dead(case)), case, committed=case.committed)
+    prepared.finish(prepared.ground.at(dead(case)), case)
 
 
 @pytest.mark.parametrize("operation", list(REACHED))
-def test_the_matrix_has_every_point_as_often_as_it_is_reached(operation: str, ground: Ground) -> None:
-    site = ground.fresh()
+def test_the_matrix_has_every_point_as_often_as_it_is_reached(operation: str, prepared: Prepared) -> None:
+    site = prepared.fresh(operation)
     counts = REACHED[operation]
-    with installed([], watch=counts) as plane:
+    with installed([], watch=POINTS) as plane:
         perform(site, operation)
-    assert plane.hits == counts
+    assert {point: hits for point, hits in plane.hits.items() if point in counts} == counts
+    assert set(plane.hits) - set(counts) <= UNTRIED

@@ -14,6 +14,7 @@ import pytest
 
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from tests.faults.plane import (
+    DELAY_S,
     POINTS,
     STEPS,
     Fault,
@@ -118,6 +119,16 @@ def test_what_others_do_while_a_zombie_sleeps_is_theirs(calls: Calls) -> None:
         with pytest.raises(InjectedFault):
             calls._drop_exchange("b")
     assert calls.done == ["a", "another", "b"]
+
+
+def test_a_delay_pauses_and_goes_on(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("tests.faults.plane.time.sleep", slept.append)
+    with installed([Fault(POINT, 2, "delay")], meanwhile=lambda: pytest.fail("somebody came")) as plane:
+        for name in "abc":
+            calls._drop_exchange(name)
+    assert (calls.done, slept, plane.hits[POINT]) == (["a", "b", "c"], [DELAY_S], 3)
+    assert plane.fired == [Fault(POINT, 2, "delay")]
 
 
 def test_schedules_are_json_and_name_points_that_exist() -> None:

@@ -43,6 +43,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CLOCK_MS = 1_000_000
 CUT = 10
+KEY_GROUPS = 8
 EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(20)]
 PAIR = "k string, n bigint"
 RULES = MapStateDescriptor("rules", str, int)
@@ -145,9 +146,11 @@ class Workload:
     operators: tuple[str, ...]
     sinks: tuple[str, ...]
 
-    def job(self, directory: Path, *, cut: int = CUT, parallelism: int = 2) -> StatefulJob:
+    def job(
+        self, directory: Path, *, cut: int = CUT, parallelism: int = 2, max_parallelism: int = KEY_GROUPS
+    ) -> StatefulJob:
         """A new job object, as a scheduler would make one for each run."""
-        made = StatefulJob(self.name, parallelism=parallelism, max_parallelism=8)
+        made = StatefulJob(self.name, parallelism=parallelism, max_parallelism=max_parallelism)
         for name, stream in self.build(made, cut).items():
             path = str(directory / "sinks" / name)
             stream.sink(name, DeltaSink(path) if name.startswith("delta") else FileSink(path))
@@ -200,21 +203,31 @@ class Seen:
 
 
 class Site:
-    """A directory with the root and the sinks of one workload."""
+    """A directory with the root and the sinks of one workload.
+
+    Attributes:
+        max_parallelism: that the job declares.
+    """
+
+    max_parallelism = KEY_GROUPS
 
     def __init__(self, directory: Path, workload: Workload, spark: SparkSession, *, cut: int = CUT) -> None:
         self.directory, self.workload, self.spark, self.cut = directory, workload, spark, cut
 
     def again(self) -> Site:
         """The same place, as another runner would come to it."""
-        return Site(self.directory, self.workload, self.spark, cut=self.cut)
+        made = Site(self.directory, self.workload, self.spark, cut=self.cut)
+        made.max_parallelism = self.max_parallelism
+        return made
 
     def engine(self) -> StateEngine:
         """As another process would have it."""
         return StateEngine(self.directory / "root", self.spark)
 
     def job(self, *, parallelism: int = 2) -> StatefulJob:
-        return self.workload.job(self.directory, cut=self.cut, parallelism=parallelism)
+        return self.workload.job(
+            self.directory, cut=self.cut, parallelism=parallelism, max_parallelism=self.max_parallelism
+        )
 
     def run(self, *, parallelism: int = 2, **options: Any) -> Any:
         """Run with an engine of its own."""

@@ -1,0 +1,88 @@
+"""A Python worker that dies, or a function that raises, in the middle of a subtask; then plain runs: nothing differs.
+
+Both on the route by which the driver sends few rows, and on Spark's. In ``local[n]`` Spark runs no task again, so the
+micro-batch fails, and nothing of it is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import UserFunctionError
+from state_engine.runtime import operator_run
+from state_engine.runtime.frames import StreamFrame
+from tests.faults.cases import Ground
+from tests.faults.subtask_faults import TOLD, UIDS, Planted, SubtaskFault, Where, breakable
+from tests.faults.workloads import Site
+
+pytestmark = pytest.mark.spark
+
+PLACES: list[tuple[Where, int]] = [
+    ("element", 3),
+    ("snapshot_state", 1),
+    ("file", 1),
+    ("file", 2),
+    ("user function", 3),
+]
+FAULTS = [SubtaskFault(where, nth, uid) for uid in UIDS for where, nth in PLACES]
+QUICK = {("driver", SubtaskFault("file", 1, UIDS[1])), ("spark", SubtaskFault("element", 3, UIDS[0]))}
+CASES = [
+    pytest.param(
+        route, fault, id=f"{route}-{fault}", marks=() if (route, fault) in QUICK else pytest.mark.faults
+    )
+    for route in ("driver", "spark")
+    for fault in FAULTS
+]
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ground:
+    return Ground.prepare(breakable(), tmp_path_factory.mktemp("subtasks"), spark)
+
+
+@pytest.fixture
+def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list[int]]:
+    """Numbers of tables that the driver sent to subtasks."""
+    sent, real = list[int](), operator_run._run_few
+
+    def run_few(spark: Any, tables: Any, run: Any, label: str) -> Any:
+        sent.append(len(tables))
+        return real(spark, tables, run, label)
+
+    monkeypatch.setattr(operator_run, "_run_few", run_few)
+    if route == "spark":
+        monkeypatch.setattr(StreamFrame, "table", None)
+    yield sent
+    assert bool(sent) == (route == "driver")
+
+
+@pytest.mark.parametrize(("route", "fault"), CASES)
+def test_a_fault_in_a_subtask_changes_no_result(
+    route: str, fault: SubtaskFault, ground: Ground, sent_by_driver: list[int], tmp_path: Path
+) -> None:
+    marker = tmp_path / "happened"
+    site = ground.fresh()
+    broken = Site(site.directory, breakable(Planted(fault, marker)), site.spark, cut=site.cut)
+    kind = UserFunctionError if fault.where == "user function" else Py4JJavaError
+    with pytest.raises(kind) as failed:
+        broken.run()
+    assert marker.exists()
+    check_told(failed.value, fault)
+    assert len(site.rows()) == 1
+    assert site.seen() == ground.after[1]
+    ground.check_recovery(broken)
+
+
+def check_told(error: BaseException, fault: SubtaskFault) -> None:
+    """Whether the error says what happened."""
+    if fault.where == "user function":
+        assert f"operator '{fault.uid}'" in str(error)
+        assert TOLD in str(error)
+    else:  # nobody but Spark knows of the death of a worker
+        assert "Python worker exited unexpectedly" in str(error)
