@@ -9,22 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType as SparkStruct
-
-from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
-from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
+from state_engine.runtime.engine_base import Clock, clock_of, requester
 from state_engine.runtime.engine_operations import EngineOperations
+from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.reports import BatchReport, RunReport
-from state_engine.runtime.state_reader import read_state
 
 
-class StateEngine(EngineOperations, EngineReplays):
+class StateEngine(EngineQueries, EngineOperations, EngineReplays):
     """Runs stateful jobs; see the module docstring.
 
     Args:
@@ -93,35 +87,7 @@ class StateEngine(EngineOperations, EngineReplays):
         """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
         return self._coordinator(job, RunOptions(clock_of(None))).settle()[1]
 
-    # -- looking ---------------------------------------------------------------------------------------------------
-
-    def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
-        """All checkpoints of a job, newest last; empty where it never ran."""
-        tables = self._existing(job_name(job))
-        return [row for _, row in sorted(tables.store.load().items())] if tables else []
-
-    def read_state(
-        self, job: StatefulJob | str, operator: str, state: str, checkpoint_id: int | None = None
-    ) -> DataFrame:
-        """A keyed state as a DataFrame, as of a checkpoint (the head by default).
-
-        Returns:
-            The key columns as stored, ``map_key`` for map states, and ``value``.
-
-        Raises:
-            ConfigurationError: no such checkpoint, operator or state.
-            MissingFilesError: files that the checkpoint needs are gone or changed.
-        """
-        path = self._path(job_name(job), checkpoint_id)
-        return read_state(self.spark, JobLayout(self.root, job_name(job)), path, operator, state)
-
-    def dead_letters(self, job: StatefulJob | str) -> DataFrame:
-        """All rows that were set aside, with position and error; empty where there are none."""
-        layout = JobLayout(self.root, job_name(job))
-        if self._existing(job_name(job)) is None or not self.kernel.exists(layout.dead_letters):
-            schema = SparkStruct.fromJson(spark_schema(DEAD_LETTERS_SCHEMA.append(WRITE_ID)))
-            return self.spark.createDataFrame([], schema)
-        return self.spark.read.format("delta").load(layout.dead_letters)
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         tables = self._open(job.name)
