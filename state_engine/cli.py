@@ -21,6 +21,7 @@ from state_engine import cli_queries as queries
 from state_engine.cli_history import history
 from state_engine.cli_session import console, loaded_settings, opened
 from state_engine.cli_status import status
+from state_engine.cli_upgrade import upgrade
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime import doctor as checks
 from state_engine.runtime.jars import delta_jars
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(config, name="config")
+app.command()(upgrade)
 jobs.add_to(app)
 operations.add_to(app)
 app.command()(status)

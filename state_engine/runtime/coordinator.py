@@ -34,6 +34,7 @@ from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.errors import StaleParentError, StateMigrationError
 from state_engine.runtime.batch import BatchContext, PlannedInput, Script
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
+from state_engine.runtime.declarations import check_declarations
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job import StatefulJob
@@ -110,6 +111,7 @@ class CheckpointCoordinator:
         )
         self._publication = publication
         self._exhausted: set[str] = set()
+        self._declarations_checked = False
         self._next_id = 1
         self._steps_s: dict[str, float] = {}
         self._commits = 0
@@ -150,6 +152,9 @@ class CheckpointCoordinator:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
             self._check_operators(path[-1] if path else None)
+            if not self._declarations_checked:  # later batches of the run continue their own
+                check_declarations(self._job, path, parameters=self._options.parameters)
+                self._declarations_checked = True
             planned = (self._options.script or self._planned)(path)
             if planned is None:
                 return None
@@ -325,7 +330,8 @@ class CheckpointCoordinator:
         if gone:
             raise StateMigrationError(
                 f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
-                f"{gone}, which the job does not have. Give the operators their old uid, or use another job name"
+                f"{gone}, which the job does not have. Give the operators their old uid; to leave their state behind, "
+                "import a savepoint into a job of another name with allow_non_restored_state=True"
             )
 
     def _drop_exchange(self, write_id: str) -> None:

@@ -110,11 +110,14 @@ class _Checkpoints:
             if files:
                 written = [self._written(table, steps) for _, table in files]
                 self._kernel.change(self._uri, add=[FileGroup(written, {})], remove=[p for p, _ in files])
-            with table_lock(self._uri):
-                self._spark.sql(
-                    f"ALTER TABLE delta.`{self._uri}` SET TBLPROPERTIES ('{_FORMAT}' = '{FORMAT_VERSION}')"
-                )
+            self._say_format()
         return sum(table.num_rows for _, table in files)
+
+    def _say_format(self) -> None:
+        with table_lock(self._uri):
+            self._spark.sql(
+                f"ALTER TABLE delta.`{self._uri}` SET TBLPROPERTIES ('{_FORMAT}' = '{FORMAT_VERSION}')"
+            )
 
     def _add_columns(self) -> None:
         facts = self._kernel.facts(self._uri)

@@ -64,9 +64,9 @@ def _step(data: st.DataObject, model: _Model) -> None:
         one.alias = None
         one.width = data.draw(st.integers(one.width, len(_WIDTHS) - 1))
     for one in model.fields:
-        free = sorted(set(model.free()) - before)
-        if free and data.draw(st.booleans()):
-            one.name, one.alias = data.draw(st.sampled_from(free)), one.name
+        new_name = data.draw(st.none() | st.sampled_from(sorted(set(model.free()) - before) or [""]))
+        if new_name:
+            one.name, one.alias = new_name, one.name
     for one in list(model.fields):
         if len(model.fields) > 1 and data.draw(st.integers(0, 3)) == 0:
             model.fields.remove(one)

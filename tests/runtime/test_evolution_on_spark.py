@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,77 @@ def test_a_field_that_comes_back_does_not_bring_its_old_values(
     assert pipeline.state("records", "one") == [("a", (5, 5)), ("b", (4, 4))]
 
 
+@dataclass(frozen=True)
+class Before:
+    number: int
+    many: list[int]
+
+
+@dataclass(frozen=True)
+class After:
+    minutes: int = field(metadata={"alias": "number"})
+    many: list[int]
+    late: str | None = None
+
+
+class Keeps(KeyedProcessFunction):
+    """Keeps a record in a value, a list and a map; gives what the value was, as a dict."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.one = runtime_context.get_state(ValueStateDescriptor("one", self.kind))
+        self.many = runtime_context.get_list_state(ListStateDescriptor("many", self.kind))
+        self.by_number = runtime_context.get_map_state(MapStateDescriptor("by_number", int, self.kind))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        before = self.one.value()
+        yield str(ctx.get_current_key()), str(before and asdict(before)), len(list(self.many.get()))
+        record = self.kind(value.v, [value.v])
+        self.one.update(record)
+        self.many.add(record)
+        self.by_number.put(value.v, record)
+
+
+def keeping(kind: type) -> Any:
+    def built(job: StatefulJob) -> dict[str, DataStream]:
+        pairs = job.from_collection(ELEMENTS, "k string, v int", name="pairs", max_rows_per_batch=1)
+        records = pairs.key_by("k").process(
+            Keeps(kind), uid="records", output_type="k string, b string, n int"
+        )
+        return {"out": records}
+
+    return built
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_field_is_renamed_by_an_alias(tmp_path: Path, spark: SparkSession, compacted: bool) -> None:
+    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, keeping(After))
+    pipeline.run(max_batches=1)
+    if compacted:
+        with pipeline.engine() as engine:
+            assert engine.compact("pipeline").committed_id is not None
+    pipeline.run()
+    befores = [before for _, before, _ in pipeline.outputs()["out"]]
+    assert befores[2:] == [
+        "{'minutes': 1, 'many': [1], 'late': None}", "{'minutes': 2, 'many': [2], 'late': None}",
+        "{'minutes': 3, 'many': [3], 'late': None}",
+    ]  # fmt: skip
+    ((_, last), _) = pipeline.state("records", "one")
+    assert last.asDict() == {"minutes": 5, "many": [5], "late": None}
+    assert [r.minutes for r in dict(pipeline.state("records", "many"))["a"]] == [1, 3, 5]
+    assert {v.minutes for _, _, v in pipeline.state("records", "by_number")} == {1, 2, 3, 4, 5}
+    changelog = DeltaTable(str(tmp_path / "root" / "pipeline" / "operators" / "records" / "changelog"))
+    assert [f.name for f in changelog.to_pyarrow_table().schema.field("v_one").type] == [
+        "number",
+        "many",
+        "late",
+    ]
+
+
 def test_time_to_live_may_be_switched_on_and_off(tmp_path: Path, spark: SparkSession) -> None:
     ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).update_ttl_on_create_and_write().build()
     kind = "struct<number: int>"
@@ -147,3 +219,22 @@ def test_time_to_live_may_be_switched_on_and_off(tmp_path: Path, spark: SparkSes
     run(True, 1_160)  # a: expired
     found = [(before, n) for _, before, n in Pipeline(tmp_path, spark, build(kind)).outputs()["out"]]
     assert found == [("None", 0), ("None", 0), ("{'number': 1}", 1), ("None", 0), ("None", 1)]
+
+
+@pytest.mark.long
+def test_the_length_of_a_time_to_live_may_change(tmp_path: Path, spark: SparkSession) -> None:
+    """Stored times are kept, and the length of today counts from them."""
+
+    def run(length: int, clock: int) -> None:
+        ttl = StateTtlConfig.new_builder(Time.milliseconds(length)).build()
+        Pipeline(tmp_path, spark, build("struct<number: int>", ttl)).run(max_batches=1, clock=clock)
+
+    run(100, 0)  # a
+    run(100, 10)  # b
+    run(1_000, 500)  # a: would have expired, and lives longer now
+    run(100, 600)  # b: expired at 110
+    run(50, 545)  # clocks never go back: a, written at 500, is expired at 600
+    found = [
+        before for _, before, _ in Pipeline(tmp_path, spark, build("struct<number: int>")).outputs()["out"]
+    ]
+    assert found == ["None", "None", "{'number': 1}", "None", "None"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -129,6 +130,82 @@ def test_a_state_that_is_declared_no_more_is_kept(ran: Site, by_value: None) -> 
     assert ran.engine().read_state("tiny", "sums", "seen").count() == 1
     ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job())  # and is there again when declared again
     assert ran.state() == {"a": 15, "b": 2, "c": 4}
+
+
+class Renamed(Sum):
+    """The old function, whose state has another name now."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("whole", int).renamed_from("total"))
+
+
+def tables_of(site: Site) -> set[str]:
+    """Columns of the operator's table of changes."""
+    return set(
+        DeltaTable(str(site.directory / "root/tiny/operators/sums/changelog")).to_pyarrow_table().schema.names
+    )
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: bool, by_value: None) -> None:
+    columns = tables_of(ran)
+    if compacted:
+        ran.engine().compact("tiny")
+    ran.engine().run(ran.job(Renamed()))
+    row = ran.engine().checkpoints("tiny")[-1]
+    assert [(s.name, s.column_name) for o in row.operators for s in o.states] == [("whole", "total")]
+    assert sum(o.changed_entries for o in row.operators) == 1  # the key of the new row
+    assert tables_of(ran) == columns
+    assert ran.state("whole") == {"a": 14, "b": 2, "c": 4}
+    with pytest.raises(ConfigurationError, match=r"no state 'total'; its states: \['whole'\]"):
+        ran.state()
+    assert ran.engine().read_state("tiny", "sums", "total", checkpoint_id=1).count() == 3
+
+    # without the former name, and beside a new state of the old name
+    ran.put({"k": ["a", "b"], "v": [1, 1]}, "2").engine().run(ran.job(Sum(state="whole")))
+    ran.put({"k": ["a"], "v": [5]}, "3").engine().run(ran.job(Sum()))
+    ran.engine().compact("tiny")
+    assert (ran.state("whole"), ran.state("total")) == ({"a": 15, "b": 3, "c": 4}, {"a": 5})
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool, by_value: None) -> None:
+    job = ran.job(WithCount())
+    ran.engine().run(job)
+    dropping = ran.job()
+    dropping.stream(dropping.operators["sums"]).drop_states("seen")
+    ran.put({"k": ["b"], "v": [20]}, "2").engine().run(dropping)
+    with pytest.raises(ConfigurationError, match="no state 'seen'"):
+        ran.engine().read_state("tiny", "sums", "seen")
+    assert ran.engine().read_state("tiny", "sums", "seen", checkpoint_id=2).count() == 1  # as it was
+    if compacted:
+        ran.engine().compact("tiny")
+        base = ran.engine().checkpoints("tiny")[-1]
+        assert sum(f.rows for o in base.operators for f in o.base_files) == 3  # the totals only
+
+    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job(WithCount()))
+    (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
+    assert (row["k"], row["map_key"], row["value"]) == ("a", "here", 1)
+    assert ran.state() == {"a": 15, "b": 22, "c": 4}
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(ran: Site, by_value: None) -> None:
+    files = {p for p in ran.directory.rglob("*") if p.is_file() and p.suffix != ".lock"}
+    job = ran.job(OtherPrimitive("list"))
+
+    def unread(*_: object) -> object:
+        raise AssertionError("the source was asked")
+
+    job.sources["events"].source.plan = unread  # type: ignore[method-assign,assignment]
+    with pytest.raises(
+        StateMigrationError,
+        match=r"(?s)job 'tiny': operator 'sums': state 'total' is stored as value of bigint, "
+        r"the function declares list of.*drop_states.*restore a checkpoint",
+    ):
+        ran.engine().run(job)
+    assert {p for p in ran.directory.rglob("*") if p.is_file() and p.suffix != ".lock"} == files
 
 
 def test_a_state_that_is_asked_for_late_is_added_too(ran: Site, by_value: None) -> None:
