@@ -161,6 +161,9 @@ def check_root(root: str) -> Check:
     if version > FORMAT_VERSION:
         fix = "upgrade Statelake: this version does not know that format"
         return Check(name=name, status="missing", found=f"{directory}: format {version}", fix=fix)
+    if version < FORMAT_VERSION:
+        fix = "stop its jobs, then run: statelake upgrade"
+        return Check(name=name, status="missing", found=f"{directory}: older format {version}", fix=fix)
     return Check(name=name, status="ok", found=f"{directory}: format {version}")
 
 
