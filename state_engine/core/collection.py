@@ -55,11 +55,15 @@ def keyed_state_files(on_path: Sequence[CheckpointRow], uid: str) -> KeyedStateF
         return KeyedStateFiles(base, changelog)
     all_based = not _gap(0, last.max_parallelism - 1, last.bases)
     oldest = min(b.checkpoint_id for b in last.bases) if all_based else 0
+    sought = {
+        b.base_id for b in last.bases
+    }  # a base that nothing has changed since stands for later checkpoints
     for row in reversed(on_path):
         operator = row.operator(uid)
-        if operator is None or row.checkpoint_id < oldest:
+        if operator is None or (row.checkpoint_id < oldest and not sought):
             break
         own = [b for b in last.bases if b.base_id == row.write_id]
+        sought.discard(row.write_id)
         base += [file for file in operator.base_files if any(_overlaps(file, b) for b in own)]
         newer = [b for b in last.bases if b.checkpoint_id >= row.checkpoint_id]
         if row.checkpoint_id > oldest or not all_based:

@@ -121,7 +121,8 @@ def may_apply_compaction(rows: Rows, compacted_id: int, row: CheckpointRow) -> b
     """Whether a compaction may be committed upon the parent that its row names; if not, its work is dropped.
 
     The checkpoint that it folded must be on the path of that parent and not be older than a base in force there for
-    the same key groups, and the max parallelism must be what it was.
+    the same key groups, those included whose old base is only to stand for that checkpoint, and the max parallelism
+    must be what it was.
 
     Args:
         rows: as they are now.
@@ -137,16 +138,14 @@ def may_apply_compaction(rows: Rows, compacted_id: int, row: CheckpointRow) -> b
         known = [r.operator(operator.uid) for r in since]
         if any(o is None or o.max_parallelism != operator.max_parallelism for o in known):
             return False
-        if _newer_base(known[-1], operator, row.write_id, compacted_id):
+        if _newer_base(known[-1], operator, compacted_id):
             return False
     return True
 
 
-def _newer_base(
-    parent: OperatorCheckpoint | None, operator: OperatorCheckpoint, base_id: str, compacted_id: int
-) -> bool:
+def _newer_base(parent: OperatorCheckpoint | None, operator: OperatorCheckpoint, compacted_id: int) -> bool:
     """Whether a base in force stands for a later checkpoint than the one that is to take its place."""
-    new = [base for base in operator.bases if base.base_id == base_id]
+    new = [base for base in operator.bases if base.checkpoint_id == compacted_id]
     return any(
         old.checkpoint_id > compacted_id
         and old.key_group_start <= own.key_group_end

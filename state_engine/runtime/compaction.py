@@ -25,6 +25,7 @@ from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile, Ope
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.core.key_groups import KeyGroupRange, check_max_parallelism
+from state_engine.runtime.changed_groups import as_ranges
 from state_engine.runtime.execution import execution
 from state_engine.runtime.state_files import remaining, state_files
 from state_engine.runtime.subtask_spec import StateFile
@@ -112,6 +113,7 @@ def compacted(
     checkpoint_id: int,
     max_parallelism: int,
     key_groups: Sequence[KeyGroupRange] | None = None,
+    unchanged: Sequence[KeyGroupRange] = (),
 ) -> OperatorCheckpoint:
     """The operator's part of the row that commits a base: nothing changed, but where the state lies.
 
@@ -121,6 +123,8 @@ def compacted(
         base_id: ``write_id`` of the row.
         checkpoint_id: that the base stands for.
         max_parallelism, key_groups: as given to ``write_base``.
+        unchanged: of the others, those that did not change between their bases and ``checkpoint_id``: these bases stand
+            for it, too, from now on.
 
     Raises:
         ConfigurationError: a part of the key groups is given while their number changes.
@@ -129,9 +133,12 @@ def compacted(
         >>> sums = OperatorCheckpoint("sums", 2, 128, "struct<`k`: string>", [], [], [], 0)
         >>> sums = compacted(sums, [], base_id="a", checkpoint_id=3, max_parallelism=128)
         >>> few = [KeyGroupRange(0, 9)]
-        >>> sums = compacted(sums, [], base_id="b", checkpoint_id=5, max_parallelism=128, key_groups=few)
-        >>> [(b.key_group_start, b.key_group_end, b.base_id) for b in sums.bases]
-        [(0, 9, 'b'), (10, 127, 'a')]
+        >>> rest = [KeyGroupRange(10, 99)]
+        >>> sums = compacted(
+        ...     sums, [], base_id="b", checkpoint_id=5, max_parallelism=128, key_groups=few, unchanged=rest
+        ... )
+        >>> [(b.key_group_start, b.key_group_end, b.base_id, b.checkpoint_id) for b in sums.bases]
+        [(0, 9, 'b', 5), (10, 99, 'a', 5), (100, 127, 'a', 3)]
     """
     _check_groups(operator, key_groups, max_parallelism)
     new = list(key_groups) if key_groups is not None else [KeyGroupRange(0, max_parallelism - 1)]
@@ -140,15 +147,34 @@ def compacted(
     if max_parallelism == operator.max_parallelism:
         for base in operator.bases:
             own = KeyGroupRange(base.key_group_start, base.key_group_end)
-            kept += [replace(base, key_group_start=r.start, key_group_end=r.end) for r in remaining(own, new)]
+            at = [(r, base.checkpoint_id) for r in remaining(own, [*new, *unchanged])]
+            newer = max(base.checkpoint_id, checkpoint_id)
+            at += [(r, newer) for r in remaining(own, [*new, *remaining(own, unchanged)])]
+            kept += [BaseRange(r.start, r.end, base.base_id, stands_for) for r, stands_for in at]
     return replace(
         operator,
         max_parallelism=max_parallelism,
         changelog=[],
         changed_entries=0,
-        bases=sorted([*made, *kept], key=lambda b: b.key_group_start),
+        bases=_joined(sorted([*made, *kept], key=lambda b: b.key_group_start)),
         base_files=list(files),
     )
+
+
+def _joined(bases: Sequence[BaseRange]) -> list[BaseRange]:
+    """Ranges in order, neighbours of the same base as one."""
+    found: list[BaseRange] = []
+    for base in bases:
+        last = found[-1] if found else None
+        if last and last.key_group_end + 1 == base.key_group_start and _same(last, base):
+            found[-1] = replace(last, key_group_end=base.key_group_end)
+        else:
+            found.append(base)
+    return found
+
+
+def _same(one: BaseRange, other: BaseRange) -> bool:
+    return (one.base_id, one.checkpoint_id) == (other.base_id, other.checkpoint_id)
 
 
 def _check_groups(
@@ -239,15 +265,8 @@ def _chunks(
         held += rows[group]
     return [
         _Chunk(
-            KeyGroups(after, _ranges(chunk)),
+            KeyGroups(after, tuple(as_ranges(chunk))),
             [f for f, own in zip(files, inside, strict=True) if own & {g % residues for g in chunk}],
         )
         for chunk in chunks
     ]
-
-
-def _ranges(groups: Sequence[int]) -> tuple[KeyGroupRange, ...]:
-    """Key groups in ascending order as ranges."""
-    last = [g for g, after in pairwise([*groups, groups[-1] + 2]) if after != g + 1]
-    first = [g for before, g in pairwise([groups[0] - 2, *groups]) if g != before + 1]
-    return tuple(map(KeyGroupRange, first, last))

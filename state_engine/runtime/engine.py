@@ -6,19 +6,25 @@ location that Spark can write; starts a local session where none is given.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from state_engine.core import lineage
+from state_engine.core.compaction_policy import compaction_need
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.engine_base import Clock, clock_of, requester
-from state_engine.runtime.engine_operations import EngineOperations
 from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
+from state_engine.runtime.engine_state_processor import EngineStateProcessor
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.maintenance import Compaction
 from state_engine.runtime.reports import BatchReport, RunReport
 
+_LOG = logging.getLogger(__name__)
 
-class StateEngine(EngineQueries, EngineOperations, EngineReplays):
+
+class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
     """Runs stateful jobs; see the module docstring.
 
     Args:
@@ -47,7 +53,7 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays):
         drain: bool = False,
         on_batch: Callable[[BatchReport], Any] | None = None,
     ) -> RunReport:
-        """Run micro-batches until the sources have nothing new.
+        """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
 
         Args:
             max_batches: stop after so many.
@@ -72,6 +78,7 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays):
         coordinator = self._coordinator(job, options)
         _, settled = coordinator.settle()
         batches: list[BatchReport] = []
+        compactions: list[Compaction] = []
         caught_up = False
         while max_batches is None or len(batches) < max_batches:
             report = coordinator.run_batch()
@@ -81,13 +88,33 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays):
             batches.append(report)
             if on_batch is not None:
                 on_batch(report)
-        return RunReport(job.name, batches, caught_up, settled)
+            compactions += self._compacted(job, report.checkpoint_id, options.requested_by)
+        return RunReport(job.name, batches, caught_up, settled, compactions)
 
     def settle(self, job: StatefulJob) -> list[int]:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
         return self._coordinator(job, RunOptions(clock_of(None))).settle()[1]
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+        """Compact what the job's policy sees a reason for. What fails here is tried again later, and fails no run."""
+        policy = job.compaction
+        if policy is None:
+            return []
+        path = lineage.path(self._open(job.name).store.rows, checkpoint_id)
+        due = {o.uid: compaction_need(path, o.uid, policy).reason for o in path[-1].operators}
+        due = {uid: reason for uid, reason in due.items() if reason}
+        if not due:
+            return []
+        _LOG.info("job '%s': compacting %s", job.name, due)
+        try:
+            return [self.compact(job, list(due), requested_by=requested_by)]
+        except Exception:
+            _LOG.warning(
+                "job '%s': the compaction of %s failed; it is tried again", job.name, list(due), exc_info=True
+            )
+            return []
 
     def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         tables = self._open(job.name)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.disposal import Disposal
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
@@ -237,20 +238,24 @@ class EngineOperations(EngineBase):
         job: StatefulJob | str,
         operators: Collection[str] | None = None,
         *,
+        policy: CompactionPolicy | None = None,
+        full: bool = False,
         requested_by: str | None = None,
     ) -> Compaction:
         """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
 
         Micro-batches go on meanwhile, and are never failed by it. Where the head moves to another path meanwhile, the
-        work is dropped.
+        work is dropped. Key groups in which nothing changed and nothing expired keep their base.
 
         Args:
-            operators: uids; all by default. Those that did not change since their base are passed over.
+            operators: uids; all by default.
+            policy: pass over the operators that it sees no reason for; None to fold whatever changed.
+            full: write all key groups anew.
 
         Raises:
             ConfigurationError: the job never ran, or has no such operator.
         """
-        return self._maintenance(job, requested_by).compact(operators)
+        return self._maintenance(job, requested_by).compact(operators, policy=policy, full=full)
 
     def retain(
         self,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import StateBackend
 from state_engine.core.checkpointed import has_operator_state
+from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_broadcast
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
@@ -41,6 +42,8 @@ class StatefulJob:
             the row and its error are kept in the table ``dead_letters`` and the batch goes on.
         code_version: recorded with every checkpoint.
         state_backend: where subtasks keep their working state; ``HashMapStateBackend()`` by default.
+        compaction: when a run compacts an operator's state, between its micro-batches; None for never, where
+            ``engine.compact`` is called, or scheduled, by itself.
 
     Example:
         >>> StatefulJob("plane_delays", parallelism=2).max_parallelism
@@ -56,6 +59,7 @@ class StatefulJob:
         on_error: OnError | str = "fail",
         code_version: str = "",
         state_backend: StateBackend | None = None,
+        compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 - it is frozen
     ) -> None:
         self.name = check_name(name, what="job")
         if on_error not in ("fail", "dead_letter"):
@@ -64,6 +68,9 @@ class StatefulJob:
         self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
         self.on_error: OnError = on_error
         self.code_version = code_version
+        if compaction is not None and not isinstance(compaction, CompactionPolicy):
+            raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
+        self.compaction = compaction
         self.state_backend = HashMapStateBackend() if state_backend is None else state_backend
         if not isinstance(self.state_backend, StateBackend):
             raise ConfigurationError(

@@ -16,11 +16,15 @@ from uuid6 import uuid7
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, PinnedCheckpoint
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
 from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.operation_rows import continuing
 from state_engine.core.retention import RetentionPolicy, pins, plan, restore_refusal
+from state_engine.runtime.changed_groups import groups_to_write
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.job_tables import JobTables
+from state_engine.runtime.state_files import remaining, state_files
 
 Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
 """Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
@@ -34,13 +38,39 @@ class Compaction:
         checkpoint_id: whose state the bases hold.
         committed_id: the row that put them in force; None where there was nothing to do, or the head moved to another
             path meanwhile and the work was dropped.
-        entries, bytes: of the new bases, by operator.
+        entries, bytes, key_groups: of the new bases, by operator.
     """
 
     checkpoint_id: int
     committed_id: int | None
     entries: dict[str, int]
     bytes: dict[str, int]
+    key_groups: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _NewBase:
+    """A base that is written and not in force yet: its files, the key groups in them, and those that need none."""
+
+    files: list[DataFile]
+    key_groups: list[KeyGroupRange]
+    unchanged: list[KeyGroupRange]
+
+    def in_force(
+        self, operator: OperatorCheckpoint, base_id: str, compacted_row: CheckpointRow
+    ) -> OperatorCheckpoint:
+        """The operator's part of the row that commits it, from its part of the row's parent."""
+        before = compacted_row.operator(operator.uid)
+        assert before is not None
+        return compacted(
+            operator,
+            self.files,
+            base_id=base_id,
+            checkpoint_id=compacted_row.checkpoint_id,
+            max_parallelism=before.max_parallelism,
+            key_groups=self.key_groups if operator.max_parallelism == before.max_parallelism else None,
+            unchanged=self.unchanged,
+        )
 
 
 class Maintenance:
@@ -62,63 +92,90 @@ class Maintenance:
 
     # -- compaction ------------------------------------------------------------------------------------------------
 
-    def compact(self, operators: Collection[str] | None = None) -> Compaction:
-        """Fold the state of operators at the head into new bases; see ``StateEngine.compact``."""
+    def compact(
+        self,
+        operators: Collection[str] | None = None,
+        *,
+        policy: CompactionPolicy | None = None,
+        full: bool = False,
+    ) -> Compaction:
+        """Fold the state of operators at the head into new bases; see ``StateEngine.compact``.
+
+        Args:
+            policy: pass over the operators that it sees no reason for; None to fold all that changed.
+        """
         rows, head = self._head()
-        known = {o.uid: o for o in head.operators}
-        unknown = sorted(set(operators or ()) - set(known))
-        if unknown:
-            raise ConfigurationError(
-                f"job '{self._job}': there is no keyed state of operators {unknown}; there is of {sorted(known)}"
-            )
         path = lineage.path(rows, head.checkpoint_id)
-        chosen = [o for uid, o in known.items() if operators is None or uid in operators]
         base_id = uuid7().hex
-        written = {o.uid: self._write(path, o, base_id) for o in chosen if _changed_since_base(o, path)}
+        written = {
+            o.uid: base
+            for o in self._chosen(path, operators, policy, full=full)
+            if (base := self._write(path, o, base_id, full=full)) is not None
+        }
         done = Compaction(
             checkpoint_id=head.checkpoint_id,
             committed_id=None,
-            entries={uid: sum(f.rows for f in files) for uid, files in written.items()},
-            bytes={uid: sum(f.bytes for f in files) for uid, files in written.items()},
+            entries={uid: sum(f.rows for f in base.files) for uid, base in written.items()},
+            bytes={uid: sum(f.bytes for f in base.files) for uid, base in written.items()},
+            key_groups={uid: sum(map(len, base.key_groups)) for uid, base in written.items()},
         )
         if not written:
             return done
 
-        def in_force(operator: OperatorCheckpoint) -> OperatorCheckpoint:
-            if operator.uid not in written:
-                return operator
-            return compacted(
-                operator,
-                written[operator.uid],
-                base_id=base_id,
-                checkpoint_id=head.checkpoint_id,
-                max_parallelism=known[operator.uid].max_parallelism,
-            )
-
         def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow | None:
-            made = replace(row, operators=[in_force(o) for o in row.operators])
+            operators = [
+                written[o.uid].in_force(o, base_id, head) if o.uid in written else o for o in row.operators
+            ]
+            made = replace(row, operators=operators)
             return made if lineage.may_apply_compaction(rows, head.checkpoint_id, made) else None
 
         committed = self._commit("compaction", change, write_id=base_id)
         return replace(done, committed_id=committed.checkpoint_id if committed else None)
 
+    def _chosen(
+        self,
+        path: Sequence[CheckpointRow],
+        operators: Collection[str] | None,
+        policy: CompactionPolicy | None,
+        *,
+        full: bool,
+    ) -> list[OperatorCheckpoint]:
+        """The operators to fold, as of the end of the path."""
+        known = {o.uid: o for o in path[-1].operators}
+        unknown = sorted(set(operators or ()) - set(known))
+        if unknown:
+            raise ConfigurationError(
+                f"job '{self._job}': there is no keyed state of operators {unknown}; there is of {sorted(known)}"
+            )
+        chosen = [o for uid, o in known.items() if operators is None or uid in operators]
+        if policy is not None:
+            chosen = [o for o in chosen if compaction_need(path, o.uid, policy).reason]
+        return chosen
+
     def _write(
-        self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, base_id: str
-    ) -> list[DataFile]:
-        """Write and list the files of a base; nobody reads them before a row names the base."""
-        head, uid = path[-1], operator.uid
+        self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, base_id: str, *, full: bool
+    ) -> _NewBase | None:
+        """Write and list the files of a base, which nobody reads before a row names it; None where none is needed."""
+        head, uid, layout = path[-1], operator.uid, self._tables.layout
+        everything = KeyGroupRange(0, operator.max_parallelism - 1)
+        groups = [everything]
+        if not full:
+            groups = groups_to_write(path, operator, state_files(layout, path, uid))
+        if not groups:
+            return None
         files = write_base(
             self._spark,
-            self._tables.layout,
+            layout,
             path,
             uid,
             base_id=base_id,
             max_parallelism=operator.max_parallelism,
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
+            key_groups=groups,
         )
         self._tables.list_base(operator, files, base_id)
-        return files
+        return _NewBase(files, groups, list(remaining(everything, groups)))
 
     # -- retention -------------------------------------------------------------------------------------------------
 
@@ -202,10 +259,3 @@ class Maintenance:
             except StaleParentError:
                 continue
             return row
-
-
-def _changed_since_base(operator: OperatorCheckpoint, path: Sequence[CheckpointRow]) -> bool:
-    """Whether there is anything to fold: changes after the oldest base in force, or no base at all."""
-    oldest = min((b.checkpoint_id for b in operator.bases), default=0)
-    rows = [row.operator(operator.uid) for row in path if row.checkpoint_id > oldest]
-    return any(o.changelog for o in rows if o is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from state_engine.core.metrics import summed
+from state_engine.runtime.maintenance import Compaction
 from state_engine.runtime.subtask_spec import SubtaskReport
 
 
@@ -96,12 +97,14 @@ class RunReport:
         batches: in order; empty where there was nothing new.
         caught_up: whether the sources had nothing more; False where ``max_batches`` ended the run.
         settled: checkpoints of earlier runs whose outputs this run published first.
+        compactions: what was compacted between the micro-batches.
     """
 
     job: str
     batches: list[BatchReport]
     caught_up: bool
     settled: list[int]
+    compactions: list[Compaction] = field(default_factory=list)
 
     @property
     def rows_in(self) -> int:

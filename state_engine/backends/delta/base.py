@@ -285,14 +285,29 @@ def _size(codes: Hashes) -> int:
 
 def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
     """What had not expired by the clocks of a checkpoint, or may be seen all the same."""
+    oldest_us = expired_until_us(
+        state, clock_ms=spec.clock_ms, watermark_ms=spec.watermark_ms, full_snapshot=spec.full_snapshot
+    )
+    if oldest_us is None:
+        return lambda at: pa.repeat(True, len(at))
+    return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)
+
+
+def expired_until_us(
+    state: StateSchema, *, clock_ms: int, watermark_ms: int | None, full_snapshot: bool = False
+) -> int | None:
+    """The time of the newest entry that a base leaves out, in microseconds since 1970; None where all stay.
+
+    Args:
+        clock_ms, watermark_ms, full_snapshot: as in ``BaseSpec``.
+    """
     config = json.loads(state.ttl) if state.ttl else {}
-    now = spec.watermark_ms if config.get("time") == TtlTime.EventTime.name else spec.clock_ms
+    now = watermark_ms if config.get("time") == TtlTime.EventTime.name else clock_ms
     hidden = config.get("visibility") == TtlVisibility.NeverReturnExpired.name
-    if spec.full_snapshot:
+    if full_snapshot:
         cleaned = hidden or config.get("full_snapshot")
     else:  # a compaction, which is background clean-up
         cleaned = hidden and config.get("compaction")
     if now is None or not cleaned:
-        return lambda at: pa.repeat(True, len(at))
-    oldest_us = max(min((now - config["ttl_ms"]) * 1000, 2**63 - 1), -(2**63))
-    return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)
+        return None
+    return max(min((now - int(config["ttl_ms"])) * 1000, 2**63 - 1), -(2**63))

@@ -1,0 +1,94 @@
+"""``CompactionPolicy``: when an operator's keyed state is worth folding, told from the rows of its path alone.
+
+Every micro-batch adds a file of changes, which each later one opens; a compaction takes them out of the way. Folding
+costs as much as the key groups hold that changed, so it waits until there are many files, or as many changes as there
+are entries. Plays the part of the triggers of RocksDB's leveled compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.core.collection import keyed_state_files
+from state_engine.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class CompactionPolicy:
+    """When to compact an operator.
+
+    Args:
+        max_files: of changes that one key group may lie behind; at least 2. A micro-batch opens them all.
+        max_ratio: of changed rows to entries of the bases; 1.0 bounds what is read, and what is written again, by about
+            twice the state.
+        min_rows: fewer changed rows than these are no reason, whatever the ratio.
+
+    Raises:
+        ConfigurationError: a number is out of its range.
+
+    Example:
+        >>> CompactionPolicy(max_files=64).max_ratio
+        1.0
+    """
+
+    max_files: int = 32
+    max_ratio: float = 1.0
+    min_rows: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("max_files", self.max_files, 2),
+            ("max_ratio", self.max_ratio, 0),
+            ("min_rows", self.min_rows, 0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise ConfigurationError(f"CompactionPolicy: {name} must be at least {least}, not {value!r}")
+
+
+@dataclass(frozen=True)
+class CompactionNeed:
+    """What reading an operator's state takes, and whether that is a reason to fold it.
+
+    Attributes:
+        files: of changes that lie upon the bases, or upon one another, at the most in any key group.
+        rows: changes in all of them.
+        entries: in the bases.
+        reason: to compact, for people; empty where there is none.
+    """
+
+    files: int
+    rows: int
+    entries: int
+    reason: str = ""
+
+
+def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionPolicy) -> CompactionNeed:
+    """Whether the keyed state of an operator at the end of a path should be compacted."""
+    held = keyed_state_files(path, uid)
+    files = _most_upon_one_another([file for _, file in held.changelog])
+    rows, entries = sum(f.rows for _, f in held.changelog), sum(f.rows for f in held.base)
+    reason = ""
+    if files >= policy.max_files:
+        reason = f"{files} files of changes, {policy.max_files} are allowed"
+    elif rows and rows >= max(policy.min_rows, policy.max_ratio * entries):
+        reason = f"{rows:,} changes upon {entries:,} entries"
+    return CompactionNeed(files, rows, entries, reason)
+
+
+def _most_upon_one_another(files: Sequence[DataFile]) -> int:
+    """The largest number of files that may hold one key group.
+
+    Example:
+        >>> one, two = (DataFile("a", 1, 1, 0, low, high) for low, high in ((0, 63), (64, 127)))
+        >>> _most_upon_one_another([one, two, two])
+        2
+    """
+    steps: dict[int, int] = {}
+    for file in files:
+        low, high = file.key_group_min or 0, file.key_group_max or 0
+        steps[low] = steps.get(low, 0) + 1
+        steps[high + 1] = steps.get(high + 1, 0) - 1
+    return max(accumulate(steps[group] for group in sorted(steps)), default=0)
