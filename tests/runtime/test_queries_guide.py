@@ -1,0 +1,114 @@
+"""Every example of the guide about queries runs, on the job of the README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from state_engine import (
+    FileSource,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.cli import app
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "queries.md"
+
+
+class CountWindowAverage(KeyedProcessFunction):
+    """The average of every two values of a key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", tuple[int, float]))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        count, total = self.sum.value() or (0, 0.0)
+        count, total = count + 1, total + value.reading
+        if count < 2:
+            self.sum.update((count, total))
+        else:
+            self.sum.clear()
+            yield ctx.get_current_key(), total / count
+
+
+def blocks(language: str) -> list[str]:
+    """Code blocks of the guide, in order."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for kind, block in found if kind == language]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+    """A directory with a root ``state``, on which the job ran twice."""
+    directory = tmp_path_factory.mktemp("guide")
+    (directory / "readings").mkdir()
+    for number, rows in enumerate(({"a": 1.0, "b": 2.0}, {"a": 3.0, "c": 5.0})):
+        table = pa.table({"sensor": list(rows), "reading": list(rows.values())})
+        pq.write_table(table, directory / "readings" / f"{number}.parquet")
+        job = StatefulJob("averages", parallelism=2)
+        readings = job.source("readings", FileSource(str(directory / "readings")))
+        averages = CountWindowAverage()
+        readings.key_by("sensor").process(
+            averages, uid="average", output_type="sensor string, average double"
+        )
+        StateEngine(directory / "state", spark).run(job)
+    return directory
+
+
+def test_the_examples_in_python_run(
+    site: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(site)
+    names: dict[str, Any] = {"engine": StateEngine("state", spark)}
+    found = blocks("python")
+    assert len(found) >= 6
+    for block in found:
+        if "duckdb" in block:
+            continue
+        exec(compile(block, str(GUIDE), "exec"), names)
+    assert names["changed"].counts() == {"added": 1, "removed": 1, "changed": 0}
+    assert sorted((row["sensor"], row["value"]["f1"]) for row in names["sums"].to_pylist()) == [
+        ("b", 2.0),
+        ("c", 5.0),
+    ]
+    assert "readings" in capsys.readouterr().out
+
+
+def test_the_example_in_duckdb_runs(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    monkeypatch.chdir(site)
+    reading, asking = (next(b for b in blocks("python") if text in b) for text in ("sums = ", "duckdb"))
+    names: dict[str, Any] = {}
+    exec(reading, names)
+    exec(asking.replace("duckdb.sql", "found = duckdb.sql"), names)
+    assert sorted(names["found"]) == [("b", 2.0), ("c", 5.0)]
+    assert duckdb is names["duckdb"]
+
+
+def test_the_commands_run(site: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(site)
+    monkeypatch.setenv("STATELAKE__ROOT", "state")
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    assert len(lines) >= 4
+    for line in lines:
+        command, *arguments = shlex.split(line.split(" > ")[0])
+        assert command == "statelake"
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, (line, done.output, done.exception)
