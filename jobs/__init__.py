@@ -18,6 +18,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from jobs.expectations import Suite
 from state_engine import StatefulJob
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.settings import Settings
@@ -39,6 +40,7 @@ class RegisteredJob:
         cron: when the job is to run, once its schedule is switched on.
         description: for people; the first paragraph is shown in lists.
         owners: who answers for it: mail addresses, or ``team:<name>``.
+        expectations: what its outputs and states are expected to be.
     """
 
     job: StatefulJob
@@ -46,6 +48,7 @@ class RegisteredJob:
     cron: str = EVERY_TEN_MINUTES
     description: str = ""
     owners: tuple[str, ...] = ()
+    expectations: tuple[Suite, ...] = ()
 
 
 class JobParameters(BaseModel):

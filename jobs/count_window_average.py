@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs import JobParameters, RegisteredJob, beside, data_directory, nothing
+from jobs.expectations import Expectation, OfSink, OfState, Suite
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -31,6 +32,41 @@ from state_engine.runtime.settings import Settings
 
 WINDOW = 2
 PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
+
+
+EXPECTATIONS = (
+    Suite(
+        name="averages",
+        of=OfSink("averages"),
+        expectations=(
+            Expectation(
+                name="key_is_there",
+                type="expect_column_values_to_not_be_null",
+                arguments={"column": "key"},
+                about="Every average is that of a key.",
+            ),
+            Expectation(
+                name="average_is_there",
+                type="expect_column_values_to_not_be_null",
+                arguments={"column": "average"},
+            ),
+        ),
+        identified_by=("key", "average"),
+    ),
+    Suite(
+        name="windows",
+        of=OfState("count_window_average", "window"),
+        expectations=(
+            Expectation(
+                name="window_is_open",
+                type="expect_column_values_to_be_between",
+                arguments={"column": "value_size", "min_value": 1, "max_value": WINDOW - 1},
+                about="A full window is given and cleared.",
+            ),
+        ),
+        identified_by=("key", "value_size", "value_total"),
+    ),
+)
 
 
 class Window(NamedTuple):
@@ -108,7 +144,7 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
     sink = DeltaSink(given.sink or beside(settings, "sinks", "count_window_average"))
     job = build(source, sink, parallelism=given.parallelism)
     prepare = partial(_write_pairs, feed) if given.feed is None else nothing
-    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "")]
+    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "", expectations=EXPECTATIONS)]
 
 
 def _write_pairs(feed: Path) -> None:

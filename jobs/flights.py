@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs import JobParameters, RegisteredJob, beside, data_directory
+from jobs.expectations import Expectation, OfSink, OfState, Suite
 from jobs.flights_data import feed_path, prepare_feed
 from state_engine import (
     DeltaSink,
@@ -227,6 +228,53 @@ def build(
     return job
 
 
+EXPECTATIONS = (
+    Suite(
+        name="plane_delays",
+        of=OfSink("plane_delays"),
+        expectations=(
+            Expectation(
+                name="aircraft_is_there",
+                type="expect_column_values_to_not_be_null",
+                arguments={"column": "tailnum"},
+                about="A flight without an aircraft can carry no delay over.",
+            ),
+            Expectation(
+                name="no_flight_twice",
+                type="expect_compound_columns_to_be_unique",
+                arguments={"column_list": ["departed_at", "carrier", "flight", "origin", "dest"]},
+                about="Every flight is published once.",
+            ),
+        ),
+        identified_by=("departed_at", "carrier", "flight"),
+    ),
+    Suite(
+        name="route_totals",
+        of=OfState("route_ranking", "totals"),
+        expectations=(
+            Expectation(
+                name="route_has_flights",
+                type="expect_column_values_to_be_between",
+                arguments={"column": "value_flights", "min_value": 1},
+            ),
+            Expectation(
+                name="no_more_arrivals_than_flights",
+                type="expect_column_pair_values_a_to_be_greater_than_b",
+                arguments={"column_A": "value_flights", "column_B": "value_arrived", "or_equal": True},
+            ),
+            Expectation(
+                name="three_airports_of_origin",
+                type="expect_column_values_to_be_in_set",
+                arguments={"column": "origin", "value_set": ["EWR", "JFK", "LGA"]},
+                severity="warn",
+                about="The feed is about flights from New York.",
+            ),
+        ),
+        identified_by=("origin", "dest"),
+    ),
+)
+
+
 class Parameters(JobParameters):
     """Section `[jobs.parameters.flights]` of the settings: where feed and sinks are, and how batches are cut."""
 
@@ -249,4 +297,4 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
         max_rows_per_batch=given.max_rows_per_batch,
     )
     prepare = partial(prepare_feed, feeds, given.cut, months=given.months)
-    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "")]
+    return [RegisteredJob(job=job, prepare=prepare, description=__doc__ or "", expectations=EXPECTATIONS)]

@@ -11,6 +11,7 @@ from orchestration.defs import (
     checkpointing,
     checks,
     compaction,
+    expectations,
     recovery,
     rescaling,
     resources,
@@ -19,7 +20,17 @@ from orchestration.defs import (
 )
 from state_engine.runtime.settings import Settings, load_settings
 
-CONCEPTS = (checkpointing, checks, compaction, recovery, rescaling, savepoints, retention, automation)
+CONCEPTS = (
+    checkpointing,
+    checks,
+    expectations,
+    compaction,
+    recovery,
+    rescaling,
+    savepoints,
+    retention,
+    automation,
+)
 """What every job gets, a file in ``defs`` each."""
 
 

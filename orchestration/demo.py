@@ -23,6 +23,7 @@ from jobs import load_jobs
 from orchestration.definitions import build
 from orchestration.demo_summary import show_summary
 from orchestration.lib.naming import checkpoint_key
+from orchestration.lib.slots import dead_holders, free
 from state_engine import StateEngine
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime.session import local_session
@@ -73,6 +74,8 @@ def run_demo(console: Console, *, home: Path = HOME, feeds: Path = FEEDS) -> lis
         spark = local_session(base.spark, app_name="statelake-demo")
     ready = time.perf_counter()
     with dg.DagsterInstance.get() as instance:
+        for dead in dead_holders(instance):  # a demo that was interrupted would keep this one waiting
+            free(instance, dead)
         batches = _feed(build(settings), instance, console, total=len(list(_files(registered.job))))
     total = time.perf_counter()
     with StateEngine(settings.root, spark) as engine:

@@ -108,8 +108,8 @@ def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefin
         if run := unfinished(context.instance, f"{name}__compact"):
             return dg.SkipReason(f"run {run} of {name}__compact is under way")
         history = read_history(settings.root, name)
-        due = compaction_due(history.path if history else [])
-        return dg.RunRequest() if due.worth_it else dg.SkipReason(f"not worth it: {due.reason}")
+        due = compaction_due(registered.job, history.path if history else [])
+        return dg.RunRequest() if due.reasons else dg.SkipReason(f"not worth it: {due.told}")
 
     return compaction
 

@@ -17,8 +17,8 @@ from state_engine.runtime.settings import Settings
 
 ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
 
-A plain click compacts the job if the policy says that it is worth it. Micro-batches go on meanwhile and never fail by
-it; where the head moves to another path, the work is dropped."""
+A plain click compacts the operators that the policy of the job has a reason for. Micro-batches go on meanwhile
+and never fail by it; where the head moves to another path, the work is dropped."""
 
 
 class CompactConfig(dg.Config):
@@ -56,12 +56,13 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
 def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.MaterializeResult[None]]:
     if run.never_ran():
         return
-    due = compaction_due(run.path())
-    found: dict[str, object] = {"due": due.reason}
-    if due.worth_it or config.force or config.operators:
-        run.log(f"compacting: {due.reason}")
+    due = compaction_due(run.job, run.path())
+    found: dict[str, object] = {"due": due.told}
+    if due.reasons or config.force or config.operators:
+        run.log(f"compacting: {due.told}")
+        wanted = config.operators or (None if config.force else list(due.reasons))
         with run.committing():
-            done = run.engine.compact(run.job, config.operators or None, requested_by=run.requested_by)
+            done = run.engine.compact(run.job, wanted, requested_by=run.requested_by)
         found |= {
             "folded_checkpoint_id": done.checkpoint_id,
             "dropped": bool(done.entries) and done.committed_id is None,
@@ -69,14 +70,10 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
             "new_bytes": sum(done.bytes.values()),
         }
     else:
-        run.log(f"not worth a compaction: {due.reason}")
+        run.log(f"not worth a compaction: {due.told}")
     path = run.path()
-    after = compaction_due(path)
-    found |= {
-        "changelog_files": after.changelog_files,
-        "changelog_rows": after.changelog_rows,
-        "base_rows": after.base_rows,
-    }
+    after = compaction_due(run.job, path)
+    found |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}
     yield result(since(path, _bases), found)
 
 

@@ -12,6 +12,12 @@ from typing import Any
 import dagster as dg
 
 from orchestration.lib.declared import table_schema
+from orchestration.lib.pictures import (
+    durations_and_lag,
+    event_time_lag_s,
+    key_group_load,
+    state_sizes,
+)
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.type_text import shown_storage
@@ -41,6 +47,8 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metada
         "write_id": row.write_id,
         "requested_by": row.requested_by,
     }
+    if (lag_s := event_time_lag_s(row)) is not None:
+        found["event_time_lag_s"] = lag_s
     if batch is not None:
         operators = list(batch.operators.values())
         found |= {
@@ -52,6 +60,7 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metada
             "steps": dg.MetadataValue.md(_steps(batch.steps_s)),
             "operators": dg.MetadataValue.md(operator_table(operators)),
             "key_group_skew": dg.MetadataValue.md(skew_table(operators)),
+            "key_group_load": dg.MetadataValue.md(key_group_load(operators)),
         }
     return found
 
@@ -67,6 +76,18 @@ def run_metadata(batches: Sequence[BatchReport], *, caught_up: bool, settled: Se
         "run_events_per_second": events_per_second(rows, seconds),
         "caught_up": caught_up,
         "published_for_earlier_runs": dg.MetadataValue.json(list(settled)),
+    }
+
+
+def history_metadata(path: Sequence[CheckpointRow]) -> Metadata:
+    """Pictures of the newest checkpoints on a path, and what the keyed state is made of at its end."""
+    picture, sizes = state_sizes(path)
+    files, size = sizes[-1]
+    return {
+        "state_files": files,
+        "state_bytes": size,
+        "state_size": dg.MetadataValue.md(picture),
+        "durations_and_lag": dg.MetadataValue.md(durations_and_lag(path)),
     }
 
 

@@ -7,7 +7,7 @@ it (or a failure), and the last one is the run's result. Until then a line in th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import dagster as dg
@@ -15,9 +15,16 @@ from py4j.protocol import Py4JError
 from pydantic import Field
 
 from jobs import RegisteredJob
-from orchestration.lib.metadata import checkpoint_metadata, run_metadata, sink_metadata, state_metadata
+from orchestration.lib.metadata import (
+    checkpoint_metadata,
+    history_metadata,
+    run_metadata,
+    sink_metadata,
+    state_metadata,
+)
 from orchestration.lib.naming import checkpoint_key, sink_key, state_key
 from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine
+from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -50,11 +57,13 @@ class _Progress:
     job: str
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
+    shown: set[int] = field(default_factory=set)
 
     def batch(self, report: BatchReport) -> None:
         """A batch was committed and published."""
         self.flush()
         committed = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job)}
+        self.compactions(report.checkpoint_id, committed)
         self.rows.append(committed[report.checkpoint_id])
         self.last = report
         out = ", ".join(f"{rows:,} to {sink}" for sink, rows in report.rows_out.items())
@@ -68,13 +77,20 @@ class _Progress:
             self._log(self.rows[-1], self.last)
             self.last = None
 
+    def compactions(self, before_id: int | None, committed: Mapping[int, CheckpointRow]) -> None:
+        """Log what the run compacted after its last batch; ``before_id`` begins the next one."""
+        last = self.rows[-1].checkpoint_id if self.rows else None
+        for i, row in sorted(committed.items()):
+            own = row.kind == "compaction" and row.requested_by == self.requester
+            if own and last is not None and i > last and (before_id is None or i < before_id):
+                self._log(row, None)
+
     def failed(self) -> None:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
         self.flush()
-        shown = {row.checkpoint_id for row in self.rows}
         try:
             for row in self.engine.checkpoints(self.job):
-                if row.requested_by == self.requester and row.checkpoint_id not in shown:
+                if row.requested_by == self.requester and row.checkpoint_id not in self.shown:
                     self._log(row, None)
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
@@ -85,6 +101,7 @@ class _Progress:
         return requester_of(self.context)
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
+        self.shown.add(row.checkpoint_id)
         self.context.log_event(
             dg.AssetMaterialization(
                 checkpoint_key(self.job),
@@ -144,7 +161,8 @@ def _results(
     head = published[-1]
     version = dg.DataVersion(str(head.checkpoint_id))
     whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
-    found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run}}
+    history = history_metadata(lineage.path(recorded, head.checkpoint_id))
+    found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run, **history}}
     for sink in head.sinks:
         found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink, published))
     for operator in head.operators:
@@ -157,3 +175,4 @@ def _results(
         elif key in declared:  # it changed all the same: a micro-batch is whole, whatever was selected
             tags = {DATA_VERSION_TAG: version.value}
             context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags=tags))
+    progress.compactions(None, recorded)

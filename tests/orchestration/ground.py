@@ -8,9 +8,11 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from orchestration.definitions import build
 from orchestration.lib.micro_batches import DATA_VERSION_TAG
+from state_engine import StateEngine
 from state_engine.runtime.settings import JobsSettings, Settings
 
 JOB = "count_window_average"
@@ -42,6 +44,9 @@ class Ground:
     @property
     def defs(self) -> dg.Definitions:
         return build(self.settings)
+
+    def engine(self, spark: SparkSession) -> StateEngine:
+        return StateEngine(self.settings.root, spark)
 
     @property
     def table(self) -> Path:

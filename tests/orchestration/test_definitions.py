@@ -36,12 +36,23 @@ KEYS = {
 JOBS = [*KEYS]
 OPERATIONS = ["base", "head", "layout", "retention", "savepoints"]
 GROUPS = KEYS | {f"{job}_operations": [f"{job}/operations/{name}" for name in OPERATIONS] for job in JOBS}
-LAUNCHABLE = ["", "__check", "__compact", "__recover", "__rescale", "__retain", "__savepoint"]
+LAUNCHABLE = ["", "__check", "__compact", "__expect", "__recover", "__rescale", "__retain", "__savepoint"]
 SENSORS = ["__compaction", "__new_data", "__retention", "__savepoint_partitions", "__watch"]
-SCHEDULES = ["__check_schedule", "_schedule"]
+SCHEDULES = ["__check_schedule", "__expect_schedule", "_schedule"]
+EXPECTATIONS = [
+    "count_window_average/sinks/averages:average_is_there",
+    "count_window_average/sinks/averages:key_is_there",
+    "count_window_average/state/count_window_average/window:window_is_open",
+    "flights/sinks/plane_delays:aircraft_is_there",
+    "flights/sinks/plane_delays:no_flight_twice",
+    "flights/state/route_ranking/totals:no_more_arrivals_than_flights",
+    "flights/state/route_ranking/totals:route_has_flights",
+    "flights/state/route_ranking/totals:three_airports_of_origin",
+]
 CHECKS = [
     "files_are_there",
     "keys_are_in_their_groups",
+    "moves_on",
     "one_commit_per_parent",
     "outputs_are_published",
     "positions_are_contiguous",
@@ -68,10 +79,8 @@ def test_names_are_what_they_were(settings: Settings) -> None:
     assert sorted(s.name for s in defs.schedules or []) == of_every_job(SCHEDULES)
     assert sorted(s.name for s in defs.sensors or []) == of_every_job(SENSORS)
     checks = [c for c in defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
-    for job in JOBS:
-        native = [c for c in checks if c.node_def.name == f"{job}_invariants"]
-        keys = sorted(f"{k.asset_key.to_user_string()}:{k.name}" for c in native for k in c.check_keys)
-        assert keys == [f"{job}/checkpoint:{name}" for name in CHECKS]
+    keys = sorted(f"{k.asset_key.to_user_string()}:{k.name}" for c in checks for k in c.check_keys)
+    assert keys == sorted([*EXPECTATIONS, *(f"{job}/checkpoint:{name}" for job in JOBS for name in CHECKS)])
 
 
 def test_all_automation_is_off_until_somebody_switches_it_on(settings: Settings) -> None:

@@ -1,0 +1,75 @@
+"""What a job's outputs and states are expected to be, declared beside the job as plain data.
+
+Each expectation is one of Great Expectations, by its name and arguments; that library is imported only where they are
+checked. A suite is checked in one go. The columns of a state are its key columns, ``map_key`` of a map, and ``value``;
+of a record, a column ``value_<field>`` for each field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from state_engine.core.names import check_name
+
+Severity = Literal["error", "warn"]
+
+
+@dataclass(frozen=True)
+class OfSink:
+    """The rows of a sink."""
+
+    sink: str
+
+
+@dataclass(frozen=True)
+class OfState:
+    """The entries of a keyed state at the head."""
+
+    operator: str
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """One expectation.
+
+    Attributes:
+        name: of the check; unique among those of the same sink or state.
+        type: name of the expectation, for example ``expect_column_values_to_not_be_null``.
+        arguments: of the expectation, for example ``{"column": "tailnum", "mostly": 0.99}``.
+        about: for people.
+        severity: how bad it is when it is not met.
+        blocking: whether what is downstream waits for it.
+    """
+
+    name: str
+    type: str
+    arguments: Mapping[str, Any]
+    about: str = ""
+    severity: Severity = "error"
+    blocking: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="expectation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """What is expected of one sink or state.
+
+    Attributes:
+        name: of the suite; unique in the job.
+        of: what is looked at.
+        expectations: at least one.
+        identified_by: columns that are shown of rows that are not as expected.
+    """
+
+    name: str
+    of: OfSink | OfState
+    expectations: tuple[Expectation, ...]
+    identified_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="suite")

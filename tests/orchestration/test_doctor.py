@@ -1,0 +1,85 @@
+"""A run that is killed in the middle keeps its slot; the doctor finds it and gives the slot back."""
+
+# No "from __future__ import annotations" here: Dagster reads the annotations of the assets below.
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from orchestration.lib.slots import dead_holders, free
+
+PROJECT = Path(__file__).parents[2]
+POOL = "small_head"
+KILLED = f"""
+import os, signal
+import dagster as dg
+
+@dg.asset(pool="{POOL}")
+def small() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+defs = dg.Definitions(assets=[small], jobs=[dg.define_asset_job("j", executor_def=dg.in_process_executor)])
+with dg.DagsterInstance.get() as instance:
+    defs.resolve_job_def("j").execute_in_process(instance=instance)
+"""
+
+
+def python(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "DAGSTER"))}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environ | {"DAGSTER_HOME": str(home), "PYTHONPATH": str(PROJECT)},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dagster.yaml").write_text((PROJECT / "orchestration" / "dagster.yaml").read_text())
+    assert python(tmp_path, "-c", KILLED).returncode == -9
+    seen = python(tmp_path, "-m", "orchestration.doctor")
+    assert seen.returncode == 1, seen.stderr
+    assert f"pool {POOL}: held by run" in seen.stdout
+    assert "is gone" in seen.stdout
+    freed = python(tmp_path, "-m", "orchestration.doctor", "--free")
+    assert freed.returncode == 0, freed.stderr
+    again = python(tmp_path, "-m", "orchestration.doctor")
+    assert (again.returncode, again.stdout) == (0, "No dead run holds a slot of a pool.\n")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.get() as instance:
+        [run] = instance.get_runs()
+        assert run.status == dg.DagsterRunStatus.FAILURE
+        assert instance.event_log_storage.get_concurrency_info(POOL).claimed_slots == []
+
+
+def test_a_run_that_lives_is_left_alone_and_one_that_is_over_is_not(tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+
+        @dg.asset(pool=POOL)
+        def small(context: dg.AssetExecutionContext) -> None:
+            seen.extend(dead_holders(context.instance))
+            own.extend(context.instance.event_log_storage.get_concurrency_info(POOL).claimed_slots)
+
+        seen: list[object] = []
+        own: list[object] = []
+        instance.event_log_storage.set_concurrency_slots(POOL, 1)
+        defs = dg.Definitions(
+            assets=[small], jobs=[dg.define_asset_job("j", executor_def=dg.in_process_executor)]
+        )
+        done = defs.resolve_job_def("j").execute_in_process(instance=instance)
+        assert (len(own), seen) == (1, [])
+        instance.event_log_storage.claim_concurrency_slot(POOL, done.run_id, "left behind")
+        [dead] = dead_holders(instance)
+        assert dead.why == "the run is over: SUCCESS"
+        free(instance, dead)
+        assert list(dead_holders(instance)) == []

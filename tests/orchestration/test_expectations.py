@@ -1,0 +1,85 @@
+"""Great Expectations on a sink and a state: met, not met, not to be checked; and the pages that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlparse
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import load_jobs
+from jobs.expectations import Expectation, OfSink, Suite
+from orchestration.defs import expectations
+from orchestration.lib.naming import sink_key, state_key
+from tests.orchestration.ground import JOB, QUIET, Ground
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]
+UNMET = (
+    Expectation(
+        name="average_is_five",
+        type="expect_column_values_to_be_between",
+        arguments={"column": "average", "min_value": 5, "max_value": 5},
+        severity="warn",
+    ),
+    Expectation(
+        name="has_three_rows", type="expect_table_row_count_to_equal", arguments={"value": 3}, blocking=True
+    ),
+    Expectation(
+        name="no_column", type="expect_column_values_to_not_be_null", arguments={"column": "no_such"}
+    ),
+)
+
+
+@pytest.fixture
+def ground(tmp_path: Path, spark: SparkSession) -> Iterator[Ground]:
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Ground(tmp_path, instance)
+
+
+def test_what_the_example_expects_is_met(ground: Ground) -> None:
+    ground.run()
+    job = ground.defs.resolve_job_def(f"{JOB}__expect")
+    done = job.execute_in_process(instance=ground.instance, run_config=QUIET)
+    found = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
+    window = found[state_key(JOB, JOB, "window"), "window_is_open"]
+    assert (window.passed, window.description) == (True, "0 of 1 rows are not as expected")
+    key = found[sink_key(JOB, "averages"), "key_is_there"]
+    assert (key.passed, key.metadata["rows_looked_at"].value) == (True, 2)
+    page = Path(urlparse(str(key.metadata["data_docs"].value)).path)
+    assert "expect_column_values_to_not_be_null" in page.read_text() or "null" in page.read_text()
+    assert page.is_relative_to(ground.instance.storage_directory())
+    job.execute_in_process(instance=ground.instance, run_config=QUIET)
+    assert page.exists()  # of a run before this one
+
+
+def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be_checked_says_why(
+    ground: Ground,
+) -> None:
+    ground.run()
+    [registered] = load_jobs(ground.settings)
+    suite = Suite(name="unmet", of=OfSink("averages"), expectations=UNMET, identified_by=("key", "average"))
+    registered = replace(registered, expectations=(suite,))
+    defs = dg.Definitions.merge(
+        expectations.definitions(registered, ground.settings),
+        dg.Definitions(resources=ground.defs.resources),
+    )
+    job = defs.resolve_job_def(f"{JOB}__expect")
+    done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
+    found = {e.check_name: e for e in done.get_asset_check_evaluations()}
+    five = found["average_is_five"]
+    assert (five.passed, five.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert five.description == "1 of 2 rows are not as expected"
+    assert five.metadata["sample"].value == [{"key": 1, "average": 4}]
+    rows = found["has_three_rows"]
+    assert (rows.passed, rows.severity, rows.description) == (
+        False,
+        dg.AssetCheckSeverity.ERROR,
+        "observed: 2",
+    )
+    assert rows.blocking
+    assert found["no_column"].passed is False
+    assert "no_such" in (found["no_column"].description or "")
