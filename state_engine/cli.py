@@ -18,6 +18,7 @@ from rich.table import Table
 from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
 from state_engine import cli_queries as queries
+from state_engine import cli_state
 from state_engine.cli_history import history
 from state_engine.cli_session import console, loaded_settings, opened
 from state_engine.cli_status import status
@@ -41,6 +42,7 @@ jobs.add_to(app)
 operations.add_to(app)
 app.command()(status)
 queries.add_to(app)
+cli_state.add_to(queries.state)
 
 errors = Console(stderr=True)
 

@@ -124,11 +124,11 @@ def _checked(spec: ChangeSpec, table: pa.Table, counts: Counter[tuple[str, str]]
         counts[row[STATE], row[KIND]] += row["count_all"]
     rows = table.filter(pc.is_valid(table[OP]))
     types = {s.name: type_from_text(s.type) for s in spec.operator.states}
-    for name, kind in types.items():
+    for name, declared in types.items():
         column = state_column(name)
-        if kind.arrow != kind.storage and column in rows.schema.names:
+        if declared.arrow != declared.storage and column in rows.schema.names:
             try:
-                one_chunk(rows[column]).cast(kind.arrow)
+                one_chunk(rows[column]).cast(declared.arrow)
             except pa.ArrowInvalid as error:
                 raise ValueTypeError(
                     f"state '{name}': a value is not of the declared type: {error}"

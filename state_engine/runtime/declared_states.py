@@ -27,7 +27,7 @@ from state_engine.runtime.typed_by_input import TypedByInput
 
 
 def declared_states(
-    job: StatefulJob, operator: OperatorNode, given: Mapping[str | StateDescriptor, Any]
+    job: StatefulJob, operator: OperatorNode, given: Mapping[Any, Any]
 ) -> dict[str, StateSchema]:
     """The states of an operator by name: those that its function declares, and those that are told by descriptors.
 

@@ -5,21 +5,26 @@ Each call looks the job up, and leaves the work to the module of its name. Mirro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 
 from state_engine.backends.delta.layout import JobLayout
+from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.bootstrap import Bootstrap, BootstrapReport, States
-from state_engine.runtime.engine_base import Clock, EngineBase, clock_of, job_name, requester
+from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
+from state_engine.runtime.engine_operations import EngineOperations
+from state_engine.runtime.forget import ForgetReport, Forgetting, Purge
 from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.operations import Operations
+from state_engine.runtime.key_traces import Key, KeyTraces
+from state_engine.runtime.spark_state_reader import SparkQuery, SparkState
 from state_engine.runtime.state_transform import Keys, Map, StateTransform, TransformReport
 
 
-class EngineStateProcessor(EngineBase):
+class EngineStateProcessor(EngineOperations):
     """See ``StateEngine``."""
 
     def bootstrap(
@@ -68,6 +73,55 @@ class EngineStateProcessor(EngineBase):
             return found.planned(states, positions or {})
         return found.run(states, positions or {}, tables=self._open(job.name), kernel=self.kernel)
 
+    def bootstrap_from_spark(
+        self,
+        job: StatefulJob,
+        operator: str,
+        checkpoint_location: str | os.PathLike[str],
+        states: Mapping[str, SparkState] | Mapping[StateDescriptor, SparkState],
+        *,
+        positions: Mapping[str, Any] | None = None,
+        clock: Clock = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> BootstrapReport:
+        """Begin a job with the state and the source positions of a Structured Streaming query, which must be stopped.
+
+        State is that of the query's last committed batch. Files and Delta versions that it had consumed by then are put
+        down as consumed; sources are matched in the order in which job and query have them.
+
+        Args:
+            operator: whose state it becomes.
+            checkpoint_location: of the query.
+            states: by name or descriptor, which state of the query, and by which columns.
+            positions: of sources whose offsets are of another kind, in the terms of ``bootstrap``.
+            clock, dry_run: as for ``bootstrap``.
+
+        Raises:
+            ConfigurationError: there is no such state, or an offset says nothing to the job's source; and as for
+                ``bootstrap``.
+
+        Example::
+
+            engine.bootstrap_from_spark(job, "planes", "/queries/planes", {"count": SparkState("count")})
+        """
+        query = SparkQuery.at(self.spark, os.fspath(checkpoint_location))
+        if operator not in job.operators:
+            raise ConfigurationError(
+                f"job '{job.name}' has no operator '{operator}'; it has {sorted(job.operators)}"
+            )
+        names = job.operators[operator].key_columns
+        frames: dict[Any, DataFrame] = {
+            state: query.state(
+                wanted, names, what=f"job '{job.name}', operator '{operator}', state {state!r}"
+            )
+            for state, wanted in states.items()
+        }
+        found = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
+        return self.bootstrap(
+            job, {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
+        )
+
     def transform_state(
         self,
         job: StatefulJob | str,
@@ -115,18 +169,63 @@ class EngineStateProcessor(EngineBase):
             raise ConfigurationError(f"transform_state needs the name of a state for {chosen[0]}")
         return found.one_state(operator, state, map=map, filter=filter)
 
+    def forget(
+        self,
+        job: StatefulJob | str,
+        keys: Key | Sequence[Key],
+        *,
+        operator: str | None = None,
+        dry_run: bool = False,
+        purge: bool = False,
+        drop_branches: Collection[str] = (),
+        sinks: bool = False,
+        clock: Clock = None,
+        requested_by: str | None = None,
+    ) -> ForgetReport:
+        """Take keys out of all states and timers of all operators that are keyed by these columns, and tell what else
+        still holds them.
+
+        Args:
+            keys: values by column of the key: ``{"tailnum": "N123"}``; or several.
+            operator: only this one.
+            dry_run: only tell.
+            purge: go on: compact, give up the checkpoints that would bring the keys back, delete dead letters, collect.
+                Files go from the disk two days later at the earliest; purge or collect again by then.
+            drop_branches: with ``purge``, replays to give up.
+            sinks: with ``purge``, delete rows from Delta sinks that have all these columns, too. A restore to before
+                the deletion can then withdraw outputs only from sinks with lineage.
+            clock: gives the time for the collection, in milliseconds since 1970.
+
+        Raises:
+            ConfigurationError: no operator is keyed so, or there is no such branch.
+            InvalidKeyError: a key cannot be one.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        if dry_run and purge:
+            raise ConfigurationError(
+                "forget takes either dry_run or purge: a dry run tells what a purge would do"
+            )
+        if not purge and (drop_branches or sinks):
+            raise ConfigurationError("forget drops branches and deletes from sinks only with purge=True")
+        name = job_name(job)
+        tables, layout = self._ran(name), JobLayout(self.root, name)
+        found = Forgetting(
+            traces=lambda rows: KeyTraces(name, layout, rows, self.spark, self.kernel),
+            transform=self._transform(job, dry_run, requested_by),
+            operations=self._operations(job, requested_by),
+            compact=lambda uids: self.compact(job, uids, requested_by=requested_by),
+            collect=lambda now_ms: self.collect(job, clock=now_ms, requested_by=requested_by),
+            load=tables.store.load,
+        )
+        wanted = Purge(tuple(drop_branches), sinks, clock_of(clock)()) if purge else None
+        return found.forget([keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _transform(self, job: StatefulJob | str, dry_run: bool, requested_by: str | None) -> StateTransform:
         name = job_name(job)
-        tables = self._ran(name)
-        operations = Operations(
-            name,
-            tables=tables,
-            publication=self._publication(tables),
-            requested_by=requested_by or requester(),
-        )
-        return StateTransform(name, tables, self.kernel, operations, self.spark, dry_run)
+        operations = self._operations(job, requested_by)
+        return StateTransform(name, self._ran(name), self.kernel, operations, self.spark, dry_run)
 
     def _has_rows(self, name: str) -> bool:
         """Whether a job has any checkpoint."""

@@ -161,7 +161,7 @@ class StateTransform:
             gone = named & (F.col(STATE) == state)
             if any(f.schema.name == TIMERS for f in forms):
                 lost = keys_without_state(taken_away(entries, forms, gone), None)
-                held, of_lost = marked(entries.drop("_gone").withColumn("_named", gone), lost)
+                held, of_lost = marked(entries.withColumn("_named", gone).drop("_gone"), lost)
                 entries, gone = held, F.col("_named") | (of_lost & (F.col(STATE) == TIMERS))
             changes[uid] = taken_away(entries, forms, gone)
         return self._carry_out(rows, path, changes)

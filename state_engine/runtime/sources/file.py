@@ -172,7 +172,8 @@ class FileSource(Source):
         """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
         found = [FileRange(uri, size, at, 0, None) for uri, size, at in self._list()]
         if given != "all":
-            found = chosen(found, [given] if isinstance(given, str) else list(given), self.path)
+            several = isinstance(given, list | tuple | set | frozenset)
+            found = chosen(found, sorted(given, key=str) if several else [given], self.path)
         return [one.element() for one in found]
 
     def position_text(self, elements: Sequence[Element]) -> str:
