@@ -35,7 +35,7 @@ class FormatStep:
 
 
 def _with_bases(row: PlainRow) -> PlainRow:
-    none = {"replaced_id": None, "retired": [], "pinned": [], "unpinned": [], "rescaled": []}
+    none: PlainRow = {"replaced_id": None, "retired": [], "pinned": [], "unpinned": [], "rescaled": []}
     return row | none | {
         "operators": [one | {"base_files": []} for one in row["operators"]],
         "sinks": [one | {"withdrawn": []} for one in row["sinks"]],
