@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 from state_engine import open_state
 from state_engine.core.errors import ConfigurationError, MissingFilesError
+from tests.runtime.pipelines import Pipeline
 from tests.runtime.remembering import STATES, Event, Memory, by_key, entries, model
+from tests.runtime.test_evolution_on_spark import After, Before, keeping
 
 BATCHES: list[list[Event]] = [
     [("a", 1, 5), ("a", 1, 7), ("b", 1, 3), ("b", 2, 3)],
@@ -123,6 +125,38 @@ def test_no_java_is_started(memory: Memory) -> None:
         check=True,
     )
     assert done.stdout.strip() == "4 []"
+
+
+def test_fields_are_called_as_they_were_declared() -> None:
+    """Some are stored under the names that they had before."""
+    before = pa.struct([("sum", pa.int64()), ("at", pa.list_(pa.struct([("m", pa.int64())])))])
+    after = pa.struct([("total", pa.int64()), ("at", pa.list_(pa.struct([("minute", pa.int64())])))])
+    stored = pa.array([{"sum": 1, "at": [{"m": 5}, None]}, None, {"sum": None, "at": None}], before)
+    assert open_state._shown(stored, after).to_pylist() == [
+        {"total": 1, "at": [{"minute": 5}, None]},
+        None,
+        {"total": None, "at": None},
+    ]
+    maps = pa.array([[("k", {"sum": 2, "at": []})], None], pa.map_(pa.string(), before))
+    assert open_state._shown(maps, pa.map_(pa.string(), after)).to_pylist() == [
+        [("k", {"total": 2, "at": []})],
+        None,
+    ]
+
+
+@pytest.mark.long
+def test_renamed_fields_read_alike_at_every_checkpoint(tmp_path: Path, spark: SparkSession) -> None:
+    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, keeping(After))
+    pipeline.run()
+    with pipeline.engine() as engine:
+        for checkpoint_id, name in ((2, "number"), (3, "minutes")):
+            for state in ("one", "many", "by_number"):
+                options: dict[str, Any] = {"checkpoint_id": checkpoint_id, "metadata": True}
+                table = open_state.read_state(tmp_path / "root", "pipeline", "records", state, **options)
+                frame = engine.read_state("pipeline", "records", state, **options)
+                assert f"<{name}: int64" in str(table.schema.field("value").type)
+                assert entries(table) == entries(frame.toArrow()) != [], (checkpoint_id, state)
 
 
 def random_batch(rng: random.Random) -> list[Event]:
