@@ -3,8 +3,8 @@
 States are declared in ``open``, so a copy of every function whose operator has stored state is opened once a run on
 the driver, with a context that hands out empty states. Only a ``StateMigrationError`` counts: whatever else such an
 ``open`` meets (it may want what only workers have) is for the real one to say. States that are asked for later than in
-``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. Plays the part of the
-compatibility checks that Flink makes when it restores a backend.
+``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. Plays the part of
+the compatibility checks that Flink makes when it restores a backend.
 """
 
 from __future__ import annotations
