@@ -20,6 +20,7 @@ from state_engine.core.checkpointed import (
     FunctionSnapshotContext,
     ListCheckpointed,
 )
+from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -55,6 +56,7 @@ from state_engine.core.metrics import MetricGroup
 from state_engine.core.operator_state import OperatorStateStore
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.reducing_state import ReducingState
+from state_engine.core.retention import RetentionPolicy
 from state_engine.core.row import Row, RowKind
 from state_engine.core.runtime_context import RuntimeContext
 from state_engine.core.sorted_map_state import SortedMapState
@@ -63,10 +65,16 @@ from state_engine.core.time import Duration, Instant, Time, TimeDomain
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
+from state_engine.runtime.collector import CollectionReport
+from state_engine.runtime.comparison import Comparison
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.maintenance import Compaction
+from state_engine.runtime.operations import HeadMove
+from state_engine.runtime.replay import ReplayReport
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
+from state_engine.runtime.savepoints import Savepoint
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
 from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
@@ -82,7 +90,8 @@ __all__ = [
     "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
     "ForeachBatchSink",
     # engine
-    "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow",
+    "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
+    "RetentionPolicy", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison", "Savepoint",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

@@ -23,6 +23,8 @@ NAMES = {
     "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink",
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
+    "Compaction", "CompactionPolicy", "CollectionReport", "Comparison", "HeadMove", "ReplayReport", "RetentionPolicy",
+    "Savepoint",
 }  # fmt: skip
 
 

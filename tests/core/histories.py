@@ -87,8 +87,12 @@ class History:
             operator_state=list(refs.values()), operator_state_files=files, sinks=sinks, dead_letters=letters,
         )  # fmt: skip
 
-    def compact(self, back: int, groups: tuple[int, int]) -> None:
-        """A compaction of a checkpoint that many rows back, for a range of key groups; dropped where it is too late."""
+    def compact(self, back: int, groups: tuple[int, int], *, advance: bool = False) -> None:
+        """A compaction of a checkpoint that many rows back, for a range of key groups; dropped where it is too late.
+
+        Args:
+            advance: whether the bases of other key groups, where nothing changed since, stand for that checkpoint, too.
+        """
         on_path = lineage.path(self.rows, self.head.checkpoint_id if self.head else None)
         of = on_path[-1 - back] if back < len(on_path) else None
         counter = self.head.operator("counter") if self.head else None
@@ -96,8 +100,15 @@ class History:
             return
         i = lineage.next_id(self.rows)
         start, end = min(groups), max(groups)
+        own_path = on_path[: on_path.index(of) + 1]
+
+        def stands_for(group: int, since: int) -> int:
+            after = [r.operator("counter") for r in own_path if r.checkpoint_id > since]
+            changed = any(f.key_group_min == group for o in after if o for f in o.changelog)
+            return max(since, of.checkpoint_id) if advance and not changed else since
+
         old = [
-            BaseRange(g, g, b.base_id, b.checkpoint_id)
+            BaseRange(g, g, b.base_id, stands_for(g, b.checkpoint_id))
             for b in counter.bases
             for g in range(b.key_group_start, b.key_group_end + 1)
             if not start <= g <= end
@@ -141,7 +152,8 @@ def _batch(draw: st.DrawFn, h: History) -> None:
 
 
 def _compact(draw: st.DrawFn, h: History) -> None:
-    h.compact(draw(st.integers(0, 3)), (draw(st.integers(0, 3)), draw(st.integers(0, 3))))
+    groups = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    h.compact(draw(st.integers(0, 3)), groups, advance=draw(st.booleans()))
 
 
 def _restore(draw: st.DrawFn, h: History) -> None:

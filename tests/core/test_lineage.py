@@ -181,6 +181,12 @@ def test_a_compaction_never_takes_the_place_of_a_later_base() -> None:
     assert lineage.may_apply_compaction(rows, 2, carried)
 
 
+def test_a_base_that_only_stands_for_a_later_checkpoint_takes_no_newer_ones_place() -> None:
+    rows = with_state(BaseRange(64, 127, "b", 4))
+    advanced = keyed(BaseRange(0, 63, "new", 2), BaseRange(64, 127, "a", 2))
+    assert not lineage.may_apply_compaction(rows, 2, replace(compaction(2, 6, (0, 63)), operators=[advanced]))
+
+
 def test_a_compaction_is_dropped_where_the_max_parallelism_changed_or_the_operator_is_new() -> None:
     rows = with_state()
     assert not lineage.may_apply_compaction(rows, 2, compaction(2, 6, (0, 127), max_parallelism=256))

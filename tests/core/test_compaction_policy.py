@@ -1,0 +1,69 @@
+"""When an operator is compacted: by the files that lie upon one another, or by changes beside entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
+from state_engine.core.errors import ConfigurationError
+from tests.core.rows import changes, checkpoint, operator
+
+FEW = CompactionPolicy(max_files=3, max_ratio=0.5, min_rows=10)
+
+
+def batches(*files: list[DataFile], first: int = 1, bases: tuple[BaseRange, ...] = ()) -> list[CheckpointRow]:
+    """Micro-batches in a row, each with files of changes."""
+    return [
+        checkpoint(i, i - 1 or None, operators=[replace(operator(*own), bases=list(bases))])
+        for i, own in enumerate(files, first)
+    ]
+
+
+def test_files_of_two_subtasks_do_not_lie_upon_one_another() -> None:
+    both = [changes(0, (0, 63)), changes(1, (64, 127))]
+    need = compaction_need(batches(both, both), "counter", FEW)
+    assert (need.files, need.rows, need.reason) == (2, 4, "")
+    assert (
+        compaction_need(batches(both, both, both), "counter", FEW).reason
+        == "3 files of changes, 3 are allowed"
+    )
+
+
+def test_what_a_base_holds_is_no_reason_any_more() -> None:
+    one = [changes(0, (0, 127), rows=4)]
+    path = batches(one, one, one)
+    base = replace(
+        path[-1].operators[0],
+        changelog=[],
+        bases=[BaseRange(0, 127, "w4", 3)],
+        base_files=[changes(0, (0, 127), rows=24)],
+    )
+    path.append(checkpoint(4, 3, kind="compaction", operators=[base]))
+    need = compaction_need(path, "counter", FEW)
+    assert (need.files, need.rows, need.entries, need.reason) == (0, 0, 24, "")
+    path += batches([changes(0, (0, 127), rows=11)], first=5, bases=tuple(base.bases))
+    assert compaction_need(path, "counter", FEW).reason == ""  # less than half of the entries
+    path += batches([changes(0, (0, 127), rows=1)], first=6, bases=tuple(base.bases))
+    assert compaction_need(path, "counter", FEW).reason == "12 changes upon 24 entries"
+
+
+def test_few_changes_are_no_reason_whatever_the_ratio() -> None:
+    assert compaction_need(batches([changes(0, (0, 127), rows=9)]), "counter", FEW).reason == ""
+    assert compaction_need(batches([changes(0, (0, 127), rows=10)]), "counter", FEW).reason
+
+
+def test_an_operator_that_the_path_does_not_know_needs_nothing() -> None:
+    assert compaction_need(batches([changes(0, (0, 127))]), "other", FEW).files == 0
+    assert compaction_need([], "counter", FEW).reason == ""
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_files": 1}, {"max_ratio": -0.1}, {"min_rows": -1}, {"max_files": "8"}]
+)
+def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be at least"):
+        CompactionPolicy(**wrong)
