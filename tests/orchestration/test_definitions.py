@@ -209,7 +209,7 @@ def test_parameters_of_the_settings_reach_the_job(tmp_path: Path) -> None:
 LOADING = """
 import json, sys, psutil
 from orchestration.definitions import defs
-defs.resolve_all_asset_specs()
+defs.get_repository_def().load_all_definitions()  # sensors, schedules and checks as well
 from pyspark import SparkContext
 print(json.dumps({
     "assets": len(defs.resolve_all_asset_specs()),

@@ -116,14 +116,17 @@ class Page:
 
 @pytest.fixture
 def page(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=IN_THIS_PROCESS) as instance:
         ground = Ground(tmp_path, instance)
         given = ground.settings
         monkeypatch.setenv("STATELAKE__ROOT", given.root)
         monkeypatch.setenv("STATELAKE__JOBS__MODULES", json.dumps(given.jobs.modules))
         monkeypatch.setenv("STATELAKE__JOBS__PARAMETERS", json.dumps(given.jobs.parameters))
-        (tmp_path / "code.py").write_text(CODE)
-        with define_out_of_process_context(str(tmp_path / "code.py"), "location", instance) as context:
+        (tmp_path / "small_location.py").write_text(CODE)
+        with define_out_of_process_context(
+            str(tmp_path / "small_location.py"), "location", instance
+        ) as context:
             yield Page(context)
 
 
