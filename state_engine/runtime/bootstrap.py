@@ -42,9 +42,7 @@ from state_engine.runtime.sources.base import Element
 from state_engine.runtime.state_rows import StateForm, key_schema_of, state_rows
 from state_engine.runtime.state_writer import WrittenStates, write_states
 
-States = (
-    Mapping[str, DataFrame] | Mapping[StateDescriptor, DataFrame] | Mapping[str | StateDescriptor, DataFrame]
-)
+States = Mapping[Any, DataFrame]
 """DataFrames by name of the state, or by its descriptor where only a run would tell what is declared."""
 
 

@@ -113,7 +113,7 @@ class KeyTraces:
             roots.add(root)
             count = sum(held[t][p] for t, p in files)
             if root in branches:
-                remedy = f"statelake branch drop {self.job} {branches[root]}"
+                remedy = f"statelake drop-branch {self.job} {branches[root]}"
                 traces.append(Trace("branch", branches[root], count, remedy))
             elif root in pinned:
                 remedy = f"statelake savepoint delete {self.job} {pinned[root]}"

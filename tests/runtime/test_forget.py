@@ -50,6 +50,9 @@ class Everything(KeyedProcessFunction):
         ctx.timer_service().register_processing_time_timer(10**12)
         yield value.k, value.v, self.total.value()
 
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
+        raise AssertionError("no clock goes so far")
+
 
 def build(site: Site) -> StatefulJob:
     job = site.job(Everything(), uid="people", on_error="dead_letter")
@@ -141,7 +144,7 @@ def test_branches_and_savepoints_are_told_and_left_alone(tmp_path: Path, spark: 
 
     report = engine.forget(job, {"k": "a"}, purge=True)
     found = {(t.kind, t.name): t.remedy for t in report.traces}
-    assert found["branch", "again"] == "statelake branch drop tiny again"
+    assert found["branch", "again"] == "statelake drop-branch tiny again"
     assert found["savepoint", "before"] == "statelake savepoint delete tiny before"
     assert "savepoint delete" in found["checkpoint", "1"]
     assert {s.name for s in [*engine.savepoints(job).values()]} == {"before"}
