@@ -135,7 +135,7 @@ def _show_way_on(console: Console, settings: Settings, home: Path) -> None:
     for command, about in (
         ("make ui", "these runs, their checkpoints and metadata in Dagster"),
         (f"{shown} .venv/bin/statelake checkpoints {JOB}", "what was committed"),
-        (f"{shown} .venv/bin/dg launch --assets 'group:{JOB}'", "run again: nothing new, nothing happens"),
+        (f"{shown} .venv/bin/dg launch --job {JOB}", "run again: nothing new, nothing happens"),
     ):
         console.print(f"  # {about}\n  {command}", soft_wrap=True, highlight=False, markup=False)
     console.print(
