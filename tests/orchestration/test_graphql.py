@@ -27,7 +27,8 @@ IN_THIS_PROCESS = {
     "run_launcher": {
         "module": "dagster._core.launcher.sync_in_memory_run_launcher",
         "class": "SyncInMemoryRunLauncher",
-    }
+    },
+    "run_coordinator": {"module": "dagster.core.run_coordinator", "class": "DefaultRunCoordinator"},
 }
 LOCATION = "{ repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } } }"
 ASSETS = "{ assetNodes { assetKey { path } groupName description kinds isPartitioned hasAssetChecks } }"
