@@ -9,6 +9,7 @@ StatelakeError
 ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
+├── SubtaskLostError          a process that ran a subtask died: give it memory, or smaller batches, and run again
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
@@ -52,6 +53,10 @@ class SetupError(StatelakeError):
 
 class StateAccessError(StatelakeError):
     """A state handle was used where it has no meaning."""
+
+
+class SubtaskLostError(StatelakeError):
+    """A process that ran a subtask died; nothing was committed."""
 
 
 class StateMigrationError(StatelakeError):

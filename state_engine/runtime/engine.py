@@ -88,7 +88,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
             batches.append(report)
             if on_batch is not None:
                 on_batch(report)
-            compactions += self._compacted(job, report.checkpoint_id, options.requested_by)
+            compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
         return RunReport(job.name, batches, caught_up, settled, compactions)
 
     def settle(self, job: StatefulJob) -> list[int]:
@@ -97,8 +97,19 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+        """Merge files of checkpoint rows, and compact what the job's policy sees a reason for, where it is time.
+
+        What fails here is tried again after the next micro-batch, and fails no run.
+        """
+        try:
+            self._open(job.name).store.merge()
+            return self._compacted(job, checkpoint_id, requested_by)
+        except Exception:
+            _LOG.warning("job '%s': tidying up failed; it is tried again", job.name, exc_info=True)
+            return []
+
     def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
-        """Compact what the job's policy sees a reason for. What fails here is tried again later, and fails no run."""
         policy = job.compaction
         if policy is None:
             return []
@@ -108,13 +119,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
         if not due:
             return []
         _LOG.info("job '%s': compacting %s", job.name, due)
-        try:
-            return [self.compact(job, list(due), requested_by=requested_by)]
-        except Exception:
-            _LOG.warning(
-                "job '%s': the compaction of %s failed; it is tried again", job.name, list(due), exc_info=True
-            )
-            return []
+        return [self.compact(job, list(due), requested_by=requested_by)]
 
     def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         tables = self._open(job.name)

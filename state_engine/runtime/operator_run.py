@@ -26,6 +26,7 @@ from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.execution import collected, described
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.lost_subtasks import losing
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask import ArrowFunction, subtask_runner
@@ -97,17 +98,19 @@ def run_subtasks(
 
     Raises:
         UserFunctionError: a row or function failed.
+        SubtaskLostError: a process that ran a subtask died.
         StatelakeError: of the class that a subtask reported.
     """
     label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_runner(spec)
-    if isinstance(routed, DataFrame):
-        rows = collected(
-            routed.mapInArrow(run, REPORT_SCHEMA),
-            label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
-        )  # fmt: skip
-        found = [SubtaskReport.from_json(r["report"]) for r in rows]
-    else:
-        found = [SubtaskReport.from_json(text) for text in _run_few(spark, routed, run, label)]
+    with losing(job=job, operator=spec.uid):
+        if isinstance(routed, DataFrame):
+            rows = collected(
+                routed.mapInArrow(run, REPORT_SCHEMA),
+                label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
+            )  # fmt: skip
+            found = [SubtaskReport.from_json(r["report"]) for r in rows]
+        else:
+            found = [SubtaskReport.from_json(text) for text in _run_few(spark, routed, run, label)]
     reports = sorted(found, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:

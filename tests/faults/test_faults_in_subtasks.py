@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from state_engine.core.errors import UserFunctionError
+from state_engine.core.errors import SubtaskLostError, UserFunctionError
 from state_engine.runtime import operator_run
 from state_engine.runtime.frames import StreamFrame
 from tests.faults.cases import Ground
@@ -69,7 +68,7 @@ def test_a_fault_in_a_subtask_changes_no_result(
     marker = tmp_path / "happened"
     site = ground.fresh()
     broken = Site(site.directory, breakable(Planted(fault, marker)), site.spark, cut=site.cut)
-    kind = UserFunctionError if fault.where == "user function" else Py4JJavaError
+    kind = UserFunctionError if fault.where == "user function" else SubtaskLostError
     with pytest.raises(kind) as failed:
         broken.run()
     assert marker.exists()
@@ -84,5 +83,6 @@ def check_told(error: BaseException, fault: SubtaskFault) -> None:
     if fault.where == "user function":
         assert f"operator '{fault.uid}'" in str(error)
         assert TOLD in str(error)
-    else:  # nobody but Spark knows of the death of a worker
-        assert "Python worker exited unexpectedly" in str(error)
+    else:
+        assert f"operator '{fault.uid}': the process of a subtask died" in str(error)
+        assert len(str(error)) < 700

@@ -2,19 +2,30 @@
 
 Appending is the commit point of everything. The transaction id (application ``<root id>/<job>``, version = checkpoint
 id) lets exactly one attempt commit an id; the outcome of an unclear commit is looked up in the table, never guessed.
-Rows are small and immutable, so they are kept in memory and only new files are read. Plays the part of Flink's
-``CompletedCheckpointStore``.
+Rows are small and immutable, so they are kept in memory and only new files are read.
+
+Every row comes in a file of its own, which whoever opens the job reads. ``merge`` makes one of many: of 64 files of one
+row each, then of 64 of those, so there are never more than some hundred, and a row is written again twice at the most
+in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpointStore``.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
+from uuid6 import uuid7
 
-from state_engine.backends.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
+from state_engine.backends.delta.kernel import (
+    DeltaKernel,
+    FileGroup,
+    InactiveFilesError,
+    Transaction,
+    TransactionTakenError,
+)
 from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, FORMAT_VERSION, TABLE_PROPERTIES, JobLayout
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
@@ -28,6 +39,10 @@ from state_engine.core.errors import (
 from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, written_at_ms
 
 _READERS = 8
+_TOGETHER = 64
+"""So many files of one size are made one."""
+_MERGED = re.compile(r"checkpoints-(\d+)-")
+"""Begins the name of a merged file; how often its rows were merged follows."""
 
 
 class CheckpointStore:
@@ -130,6 +145,44 @@ class CheckpointStore:
         if version == self._version + 1:
             self._version = version
 
+    def merge(self) -> int:
+        """Make one file of many that are alike, if there are so many; how many files went. The rows stay as they are.
+
+        Raises:
+            CommitFailedError, CommitUnknownError: nothing is lost; it is made up for the next time.
+        """
+        if sum(_merged_times(name) == 0 for name in self._read) < _TOGETHER:
+            return 0
+        gone, times = 0, 0
+        by_times: dict[int, list[str]] = {}
+        for name in sorted(self._kernel.active_files(self._uri)):  # which is by checkpoint
+            by_times.setdefault(_merged_times(name), []).append(name)
+        while len(names := by_times.get(times, [])) >= _TOGETHER:
+            times += 1
+            merged = self._merge(names, times)
+            if merged is None:
+                break
+            by_times.setdefault(times, []).append(merged)
+            gone += len(names)
+        return gone
+
+    def _merge(self, names: list[str], times: int) -> str | None:
+        """Merge files; the name of the new one, None where another runner was faster."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = list(pool.map(lambda p: read_parquet(join(self._uri, p)), names))
+        table = pa.concat_tables(tables)
+        ids = table["checkpoint_id"]
+        merged = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{uuid7().hex}.parquet"
+        size = write_parquet(table, join(self._uri, merged))
+        file = DataFile(path=merged, bytes=size, rows=table.num_rows, subtask=0)
+        try:
+            self._kernel.change(self._uri, add=[FileGroup([file])], remove=names)
+        except InactiveFilesError:  # the new file is an orphan
+            return None
+        self._read.difference_update(names)
+        self._read.add(merged)
+        return merged
+
     def _check_age(self, row: CheckpointRow) -> None:
         """Refuse what an attempt wrote so long ago that it may have been collected as an orphan."""
         began_ms = written_at_ms(row.write_id)
@@ -172,3 +225,14 @@ class CheckpointStore:
         for batch in table.to_batches():
             for row in ROW_TYPE.from_arrow(batch.to_struct_array()):
                 self._rows[row.checkpoint_id] = row
+
+
+def _merged_times(name: str) -> int:
+    """How often the rows of a file were merged.
+
+    Example:
+        >>> _merged_times("checkpoint-000000000007-w.parquet"), _merged_times("checkpoints-2-…-w.parquet")
+        (0, 2)
+    """
+    found = _MERGED.match(name)
+    return int(found[1]) if found else 0

@@ -32,12 +32,12 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, CapturedException) as error:
-        messages = _messages(error)
-        found = next((m for text in messages if (m := _FILE.search(text + " "))), None)
+        texts = messages(error)
+        found = next((m for text in texts if (m := _FILE.search(text + " "))), None)
         if found is None:
             raise
-        record = next((m.group(1) for text in messages if (m := _RECORD.search(text + " "))), None)
-        cause = _STATE.sub("", messages[-1])
+        record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
+        cause = _STATE.sub("", texts[-1])
         if record is None:
             told, way_out = cause, "Repair or remove the file"
         else:
@@ -49,7 +49,7 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         ) from error
 
 
-def _messages(error: Any) -> list[str]:
+def messages(error: Any) -> list[str]:
     """Messages of a Java exception and its causes, outermost first."""
     found: list[str] = []
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

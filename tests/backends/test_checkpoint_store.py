@@ -1,0 +1,109 @@
+"""Rows of checkpoints: files of many rows take the place of many files, and nobody sees a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from state_engine.backends.delta import checkpoint_store
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.core.errors import CommitFailedError
+from tests.core.rows import changes, checkpoint, operator
+
+TOGETHER = 4
+
+
+@pytest.fixture
+def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
+    made = DeltaKernel(spark)
+    yield made
+    made.close()
+
+
+class Table:
+    """A table of checkpoints, and stores on it as other processes would have them."""
+
+    def __init__(self, directory: Path, kernel: DeltaKernel) -> None:
+        self.kernel, self.layout = kernel, JobLayout(f"file://{directory}", "job")
+        self.directory = directory / "job" / "checkpoints"
+        self.store().create()
+
+    def store(self) -> CheckpointStore:
+        return CheckpointStore(self.kernel, self.layout, "root")
+
+    def grow(self, store: CheckpointStore, first: int, last: int) -> None:
+        for i in range(first, last + 1):
+            part = operator(changes(0, (0, 63), rows=i), changes(1, (64, 127)))
+            store.append(checkpoint(i, i - 1 or None, operators=[part], metrics={"n": float(i)}))
+
+    def files(self) -> list[str]:
+        return sorted(uri.rsplit("/", 1)[-1][:14] for uri in DeltaTable(str(self.directory)).file_uris())
+
+
+@pytest.fixture
+def table(tmp_path: Path, kernel: DeltaKernel, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr(checkpoint_store, "_TOGETHER", TOGETHER)
+    return Table(tmp_path, kernel)
+
+
+def test_rows_are_the_same_in_fewer_files(table: Table) -> None:
+    mine, beside = table.store(), table.store()
+    table.grow(mine, 1, 3)
+    assert mine.merge() == 0
+    beside.load()
+    rows = 3
+    for merged in (4, 4, 4, 4 + 4):  # the fourth time, four merged files are merged, too
+        table.grow(mine, rows + 1, rows + TOGETHER)
+        rows += TOGETHER
+        assert mine.merge() >= merged
+        assert mine.load() == beside.load() == table.store().load()
+        assert sorted(mine.rows) == list(range(1, rows + 1))
+    assert table.files() == ["checkpoints-2-"]
+    assert mine.merge() == 0
+    table.grow(beside, rows + 1, rows + 1)
+    assert mine.load() == table.store().load()
+    assert len(table.files()) == 2
+
+
+def test_of_two_that_merge_one_does_and_rows_that_come_meanwhile_stay(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, rival = table.store(), table.store()
+    table.grow(mine, 1, TOGETHER)
+    rival.load()
+    change = DeltaKernel.change
+
+    def overtaken(self: DeltaKernel, uri: str, **options: Any) -> int:
+        monkeypatch.setattr(DeltaKernel, "change", change)
+        assert rival.merge() == TOGETHER
+        table.grow(rival, TOGETHER + 1, TOGETHER + 1)
+        return change(self, uri, **options)
+
+    monkeypatch.setattr(DeltaKernel, "change", overtaken)
+    assert mine.merge() == 0
+    assert mine.load() == rival.load() == table.store().load()
+    assert sorted(mine.load()) == [1, 2, 3, 4, 5]
+    assert table.files() == ["checkpoint-000", "checkpoints-1-"]
+
+
+def test_a_merge_that_breaks_off_loses_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = table.store()
+    table.grow(mine, 1, TOGETHER)
+
+    def fails(*_: Any, **__: Any) -> int:
+        raise CommitFailedError("the storage does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaKernel, "change", fails)
+        with pytest.raises(CommitFailedError):
+            mine.merge()
+    assert sorted(table.store().load()) == [1, 2, 3, 4]
+    assert mine.merge() == TOGETHER
+    assert mine.load() == table.store().load()
