@@ -15,7 +15,14 @@ from pyspark.sql import SparkSession
 
 from tests.orchestration.ground import JOB, QUIET, Ground
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.slow,
+    # A run inside of the request that launched it: two event loops of Dagster in one thread, which it does not foresee.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
 
 CODE = """
 from orchestration.definitions import build
