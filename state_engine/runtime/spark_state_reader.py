@@ -97,13 +97,15 @@ class SparkQuery:
         options = {"batchId": str(self.batch_id), "operatorId": str(wanted.operator_id)}
         if wanted.variable is not None:
             options |= {"stateVarName": wanted.variable, "flattenCollectionTypes": "true"}
+        given = ""
         try:
             rows = self.spark.read.format("statestore").options(**options).load(self.location)
+            given = f"; Spark's reader gives {rows.schema.simpleString()}"
             return rows.select(*_columns(rows, wanted, keys))
         except PySparkException as error:
             told = str(error).split("\n", 1)[0]
             raise ConfigurationError(
-                f"{what}: the state of {self.location} cannot be read so: {told}"
+                f"{what}: the state of {self.location} cannot be read so: {told}{given}"
             ) from None
 
     def positions(self, sources: Mapping[str, Source], given: Mapping[str, Any]) -> dict[str, Any]:
