@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs import count_window_average
 from orchestration.lib.naming import checkpoint_key, operation_key
-from state_engine import StateEngine
+from state_engine import StateEngine, StatefulJob
+from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.errors import MissingFilesError
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from tests.orchestration.ground import JOB, Ground, failure_of
@@ -178,3 +181,18 @@ def test_nonsense_is_refused_before_anything_happens(
     assert not refused.success
     assert message in failure_of(refused)
     assert not (ground.directory / "state").exists()
+
+
+@pytest.mark.long
+def test_compactions_of_a_run_are_versions_in_their_order(
+    ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    always = CompactionPolicy(max_ratio=0, min_rows=0)
+    monkeypatch.setattr(count_window_average, "StatefulJob", partial(StatefulJob, compaction=always))
+    ground.arrive("a", [(key, 1) for key in range(5)])
+    ground.run()
+    assert kinds(ground, spark) == ["checkpoint", "compaction"] * 3
+    assert ground.versions(CHECKPOINT) == ["1", "2", "3", "4", "5", "6"]
+    assert ground.versions(operation_key(JOB, "base")) == []
+    ground.run("__compact")
+    assert ground.versions(operation_key(JOB, "base")) == ["6"]  # and nothing to do
