@@ -196,7 +196,12 @@ def check_effect(site: Site, operation: str) -> None:
                 engine.drop_branch(site.workload.name, BRANCH)
         case "savepoint":
             with site.engine() as engine:
-                assert engine.verify_savepoint(site.directory / SAVEPOINT).checkpoint_id in (2, 3)
+                # rows that only pinned and let go may have come before it
+                assert (
+                    2
+                    <= engine.verify_savepoint(site.directory / SAVEPOINT).checkpoint_id
+                    < head.checkpoint_id
+                )
                 assert list(engine.savepoints(site.workload.name)) == [SAVEPOINT]
         case "import":
             assert kinds.count("import") == 1

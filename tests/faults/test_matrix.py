@@ -169,9 +169,21 @@ def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, grounds
     assert found == dict.fromkeys(ONCE, 1) | WORKLOADS[name].reached()
 
 
+TABLES = 5
+"""What a first run of three sinks makes: checkpoints, operator state, changes, and two Delta sinks."""
+
+
+@pytest.mark.faults
+def test_a_first_run_makes_so_many_tables(grounds: Grounds, tmp_path: Path) -> None:
+    site = grounds("sinks").at(tmp_path)
+    with installed([], watch=["after table created"]) as plane:
+        site.run(max_batches=1)
+    assert plane.hits == {"after table created": TABLES}
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("action", ["raise", "zombie"])
-@pytest.mark.parametrize("nth", list(range(1, 7)))
+@pytest.mark.parametrize("nth", list(range(1, TABLES + 1)))
 def test_a_fault_in_the_very_first_run_changes_no_result(
     nth: int, action: str, grounds: Grounds, tmp_path: Path
 ) -> None:

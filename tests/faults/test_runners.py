@@ -69,11 +69,13 @@ def test_runners_in_threads(runners: int, tmp_path: Path, spark: SparkSession, e
 def test_runners_in_processes(runners: int, tmp_path: Path, spark: SparkSession, expected: Seen) -> None:
     command = [sys.executable, "-m", "tests.faults.runner", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    processes = [
-        subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True, stdin=subprocess.PIPE,
-                         stdout=subprocess.PIPE, stderr=(tmp_path / f"stderr-{i}").open("w"))
-        for i in range(runners)
-    ]  # fmt: skip
+    processes = []
+    for i in range(runners):
+        with (tmp_path / f"stderr-{i}").open("w") as stderr:
+            processes.append(
+                subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True, stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, stderr=stderr)
+            )  # fmt: skip
     try:
         for process in processes:
             assert process.stdout is not None

@@ -252,13 +252,17 @@ class Site:
         state: dict[str, Any] = {uid: _folded(layout, path, uid) for uid in self.workload.keyed}
         for ref in path[-1].operator_state if path else []:
             if ref.operator in self.workload.operators:
-                files = [_read(f"{layout.operator_state}/{f.path}") for f in files_of(ref, path)]
-                held = [
-                    (r["state"], r["value"]) for rows in files for r in rows if r["scheme"] != "broadcast"
+                files = {f.path: _read(f"{layout.operator_state}/{f.path}") for f in files_of(ref, path)}
+                # of an older attempt only the lists count that no later one wrote anew
+                pointed = {(s.name, p.subtask, p.write_id) for s in ref.states for p in s.parts}
+                rows = [
+                    r
+                    for name, found in files.items()
+                    for r in found
+                    if (r["state"], r["subtask"], name[len("write_id=") :].split("/")[0]) in pointed
                 ]
-                held += {
-                    (r["state"], r["value"]) for rows in files for r in rows if r["scheme"] == "broadcast"
-                }
+                held = [(r["state"], r["value"]) for r in rows if r["scheme"] != "broadcast"]
+                held += {(r["state"], r["value"]) for r in rows if r["scheme"] == "broadcast"}
                 state[f"operator state of {ref.operator}"] = sorted(held)
         return Seen(self.outputs(), state)
 
