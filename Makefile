@@ -31,7 +31,7 @@ test-all: $(READY) ## run the long tests, too: a year for every pair of cut and 
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 500 schedules; many runners
-	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"

@@ -40,11 +40,19 @@ def part_of(case: Case, *, quick: bool) -> bool:
 def items(*actions: str) -> list[object]:
     """Cases as parameters; those that are not quick bear the mark."""
     found = [case for action in actions for case in cases(action)]  # type: ignore[arg-type]
-    mark = pytest.mark.faults
     return [
-        pytest.param(case, id=str(case), marks=() if part_of(case, quick=True) else mark)
+        pytest.param(case, id=str(case), marks=marks_of(case))
         for case in sorted(found, key=lambda case: case.workload.name)
     ]
+
+
+def marks_of(case: Case) -> list[pytest.MarkDecorator]:
+    """One process dies for all cases of a workload, so one worker of several does them."""
+    quick = part_of(case, quick=True)
+    marks = [] if quick else [pytest.mark.faults]
+    if case.fault.action == "sigkill":
+        marks.append(pytest.mark.xdist_group(f"killed {case.workload.name}{' quick' if quick else ''}"))
+    return marks
 
 
 Grounds = Callable[[str], Ground]

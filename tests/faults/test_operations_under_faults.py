@@ -167,7 +167,14 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("case", list(operation_cases("sigkill")), ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        # one process dies for all cases of an operation, so one worker of several does them
+        pytest.param(case, id=str(case), marks=pytest.mark.xdist_group(f"killed {case.operation}"))
+        for case in operation_cases("sigkill")
+    ],
+)
 def test_an_operation_that_was_killed_can_be_done_again(
     case: OperationCase, prepared: Prepared, dead: Killed
 ) -> None:
