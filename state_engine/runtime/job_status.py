@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.collection import keyed_state_files
 from state_engine.core.errors import StatelakeError
