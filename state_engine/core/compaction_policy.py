@@ -22,27 +22,27 @@ class CompactionPolicy:
 
     Args:
         max_files: of changes that one key group may lie behind; at least 2. A micro-batch opens them all.
-        max_ratio: of changed rows to entries of the bases; 1.0 bounds what is read, and what is written again, by about
-            twice the state.
-        min_rows: fewer changed rows than these are no reason, whatever the ratio.
+        max_ratio: of changed rows to entries of the bases: bounds what is read in vain, and how often an entry is
+            written again for one change.
+        min_entries: bases with fewer entries count as if they had so many: little state is cheap to read.
 
     Raises:
         ConfigurationError: a number is out of its range.
 
     Example:
         >>> CompactionPolicy(max_files=64).max_ratio
-        1.0
+        4.0
     """
 
     max_files: int = 32
-    max_ratio: float = 1.0
-    min_rows: int = 100_000
+    max_ratio: float = 4.0
+    min_entries: int = 100_000
 
     def __post_init__(self) -> None:
         for name, value, least in (
             ("max_files", self.max_files, 2),
             ("max_ratio", self.max_ratio, 0),
-            ("min_rows", self.min_rows, 0),
+            ("min_entries", self.min_entries, 0),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
                 raise ConfigurationError(f"CompactionPolicy: {name} must be at least {least}, not {value!r}")
@@ -73,7 +73,7 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     reason = ""
     if files >= policy.max_files:
         reason = f"{files} files of changes, {policy.max_files} are allowed"
-    elif rows and rows >= max(policy.min_rows, policy.max_ratio * entries):
+    elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
         reason = f"{rows:,} changes upon {entries:,} entries"
     return CompactionNeed(files, rows, entries, reason)
 

@@ -12,7 +12,7 @@ from state_engine.core.compaction_policy import CompactionPolicy, compaction_nee
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import changes, checkpoint, operator
 
-FEW = CompactionPolicy(max_files=3, max_ratio=0.5, min_rows=10)
+FEW = CompactionPolicy(max_files=3, max_ratio=0.5, min_entries=20)
 
 
 def batches(*files: list[DataFile], first: int = 1, bases: tuple[BaseRange, ...] = ()) -> list[CheckpointRow]:
@@ -62,7 +62,7 @@ def test_an_operator_that_the_path_does_not_know_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_files": 1}, {"max_ratio": -0.1}, {"min_rows": -1}, {"max_files": "8"}]
+    "wrong", [{"max_files": 1}, {"max_ratio": -0.1}, {"min_entries": -1}, {"max_files": "8"}]
 )
 def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be at least"):
