@@ -187,7 +187,7 @@ def test_nonsense_is_refused_before_anything_happens(
 def test_compactions_of_a_run_are_versions_in_their_order(
     ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = CompactionPolicy(max_ratio=0, min_rows=0)
+    always = CompactionPolicy(max_ratio=0, min_entries=0)
     monkeypatch.setattr(count_window_average, "StatefulJob", partial(StatefulJob, compaction=always))
     ground.arrive("a", [(key, 1) for key in range(5)])
     ground.run()
