@@ -107,23 +107,40 @@ def type_from_text(text: str) -> TypeInformation:
     return parse_ddl(text, more=_READ, stored_names=True)
 
 
-def shown_storage(text: str) -> pa.DataType:
+def shown_storage(text: str, *, like: str | None = None) -> pa.DataType:
     """The type of a recorded text's column, with the names that fields were declared with in place of those stored.
+
+    Args:
+        like: a later or earlier text of the same state: fields that are stored under the same name are called as there.
 
     Example:
         >>> shown_storage("array<struct<`total` as `sum`: int>>")
         ListType(list<item: struct<total: int64>>)
+        >>> shown_storage("struct<`sum`: int, `n`: int>", like="struct<`total` as `sum`: int>")
+        StructType(struct<total: int64, n: int64>)
     """
-    return _shown(type_from_text(text)).storage
+    return _shown(type_from_text(text), None if like is None else type_from_text(like)).storage
 
 
-def _shown(kind: TypeInformation) -> TypeInformation:
+def _shown(kind: TypeInformation, like: TypeInformation | None) -> TypeInformation:
     if isinstance(kind, ListType):
-        return ListType(_shown(kind.element))
+        return ListType(_shown(kind.element, like.element if isinstance(like, ListType) else None))
     if isinstance(kind, DictType):
-        return DictType(kind.key, _shown(kind.value))
+        return DictType(kind.key, _shown(kind.value, like.value if isinstance(like, DictType) else None))
     if isinstance(kind, StructType):
-        return StructType(kind.names, [_shown(t) for t in kind.types], kind.made_by)
+        other = like if isinstance(like, StructType) else kind
+        called = dict(zip(other.stored, zip(other.names, other.types, strict=True), strict=True))
+        known = {at: called[at] for at in kind.stored if at in called}
+        taken = {name for name, _ in known.values()}
+        names, types = [], []
+        for name, at, inner in zip(kind.names, kind.stored, kind.types, strict=True):
+            shown, inner_like = known.get(at, (name, None))
+            while at not in known and shown in taken:  # another field has the name there
+                shown = f"{shown}_"
+            taken.add(shown)
+            names.append(shown)
+            types.append(_shown(inner, inner_like))
+        return StructType(names, types, kind.made_by)
     return kind
 
 

@@ -31,7 +31,7 @@ from state_engine.runtime.execution import execution
 from state_engine.runtime.key_columns import key_group_column, subtask_column
 from state_engine.runtime.state_changes import COUNTS, KIND
 from state_engine.runtime.state_rows import KEY, KEY_HASH, OP, STATE, WHY
-from state_engine.runtime.state_writer import GROUP, whole_groups
+from state_engine.runtime.state_writer import GROUP, name_of, whole_groups
 
 _FILES_OF_A_TASK = 10_000
 
@@ -86,7 +86,7 @@ def write_changes(spark: SparkSession, changes: DataFrame, spec: ChangeSpec, *, 
             kind = getattr(errors, report["error"]["class"], StatelakeError)
             raise kind(f"{what}: {report['error']['message']}")
         for state, kind, number in report["counts"]:
-            counts.setdefault(state, Counter())[kind] += number
+            counts.setdefault(name_of(operator.states, state), Counter())[kind] += number
     return WrittenChanges([DataFile(**file) for report in reports for file in report["files"]], counts)
 
 
@@ -118,22 +118,24 @@ def _checked(spec: ChangeSpec, table: pa.Table, counts: Counter[tuple[str, str]]
     if why.null_count < len(why):
         at = int(np.flatnonzero(pc.is_valid(why).to_numpy())[0])
         kind = InvalidKeyError if "the key" in why[at].as_py() else ValueTypeError
-        raise kind(f"state '{table[STATE][at]}': {why[at]}: {table[KEY][at].as_py()}")
+        name = name_of(spec.operator.states, table[STATE][at].as_py())
+        raise kind(f"state '{name}': {why[at]}: {table[KEY][at].as_py()}")
     counted = table.filter(table[COUNTS])
     for row in counted.group_by([STATE, KIND]).aggregate([([], "count_all")]).to_pylist():
         counts[row[STATE], row[KIND]] += row["count_all"]
     rows = table.filter(pc.is_valid(table[OP]))
-    types = {s.name: type_from_text(s.type) for s in spec.operator.states}
-    for name, declared in types.items():
-        column = state_column(name)
+    used: dict[str, pa.DataType] = {}
+    for state in spec.operator.states:
+        column, declared = state_column(state.column_name), type_from_text(state.type)
+        if column in rows.schema.names:
+            used[state.column_name] = declared.storage
         if declared.arrow != declared.storage and column in rows.schema.names:
             try:
                 one_chunk(rows[column]).cast(declared.arrow)
             except pa.ArrowInvalid as error:
                 raise ValueTypeError(
-                    f"state '{name}': a value is not of the declared type: {error}"
+                    f"state '{state.name}': a value is not of the declared type: {error}"
                 ) from None
-    used = {n: k.storage for n, k in types.items() if state_column(n) in rows.schema.names}
     schema = changelog_schema(parse_ddl(spec.operator.key_schema).arrow, used)
     rows = pa.Table.from_arrays([rows[f.name].cast(f.type) for f in schema], schema=schema)
     later = pc.not_equal(rows[OP], CLEAR).to_numpy()

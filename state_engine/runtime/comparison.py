@@ -23,6 +23,7 @@ from state_engine.core.lineage import Rows
 from state_engine.core.sink_moves import Outputs, content
 from state_engine.runtime.output_reader import OutputReader
 from state_engine.runtime.sinks.staging import Staging
+from state_engine.runtime.state_pairs import state_pairs
 from state_engine.runtime.state_reader import read_state
 
 COUNT = "_rows"
@@ -204,18 +205,17 @@ def changed_entries(
     paths: Sequence[list[CheckpointRow]],
     wanted: Collection[tuple[str, str]] | None = None,
 ) -> dict[tuple[str, str], DataFrame]:
-    """By operator and state, what differs between the ends of two paths; all states, or those that are wanted."""
-    declared = [{(o.uid, s.name) for o in path[-1].operators for s in o.states} for path in paths]
+    """By operator and state, what differs between the ends of two paths; all states, or those of a wanted name."""
     found: dict[tuple[str, str], DataFrame] = {}
-    for names in sorted(declared[0] | declared[1]):
-        if wanted is not None and names not in wanted:
+    for pair in state_pairs(*paths):
+        if wanted is not None and not pair.names & set(wanted):
             continue
         sides = [
-            read_state(spark, layout, path, *names) if names in known else None
-            for path, known in zip(paths, declared, strict=True)
+            read_state(spark, layout, path, pair.operator, s.schema.name, shown=pair.shown(s)) if s else None
+            for path, s in zip(paths, (pair.old, pair.new), strict=True)
         ]
-        what = f"state '{names[1]}' of operator '{names[0]}'"
-        found[names] = _by_key(_difference(*sides, what=what))
+        what = f"state '{pair.state}' of operator '{pair.operator}'"
+        found[pair.operator, pair.state] = _by_key(_difference(*sides, what=what))
     return found
 
 

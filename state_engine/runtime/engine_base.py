@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.runtime.job import StatefulJob
@@ -126,14 +124,6 @@ class EngineBase:
             return None
         self._tables[name] = tables
         return tables
-
-    def _path(self, name: str, checkpoint_id: int | None) -> list[CheckpointRow]:
-        tables = self._existing(name)
-        rows = tables.store.load() if tables else {}
-        head = lineage.head(rows)
-        if head is None:
-            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
-        return lineage.path(rows, head.checkpoint_id if checkpoint_id is None else checkpoint_id)
 
 
 def job_name(job: StatefulJob | str) -> str:

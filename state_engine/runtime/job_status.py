@@ -14,7 +14,7 @@ from typing import Any, Literal
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.collection import keyed_state_files
 from state_engine.core.errors import StatelakeError
-from state_engine.core.resumption import CHECKPOINT
+from state_engine.core.resumption import BEGINNINGS, CHECKPOINT
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_history import JobHistory
 
@@ -93,7 +93,7 @@ def status_of(
     if not path:
         return JobStatus(job, "never_ran", lag=lag)
     head = path[-1]
-    batch = next((row for row in reversed(path) if row.kind in (CHECKPOINT, "import")), None)
+    batch = next((row for row in reversed(path) if row.kind in (CHECKPOINT, *BEGINNINGS)), None)
     files = [keyed_state_files(path, operator.uid) for operator in head.operators]
     changes = [file for one in files for _, file in one.changelog]
     waited_s = age_s(batch or path[0], now_ms)

@@ -22,6 +22,7 @@ from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.operation_rows import continuing
+from state_engine.core.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.retention import restore_refusal
 from state_engine.core.sink_moves import DEAD_LETTERS, leaving, moves
 from state_engine.runtime.job import StatefulJob
@@ -50,7 +51,7 @@ class HeadMove:
         kind: ``restore``, ``promote`` or ``import``.
         checkpoint_id: whose state is in force afterwards; of an import, in the job that the savepoint was taken of.
         replaced_id: the head that is left; None for an import, into a job that has none.
-        abandoned: ids of the micro-batches that are not on the head's path any more, oldest first.
+        abandoned: ids of the micro-batches and transforms that are not on the head's path any more, oldest first.
         sinks: per sink that changes, the files that leave it and those that come (back).
         committed_id: the row that says so; None in a dry run.
     """
@@ -150,7 +151,7 @@ class Operations:
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
         self._publication.check_withdrawable(sinks)
-        abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
+        abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
         planned = HeadMove(kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks)
         if dry_run:
             return planned

@@ -12,7 +12,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from state_engine.backends.delta.layout import state_column
 from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.timers import TIMERS
 from state_engine.runtime.state_rows import KEY, KEY_HASH, OP, STATE, UPDATED_AT, WHY, StateForm
@@ -31,16 +30,16 @@ def taken_away(entries: DataFrame, forms: Sequence[StateForm], gone: Column) -> 
         gone: which of them; null is no.
     """
     gone = F.coalesce(gone, F.lit(False))
-    lists = [f.schema.name for f in forms if f.shape == "list"]
+    lists = [f.name for f in forms if f.shape == "list"]
     deletion = (
         F.when(F.col(STATE).isin(lists), F.lit(CLEAR)).otherwise(F.lit(DELETE)) if lists else F.lit(DELETE)
     )
     columns = []
     for form in forms:
-        name = state_column(form.schema.name)
+        name = form.column_name
         kind = entries.schema[name].dataType
         value = _entry_of(F.col(name)["key"], kind) if form.shape == "map" else F.lit(None).cast(kind)
-        columns.append(F.when(gone & (F.col(STATE) == form.schema.name), value).alias(name))
+        columns.append(F.when(gone & (F.col(STATE) == form.name), value).alias(name))
     return entries.select(
         KEY, KEY_HASH, STATE,
         F.when(gone, F.lit(DELETED)).otherwise(F.lit(SAME)).alias(KIND),
@@ -59,7 +58,7 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
         old: its entries, as ``stored_entries`` gives them.
         new: its rows, as ``state_rows`` gives them.
     """
-    name = state_column(form.schema.name)
+    name = form.column_name
     kind = old.schema[name].dataType
     both = [KEY, KEY_HASH, *([_ENTRY] if form.shape == "map" else [])]
     parts = []
@@ -102,7 +101,7 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
     if form.shape == "map":
         value = value.when(F.col(OP) == DELETE, _entry_of(F.col(_ENTRY), kind))
     return rows.select(
-        KEY, KEY_HASH, F.lit(form.schema.name).alias(STATE), KIND,
+        KEY, KEY_HASH, F.lit(form.name).alias(STATE), KIND,
         (F.col(KIND).isNotNull() & (F.coalesce("_at", F.lit(0)) == 0)).alias(COUNTS),
         F.coalesce(F.col(WHY), twice).alias(WHY),
         OP,

@@ -34,6 +34,7 @@ from state_engine.core.time_travel import (
     expiry_of,
 )
 from state_engine.runtime.state_files import state_files
+from state_engine.runtime.stored_columns import renamed
 from state_engine.runtime.subtask_spec import StateFile
 
 _ORDER = "_statelake_order"
@@ -51,6 +52,7 @@ def read_state(
     *,
     include_expired: bool = False,
     metadata: bool = False,
+    shown: pa.DataType | None = None,
 ) -> DataFrame:
     """One state at the end of a path: key columns, ``map_key`` for maps, and ``value``.
 
@@ -58,6 +60,7 @@ def read_state(
         include_expired: also what had expired by then and was not cleaned up yet.
         metadata: also ``updated_at`` and ``expires_at``, null without a time to live (of a list: of the element that
             lives longest), and ``key_group``.
+        shown: type of the state's column, with other names of fields than those that were declared.
 
     Raises:
         ConfigurationError: there is no such operator or state; names those that are.
@@ -66,7 +69,7 @@ def read_state(
     found = declared_state(path, uid, state)
     expiry = expiry_of(found, include_expired=include_expired)
     changes = _changes(spark, found, state_files(layout, path, uid))
-    folded = _FOLDS[found.shape](changes, _column(found), _alive(expiry))
+    folded = _FOLDS[found.shape](changes, _column(found, shown or found.shown_type), _alive(expiry))
     names = zip(found.key_type, found.key_names(metadata=metadata), strict=True)
     columns = [F.col(f"key.`{field.name}`").alias(name) for field, name in names]
     columns += [F.col(c) for c in folded.columns if c in ("map_key", "value")]
@@ -93,13 +96,9 @@ def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFil
     return _in_order(changes, files, found.shape).where(F.col("state") == found.schema.column_name)
 
 
-def _column(found: DeclaredState) -> Column:
-    """The state's column, its fields called as they were declared."""
-    column = F.col(state_column(found.schema.column_name))
-    if found.shown_type == found.column_type:
-        return column
-    (shown,) = StructType.fromJson(spark_schema(pa.schema([("shown", found.shown_type)])))
-    return column.cast(shown.dataType)
+def _column(found: DeclaredState, shown: pa.DataType) -> Column:
+    """The state's column, its fields called as they are to be shown."""
+    return renamed(F.col(state_column(found.schema.column_name)), found.column_type, shown)
 
 
 def _metadata(found: DeclaredState, expiry: Expiry) -> list[Column]:

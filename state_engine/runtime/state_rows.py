@@ -16,26 +16,16 @@ from typing import cast
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegralType,
-    MapType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, IntegralType, StructField, StructType, TimestampType
 
 from state_engine.backends.delta.layout import state_column
 from state_engine.core.checkpoint import StateSchema
-from state_engine.core.ddl import ddl_text
 from state_engine.core.descriptors import SHAPES
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_schema import KeySchema
-from state_engine.core.spark_types import spark_field
 from state_engine.core.ttl import TtlTime
 from state_engine.core.type_parsing import to_type
-from state_engine.core.type_text import type_from_text
+from state_engine.core.type_text import shown_storage, type_from_text
 from state_engine.core.types import ListType, TypeInformation
 from state_engine.core.types import StructType as Record
 from state_engine.runtime.frames import quoted
@@ -45,6 +35,7 @@ from state_engine.runtime.key_columns import (
     key_hash_column,
     key_refusal_column,
 )
+from state_engine.runtime.stored_columns import as_stored, renamed
 
 MAP_KEY, VALUE, UPDATED_AT, POSITION = "map_key", "value", "updated_at", "position"
 KEY, KEY_HASH, STATE, OP, WHY, PLACE, WHOLE = "key", "key_hash", "state", "op", "why", "place", "whole"
@@ -84,6 +75,24 @@ class StateForm:
     def shape(self) -> str:
         """A value, a list or a map."""
         return SHAPES[self.schema.kind]
+
+    @property
+    def name(self) -> str:
+        """What its rows bear in the column of states: the name that it was stored under first."""
+        return self.schema.column_name
+
+    @property
+    def column_name(self) -> str:
+        """Name of its column in files."""
+        return state_column(self.schema.column_name)
+
+    @property
+    def shown(self) -> pa.DataType:
+        """Stored type of a value, its fields called as they are declared: as users read and give it."""
+        column = shown_storage(self.schema.type)
+        if self.shape == "value":
+            return column
+        return (column.value_type if self.shape == "list" else column).field("value").type
 
     @property
     def event_time(self) -> bool:
@@ -147,55 +156,14 @@ def state_rows(
     return frame.select(
         F.struct(*canonical).alias(KEY),
         key_hash_column(pairs).alias(KEY_HASH),
-        F.lit(form.schema.name).alias(STATE),
+        F.lit(form.name).alias(STATE),
         F.lit(None).cast("string").alias(OP),
         (F.lit(None).cast("timestamp") if form.shape == "list" else stamp).alias(UPDATED_AT),
         F.coalesce(*refusals).alias(WHY),
         place.alias(PLACE),
         F.lit(whole).alias(WHOLE),
-        column.alias(state_column(form.schema.name)),
+        column.alias(form.column_name),
     )
-
-
-def as_stored(column: Column, have: DataType, want: pa.DataType, *, what: str) -> Column:
-    """A column in the stored form of its declared type: widened, fields of records put in order; null stays null.
-
-    Raises:
-        ConfigurationError: it is of another type.
-    """
-    if pa.types.is_struct(want) and isinstance(have, StructType):
-        types = {f.name: f.dataType for f in have.fields}
-        if set(types) != set(want.names):
-            raise ConfigurationError(f"{what} has the fields {list(types)}, declared are {want.names}")
-        made = [
-            as_stored(column.getField(f.name), types[f.name], f.type, what=f"{what}.{f.name}").alias(f.name)
-            for f in want
-        ]
-        return F.when(column.isNotNull(), F.struct(*made))
-    if pa.types.is_list(want) and isinstance(have, ArrayType):
-        element = have.elementType
-        return F.transform(column, lambda x: as_stored(x, element, want.value_type, what=f"{what}[]"))
-    if pa.types.is_map(want) and isinstance(have, MapType):
-        kinds = (have.keyType, want.key_type), (have.valueType, want.item_type)
-
-        def entry(one: Column) -> Column:
-            parts = [
-                as_stored(one[n], *k, what=f"{what}.{n}").alias(n)
-                for n, k in zip(("key", "value"), kinds, strict=True)
-            ]
-            return F.struct(*parts)
-
-        return F.map_from_entries(F.transform(F.map_entries(column), entry))
-    if pa.types.is_nested(want) or to_type(have, parameter=what).storage != want:
-        raise ConfigurationError(
-            f"{what} is {have.simpleString()}, declared is what is stored as {ddl_text(want)}: cast it"
-        )
-    return column.cast(spark_data_type(want))
-
-
-def spark_data_type(kind: pa.DataType) -> DataType:
-    """The Spark type of an Arrow type."""
-    return StructField.fromJson(spark_field(pa.field("c", kind))).dataType
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------------
@@ -211,7 +179,7 @@ def _value_column(
         )
     if VALUE in fields and VALUE not in keys:
         return (F.col(VALUE), fields[VALUE]), {VALUE}
-    record = form.value.storage
+    record = form.shown
     if pa.types.is_struct(record) and set(record.names) <= set(fields) - set(keys):
         made = StructType([StructField(n, fields[n]) for n in record.names])
         return (F.struct(*[F.col(quoted(n)) for n in record.names]), made), set(record.names)
@@ -254,7 +222,8 @@ def _stored(
 ) -> tuple[Column, bool]:
     """The state's column, and whether a row is all that its key (or map key) has; adds reasons to refuse a row."""
     column, have = given
-    want, name = form.value.storage, f"{what}: column '{VALUE}'"
+    want, name = form.shown, f"{what}: column '{VALUE}'"
+    stored = form.value.storage  # the same, but for the names of renamed fields
     if form.schema.ttl and UPDATED_AT in fields:
         refusals.append(F.when(F.col(UPDATED_AT).isNull(), F.lit(f"'{UPDATED_AT}' is null")))
     if form.map_key is not None:
@@ -262,17 +231,18 @@ def _stored(
             F.col(MAP_KEY), fields[MAP_KEY], form.map_key.storage, what=f"{what}: column '{MAP_KEY}'"
         )
         refusals.append(key_refusal_column([(F.col(MAP_KEY), fields[MAP_KEY])]))
-        value = as_stored(column, have, want, what=name)
+        value = renamed(as_stored(column, have, want, what=name), want, stored)
         return F.struct(map_key.alias("key"), value.alias("value")), True
     refusals.append(F.when(column.isNull(), F.lit(f"'{VALUE}' is null")))
     if form.shape == "value":
-        return as_stored(column, have, want, what=name), True
+        return renamed(as_stored(column, have, want, what=name), want, stored), True
     whole = _is_whole_list(have, want)
     if whole:
         refusals.append(F.when(F.exists(column, lambda x: x.isNull()), F.lit(f"'{VALUE}' holds a null")))
     else:
         column, have = F.array(column), ArrayType(have)
     elements = as_stored(column, have, pa.list_(want), what=name)
+    elements = renamed(elements, pa.list_(want), pa.list_(stored))
     if whole and isinstance(fields.get(UPDATED_AT), ArrayType):
         refusals.append(
             F.when(F.size(VALUE) != F.size(UPDATED_AT), F.lit(f"one '{UPDATED_AT}' an element is needed"))

@@ -118,7 +118,7 @@ class StateTransform:
         operator, what = self._operator(path, uid), f"job '{self.job}', operator '{uid}', state '{state}'"
         form, key = form_of(operator, state, what=what), key_schema(operator)
         entries = self._entries(path, uid)
-        old = entries.where(F.col(STATE) == state)
+        old = entries.where(F.col(STATE) == form.name)
         view = state_view(entries, form, key.names)
         if map is not None:
             found = map(view)
@@ -134,7 +134,7 @@ class StateTransform:
         made = state_rows(found, form, key.names, clock_ms=path[-1].clock_ms, what=what)
         changes = difference(old, made, form)
         if any(s.name == TIMERS for s in operator.states):
-            others = entries.where(F.col(STATE) != state)
+            others = entries.where(F.col(STATE) != form.name)
             lost = keys_without_state(changes, others)
             timers, gone = marked(entries.where(F.col(STATE) == TIMERS), lost)
             changes = changes.unionByName(
@@ -148,17 +148,16 @@ class StateTransform:
         changes = {}
         for uid, given in keys.items():
             operator, what = self._operator(path, uid), f"job '{self.job}', operator '{uid}'"
-            if state is not None:
-                form_of(operator, state, what=what)
+            stored = None if state is None else form_of(operator, state, what=what).name
             wanted = keys_frame(self.spark, given, key_schema(operator), what=what).localCheckpoint()
             hashes = wanted.select(KEY_HASH).toArrow()[KEY_HASH].to_numpy()
             groups = set(np.mod(hashes, operator.max_parallelism).tolist())
             entries, named = marked(self._entries(path, uid, groups), wanted)
             forms = [StateForm.of(s) for s in operator.states]
-            if state is None:
+            if stored is None:
                 changes[uid] = taken_away(entries, forms, named)
                 continue
-            gone = named & (F.col(STATE) == state)
+            gone = named & (F.col(STATE) == stored)
             if any(f.schema.name == TIMERS for f in forms):
                 lost = keys_without_state(taken_away(entries, forms, gone), None)
                 held, of_lost = marked(entries.withColumn("_named", gone).drop("_gone"), lost)

@@ -20,7 +20,7 @@ from state_engine.backends.delta.base import BaseSpec, write_entries
 from state_engine.backends.delta.entry_codes import entry_codes
 from state_engine.backends.delta.layout import changelog_schema, state_column
 from state_engine.core import errors
-from state_engine.core.checkpoint import DataFile
+from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.columns import one_chunk
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError, ValueTypeError
 from state_engine.runtime.execution import execution
@@ -75,12 +75,10 @@ def write_states(
             kind = getattr(errors, report["error"]["class"], StatelakeError)
             raise kind(f"{what}, {report['error']['message']}")
     files = [DataFile(**file) for report in reports for file in report["files"]]
-    states = [s.name for s in spec.states]
-    counted = {n: sum(r["entries"].get(n, 0) for r in reports) for n in states}
-    given = {c for c in rows.columns if c.startswith("v_")}
+    given = [s for s in spec.states if state_column(s.column_name) in rows.columns]
     return WrittenStates(
         sorted(files, key=lambda f: f.key_group_min or 0),
-        {n: count for n, count in counted.items() if state_column(n) in given},
+        {s.name: sum(r["entries"].get(s.name, 0) for r in reports) for s in given},
     )
 
 
@@ -128,21 +126,27 @@ def whole_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
+def name_of(states: Iterable[StateSchema], stored: str) -> str:
+    """What a state is called today, by what its rows bear."""
+    return next(s.name for s in states if s.column_name == stored)
+
+
 def _checked(spec: BaseSpec, table: pa.Table, entries: dict[str, int]) -> pa.Table:
     """The rows of some key groups as rows of a changelog; counts what they are."""
-    given = [s for s in spec.states if state_column(s.name) in table.schema.names]
+    given = [s for s in spec.states if state_column(s.column_name) in table.schema.names]
     why = table[WHY]
     if why.null_count < len(why):
         at = int(np.flatnonzero(pc.is_valid(why).to_numpy())[0])
         kind = InvalidKeyError if "the key" in why[at].as_py() else ValueTypeError
-        raise kind(f"state '{table[STATE][at]}': {why[at]}, for the key {table[KEY][at].as_py()}")
+        name = name_of(spec.states, table[STATE][at].as_py())
+        raise kind(f"state '{name}': {why[at]}, for the key {table[KEY][at].as_py()}")
     for state in given:
         form = StateForm.of(state)
-        mine = table.filter(pc.equal(table[STATE], state.name))
+        mine = table.filter(pc.equal(table[STATE], state.column_name))
         found = _count(form, mine)
         if found:
             entries[state.name] = entries.get(state.name, 0) + found
-    types = {s.name: StateForm.of(s).column.storage for s in spec.states}
+    types = {s.column_name: StateForm.of(s).column.storage for s in spec.states}
     schema = changelog_schema(spec.key_type, types)
     schema = schema.remove(schema.get_field_index("key_group"))
     arrays = [
@@ -156,7 +160,7 @@ def _count(form: StateForm, rows: pa.Table) -> int:
     """Number of entries of one state; refuses two of one place, and values that are out of range."""
     if not rows.num_rows:
         return 0
-    name, column = form.schema.name, one_chunk(rows[state_column(form.schema.name)])
+    name, column = form.schema.name, one_chunk(rows[form.column_name])
     if form.column.arrow != form.column.storage:
         try:
             column.cast(form.column.arrow)

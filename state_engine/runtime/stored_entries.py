@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from state_engine.backends.delta.base import BaseSpec, read_entries
 from state_engine.backends.delta.changelog import KeyGroups, ListedFile, open_state_file
-from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
+from state_engine.backends.delta.layout import JobLayout, changelog_schema
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
@@ -37,8 +37,8 @@ from state_engine.runtime.state_rows import (
     UPDATED_AT,
     VALUE,
     StateForm,
-    spark_data_type,
 )
+from state_engine.runtime.stored_columns import renamed, spark_data_type
 
 _ROWS_AT_ONCE = 300_000
 """Rows that a task folds at a time, about."""
@@ -53,8 +53,8 @@ class _Chunk:
 
 
 def entry_schema(operator: OperatorCheckpoint) -> pa.Schema:
-    """Columns of an operator's stored entries: hash, key, state, time, and one a state."""
-    types = {s.name: type_from_text(s.type).storage for s in operator.states}
+    """Columns of an operator's stored entries: hash, key, state, time, and one a state, by its name in storage."""
+    types = {s.column_name: type_from_text(s.type).storage for s in operator.states}
     full = changelog_schema(parse_ddl(operator.key_schema).arrow, types)
     return pa.schema([f for f in full if f.name not in ("key_group", "op")])
 
@@ -122,21 +122,23 @@ def _reader(
 def state_view(entries: DataFrame, form: StateForm, key_names: Sequence[str]) -> DataFrame:
     """One state as users see it: key columns as stored, ``map_key``, ``value``, and with a time to live ``updated_at``.
 
-    Of a list, ``updated_at`` is a list, too: one time an element.
+    Of a list, ``updated_at`` is a list, too: one time an element. Fields are called as they are declared.
     """
-    column = F.col(state_column(form.schema.name))
+    column = F.col(form.column_name)
+    stored, shown = form.value.storage, form.shown
     made = [F.col(KEY).getField(n).alias(n) for n in key_names]
     stamp = F.col(UPDATED_AT)
     if form.shape == "map":
-        made += [column["key"].alias(MAP_KEY), column["value"].alias(VALUE)]
+        made += [column["key"].alias(MAP_KEY), renamed(column["value"], stored, shown).alias(VALUE)]
     elif form.shape == "list":
-        made.append(F.transform(column, lambda x: x["value"]).alias(VALUE))
+        values = F.transform(column, lambda x: x["value"])
+        made.append(renamed(values, pa.list_(stored), pa.list_(shown)).alias(VALUE))
         stamp = F.transform(column, lambda x: x["updated_at"])
     else:
-        made.append(column.alias(VALUE))
+        made.append(renamed(column, stored, shown).alias(VALUE))
     if form.schema.ttl:
         made.append(stamp.alias(UPDATED_AT))
-    return entries.where(F.col(STATE) == form.schema.name).select(*made)
+    return entries.where(F.col(STATE) == form.name).select(*made)
 
 
 def key_schema(operator: OperatorCheckpoint) -> KeySchema:

@@ -12,7 +12,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.plain_type import PlainType
 from state_engine.core.ttl import StampedType
 from state_engine.core.type_parsing import to_type
-from state_engine.core.type_text import StoredPickleType, type_from_text, type_to_text
+from state_engine.core.type_text import StoredPickleType, shown_storage, type_from_text, type_to_text
 from state_engine.core.types import PickledType, StructType
 from state_engine.core.types_namespace import Types
 from tests.core.type_samples import LEAVES, Point, Sample, samples
@@ -71,6 +71,27 @@ def test_a_record_of_pickles_never_reads_one() -> None:
     assert isinstance(kind, StoredPickleType)
     assert not isinstance(kind, PickledType)
     assert kind.from_arrow(stored) == stored.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("text", "like", "names"),
+    [
+        ("struct<a: int, b: int>", "struct<c as a: int>", ["c", "b"]),
+        (
+            "struct<a: int, b: int>",
+            "struct<b as a: int>",
+            ["b", "b_"],
+        ),  # the b of the one is not that of the other
+        ("struct<c as a: int>", "struct<a: int>", ["a"]),
+        ("struct<a: int>", "struct<a as a__2: int>", ["a"]),
+        ("struct<a: int>", "map<string, int>", ["a"]),
+        ("struct<c as a: int>", None, ["c"]),
+    ],
+)
+def test_fields_are_called_as_another_text_calls_them(text: str, like: str | None, names: list[str]) -> None:
+    assert shown_storage(text, like=like).names == names
+    inside = shown_storage(f"map<string, array<{text}>>", like=like and f"map<string, array<{like}>>")
+    assert inside.item_type.value_type.names == names
 
 
 def test_types_without_a_column_have_no_text() -> None:

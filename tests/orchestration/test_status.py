@@ -95,6 +95,12 @@ def test_unpublished_counts_more_than_stuck_and_numbers_are_those_of_the_path() 
     assert (found.changelog_files, found.changelog_rows, found.base_rows) == (2, 10, 0)
 
 
+@pytest.mark.parametrize("kind", ["import", "bootstrap"])
+def test_a_job_that_begins_with_state_is_as_old_as_that(kind: str) -> None:
+    found = status([row(1, kind, minutes=10), row(2, "rescale", minutes=50)], lag={"a": True})
+    assert (found.state, found.batch_id, found.batch_age_s) == ("stuck", 1, 50 * 60)
+
+
 def command(ground: Ground, *arguments: str) -> tuple[int, str]:
     """Exit code and output of ``statelake status``, where there is no Java to be found."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}

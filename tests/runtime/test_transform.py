@@ -50,7 +50,7 @@ def test_values_change_and_the_job_goes_on_from_them(tmp_path: Path, spark: Spar
         ConfigurationError, match=r"checkpoint 2 transformed the state.*replay from checkpoint 2"
     ):
         engine.replay(job)
-    engine.restore(job, 1)
+    assert engine.restore(job, 1).abandoned == [2, 3]  # the transform and the micro-batch after it
     assert site.state() == {"a": 0, "b": 2, "c": 3}
 
 
