@@ -56,23 +56,23 @@ class Statelake(Contender):
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark, self._input = spark, directory / "input"
-        self._root, self._sink = directory / "root", directory / "averages"
+        self.root, self._sink = directory / "root", directory / "averages"
         self._input.mkdir(parents=True)
-        self._job = StatefulJob("count_window_average", parallelism=PARALLELISM)
+        self.job = StatefulJob("count_window_average", parallelism=PARALLELISM)
         source = FileSource(str(self._input), schema=EVENT_SCHEMA, max_files_per_batch=FILES)
         averages = (
-            self._job.source("events", source)
+            self.job.source("events", source)
             .key_by("k")
             .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
         )
         averages.sink("averages", DeltaSink(str(self._sink)))
-        self._engine = StateEngine(self._root, spark)
+        self.engine = StateEngine(self.root, spark)
         self._batches = 0
 
     def run(self, batch: Path) -> Taken:
         self._batches += 1
         group, commits, context = (
-            f"{self._root} batch {self._batches}",
+            f"{self.root} batch {self._batches}",
             self._commits(),
             self._spark.sparkContext,
         )
@@ -80,7 +80,7 @@ class Statelake(Contender):
         context.setJobGroup(group, group)
         started = time.perf_counter()
         try:
-            report = self._engine.run(self._job)
+            report = self.engine.run(self.job)
         finally:
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         seconds = time.perf_counter() - started
@@ -97,13 +97,13 @@ class Statelake(Contender):
     def results(self) -> Results:
         rows = self._spark.read.format("delta").load(str(self._sink)).collect()
         outputs = Counter((int(r["k"]), float(r["a"])) for r in rows)
-        state = self._engine.read_state(self._job, "averages", "window").collect()
+        state = self.engine.read_state(self.job, "averages", "window").collect()
         return Results(outputs, {int(r["k"]): (int(r["value"][0]), float(r["value"][1])) for r in state})
 
     def close(self) -> None:
-        self._engine.close()
+        self.engine.close()
 
     def _commits(self) -> int:
         """Versions in the logs of all Delta tables of the job: what Delta itself recorded."""
-        logs = [*self._root.rglob("_delta_log"), self._sink / "_delta_log"]
+        logs = [*self.root.rglob("_delta_log"), self._sink / "_delta_log"]
         return sum(1 for log in logs for file in log.glob("[0-9]*.json") if file.stem.isdigit())

@@ -3,7 +3,9 @@
 A checkpoint that is not retired needs, to be restored:
 
     keyed state       the base files in force of its key groups, and the changes on its path after each of these bases
-    operator state    the files that hold the lists that it points to, and all source positions on its path
+    operator state    the files that hold the lists that it points to, and source positions: all of its path since the
+                      newest compaction that stated them whole
+    replays           the source positions of the micro-batches after it on the path of ``main``
     outputs           those of its path, for a move of the head puts back what sinks do not show
 
 What sinks show is theirs and never deleted. Rows stay for ever. Files that no row lists are orphans of an attempt, to
@@ -13,12 +15,12 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
-from state_engine.core.lineage import Rows, open_branches, path, retired
+from state_engine.core.lineage import COMPACTION, Rows, head, open_branches, path, retired
 from state_engine.core.retention import pins
 from state_engine.core.sink_moves import DEAD_LETTERS, Outputs, content, published
 
@@ -71,6 +73,20 @@ def keyed_state_files(on_path: Sequence[CheckpointRow], uid: str) -> KeyedStateF
     return KeyedStateFiles(base, changelog[::-1])
 
 
+def position_files(on_path: Sequence[CheckpointRow]) -> list[DataFile]:
+    """The files that hold the positions of sources at the end of a path, oldest first.
+
+    Micro-batches append to positions; a compaction may state them whole, and what is before it does not count then.
+    """
+    found: list[DataFile] = []
+    for row in reversed(on_path):
+        own = [file for file in row.operator_state_files if operator_of(file) is None]
+        found += reversed(own)
+        if own and row.kind == COMPACTION:
+            break
+    return found[::-1]
+
+
 def operator_of(file: DataFile) -> str | None:
     """The operator whose state a file of the table of operator state holds; None for source positions.
 
@@ -106,8 +122,9 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
             _add(found, base_table(operator.uid), held.base)
             _add(found, changelog_table(operator.uid), (file for _, file in held.changelog))
     for row in ancestors.values():
-        kept = (f for f in row.operator_state_files if _held(f, row.write_id, pointed))
+        kept = (f for f in row.operator_state_files if operator_of(f) and _held(f, row.write_id, pointed))
         _add(found, OPERATOR_STATE, kept)
+    _add(found, OPERATOR_STATE, _positions(rows, roots))
     _add_outputs(found, content(ancestors.values()))
     _add_outputs(found, published(before))  # those since are of rows that were not retired before
     return found
@@ -156,8 +173,19 @@ def _until(rows: Rows, as_of: datetime | None) -> Rows:
 
 
 def _held(file: DataFile, write_id: str, pointed: set[tuple[str, str]]) -> bool:
-    operator = operator_of(file)
-    return operator is None or (operator, write_id) in pointed
+    return (operator_of(file), write_id) in pointed
+
+
+def _positions(rows: Rows, roots: Collection[int]) -> Iterator[DataFile]:
+    """Source positions of checkpoints, and of the micro-batches that a replay from any of them goes through."""
+    top = head(rows)
+    on_main = path(rows, top.checkpoint_id if top else None)
+    first = min((row.checkpoint_id for row in on_main if row.checkpoint_id in roots), default=0)
+    for row in on_main:
+        if row.checkpoint_id > first:
+            yield from (file for file in row.operator_state_files if operator_of(file) is None)
+    for root in roots:
+        yield from position_files(path(rows, root))
 
 
 def _overlaps(file: DataFile, base: BaseRange) -> bool:

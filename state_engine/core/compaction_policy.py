@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from state_engine.core.checkpoint import CheckpointRow, DataFile
-from state_engine.core.collection import keyed_state_files
+from state_engine.core.collection import keyed_state_files, position_files
 from state_engine.core.errors import ConfigurationError
+
+_POSITIONS = 2
+"""Files of positions that are allowed for each file of changes: they are small, and mostly go with a compaction."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,12 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
         reason = f"{rows:,} changes upon {entries:,} entries"
     return CompactionNeed(files, rows, entries, reason)
+
+
+def positions_need(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> str:
+    """Why the positions of sources should be stated whole, though no operator's state is a reason; empty where not."""
+    files = len(position_files(path))
+    return f"{files} files of source positions" if files >= _POSITIONS * policy.max_files else ""
 
 
 def _most_upon_one_another(files: Sequence[DataFile]) -> int:

@@ -14,7 +14,8 @@ from state_engine.core.errors import ConfigurationError
 
 Rows = Mapping[int, CheckpointRow]
 
-IN_THE_BACKGROUND = ("compaction", "retention")
+COMPACTION = "compaction"
+IN_THE_BACKGROUND = (COMPACTION, "retention")
 """Kinds of rows that change no state and no position: a micro-batch that they overtook may be put upon them."""
 
 

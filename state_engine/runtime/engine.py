@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from state_engine.core import lineage
-from state_engine.core.compaction_policy import compaction_need
+from state_engine.core.compaction_policy import compaction_need, positions_need
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
+from state_engine.runtime.engine_backfill import EngineBackfill, tell_late_rows
 from state_engine.runtime.engine_base import Clock, clock_of, requester
 from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
@@ -24,7 +25,7 @@ from state_engine.runtime.reports import BatchReport, RunReport
 _LOG = logging.getLogger(__name__)
 
 
-class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
+class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBackfill):
     """Runs stateful jobs; see the module docstring.
 
     Args:
@@ -46,6 +47,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
         self,
         job: StatefulJob,
         *,
+        partition: str | None = None,
         max_batches: int | None = None,
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
@@ -55,7 +57,11 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
 
+        A job in time partitions runs those that come after the head's and are over by the clock, one a micro-batch.
+
         Args:
+            partition: run this one only, in a job with time partitions: that after the head's, whether it is over or
+                not. Nothing is to be done where the head ends with it.
             max_batches: stop after so many.
             clock: processing time of the batches, in milliseconds.
             parameters: for ``RuntimeContext.get_job_parameter``.
@@ -64,6 +70,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
             on_batch: called after every committed and published batch.
 
         Raises:
+            PartitionOrderError: another partition is to be run first, or the asked one was run already.
             UserFunctionError, SourceError, SinkError, StateMigrationError, CommitError, …: see ``core.errors``;
                 nothing of the failing batch is visible, and what was committed before stays.
         """
@@ -74,6 +81,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
             requested_by or requester(),
             drain=drain,
             bounded=max_batches is not None,
+            script=self._partition_script(job, partition, clock_of(clock), drain=drain),
         )
         coordinator = self._coordinator(job, options)
         _, settled = coordinator.settle()
@@ -86,6 +94,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
                 caught_up = True
                 break
             batches.append(report)
+            tell_late_rows(job, report)
             if on_batch is not None:
                 on_batch(report)
             compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
@@ -116,9 +125,10 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays):
         path = lineage.path(self._open(job.name).store.rows, checkpoint_id)
         due = {o.uid: compaction_need(path, o.uid, policy).reason for o in path[-1].operators}
         due = {uid: reason for uid, reason in due.items() if reason}
-        if not due:
+        positions = positions_need(path, policy)
+        if not (due or positions):
             return []
-        _LOG.info("job '%s': compacting %s", job.name, due)
+        _LOG.info("job '%s': compacting %s %s", job.name, due, positions)
         return [self.compact(job, list(due), requested_by=requested_by)]
 
     def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:

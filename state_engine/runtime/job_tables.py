@@ -102,6 +102,11 @@ class JobTables:
             uri = self.layout.base(operator.uid)
             self._kernel.change(uri, add=groups, remove=[f.path for f in instead_of])
 
+    def list_operator_state(self, files: Sequence[DataFile], write_id: str) -> None:
+        """List files of operator state or source positions, which are in place; no checkpoint need name them yet."""
+        self.ensure_operator_state()
+        self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
+
     def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
         """Add the columns, and the fields of columns, that a table lacks."""
         if uri not in self._columns:

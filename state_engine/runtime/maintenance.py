@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
@@ -16,6 +17,7 @@ from uuid6 import uuid7
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, PinnedCheckpoint
+from state_engine.core.collection import position_files
 from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.key_groups import KeyGroupRange
@@ -25,6 +27,9 @@ from state_engine.runtime.changed_groups import groups_to_write
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.state_files import remaining, state_files
+
+_POSITION_FILES = 16
+"""A compaction states the positions of sources whole where they are in so many files."""
 
 Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
 """Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
@@ -119,18 +124,39 @@ class Maintenance:
             bytes={uid: sum(f.bytes for f in base.files) for uid, base in written.items()},
             key_groups={uid: sum(map(len, base.key_groups)) for uid, base in written.items()},
         )
-        if not written:
+        if not written and len(position_files(path)) < _POSITION_FILES:
             return done
+        tries = count()
 
         def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow | None:
             operators = [
                 written[o.uid].in_force(o, base_id, head) if o.uid in written else o for o in row.operators
             ]
             made = replace(row, operators=operators)
-            return made if lineage.may_apply_compaction(rows, head.checkpoint_id, made) else None
+            if not lineage.may_apply_compaction(rows, head.checkpoint_id, made):
+                return None
+            return self._with_positions(made, lineage.path(rows, made.parent_id), attempt=next(tries))
 
-        committed = self._commit("compaction", change, write_id=base_id)
+        committed = self._commit(lineage.COMPACTION, change, write_id=base_id)
         return replace(done, committed_id=committed.checkpoint_id if committed else None)
+
+    def _with_positions(
+        self, row: CheckpointRow, path: Sequence[CheckpointRow], *, attempt: int
+    ) -> CheckpointRow:
+        """The row with the positions of all sources at the end of its parent's path, where they are in many files."""
+        if len(position_files(path)) < _POSITION_FILES:
+            return row
+        positions = self._tables.positions
+        elements = {source.name: positions.elements(path, source.name) for source in row.sources}
+        file = positions.write(row.write_id, elements, attempt=attempt)
+        refs = [
+            replace(ref, write_id=row.write_id, elements=len(elements[ref.operator]))
+            if ref.operator in elements
+            else ref
+            for ref in row.operator_state
+        ]
+        self._tables.list_operator_state([file], row.write_id)
+        return replace(row, operator_state=refs, operator_state_files=[file])
 
     def _chosen(
         self,

@@ -1,6 +1,7 @@
 """``SourcePositions``: positions of sources as operator state, appended by each batch and folded along the path.
 
-What a checkpoint appended never changes, so it is read once and kept; a later batch reads what is new only. Plays the
+What a checkpoint appended never changes, so it is read once and kept; a later batch reads what is new only. So that a
+new process need not read a file for every micro-batch there ever was, compactions state the positions whole. Plays the
 part of the state of Flink's ``SourceCoordinator``.
 """
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import CheckpointRow, DataFile
-from state_engine.core.collection import operator_of
+from state_engine.core.collection import position_files
+from state_engine.core.errors import MissingFilesError
 from state_engine.runtime.sources.base import Element
 
 POSITIONS = "positions"
@@ -36,29 +38,42 @@ class SourcePositions:
 
     def elements(self, path: Sequence[CheckpointRow], source: str) -> list[Element]:
         """The position of a source: elements appended along the path, oldest first."""
-        paths = [file.path for row in path for file in row.operator_state_files if operator_of(file) is None]
+        paths = [file.path for file in position_files(path)]
         unread = [p for p in paths if p not in self._read]
         if unread:
             with ThreadPoolExecutor(_READERS) as pool:
                 self._read.update(zip(unread, pool.map(self._load, unread), strict=True))
         return [element for p in paths for element in self._read[p].get(source, [])]
 
-    def write(self, write_id: str, appended: Mapping[str, Sequence[Element]]) -> DataFile:
-        """Write what a batch appends, by source, as one file that no reader of the table sees yet."""
+    def write(
+        self, write_id: str, appended: Mapping[str, Sequence[Element]], *, attempt: int = 0
+    ) -> DataFile:
+        """Write what a batch appends, by source, as one file that no reader of the table sees yet.
+
+        Args:
+            attempt: makes the name unique where one ``write_id`` writes time and again.
+        """
         rows = [
             {"operator": source, "state": POSITIONS, "scheme": "even_split", "subtask": 0, "position": i,
              "value": json.dumps(element), "bytes": None}
             for source, elements in appended.items()
             for i, element in enumerate(elements)
         ]  # fmt: skip
-        path = partition_path(write_id, file_name(write_id, 0, 0))
+        path = partition_path(write_id, file_name(write_id, 0, attempt))
         size = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(self._uri, path))
         self._read[path] = {source: list(elements) for source, elements in appended.items()}
         return DataFile(path=path, bytes=size, rows=len(rows), subtask=0)
 
     def _load(self, path: str) -> dict[str, list[Element]]:
         found: dict[str, list[Element]] = {}
-        table = read_parquet(join(self._uri, path))
+        try:
+            table = read_parquet(join(self._uri, path))
+        except FileNotFoundError:
+            raise MissingFilesError(
+                f"{join(self._uri, path)}, the source positions of a micro-batch, is gone: it was collected with its "
+                "checkpoint, or somebody deleted it. Replay from a checkpoint that can be restored; where that fails, "
+                "restore a savepoint"
+            ) from None
         for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
             if one["state"] == POSITIONS:
                 found.setdefault(one["operator"], []).append(json.loads(one["value"]))

@@ -87,11 +87,14 @@ class History:
             operator_state=list(refs.values()), operator_state_files=files, sinks=sinks, dead_letters=letters,
         )  # fmt: skip
 
-    def compact(self, back: int, groups: tuple[int, int], *, advance: bool = False) -> None:
+    def compact(
+        self, back: int, groups: tuple[int, int], *, advance: bool = False, positions: bool = False
+    ) -> None:
         """A compaction of a checkpoint that many rows back, for a range of key groups; dropped where it is too late.
 
         Args:
             advance: whether the bases of other key groups, where nothing changed since, stand for that checkpoint, too.
+            positions: whether it states the positions of sources whole.
         """
         on_path = lineage.path(self.rows, self.head.checkpoint_id if self.head else None)
         of = on_path[-1 - back] if back < len(on_path) else None
@@ -120,7 +123,10 @@ class History:
         )  # fmt: skip
         row = checkpoint(i, self.head.checkpoint_id, write_id=f"w{i}", operators=[new])
         if lineage.may_apply_compaction(self.rows, of.checkpoint_id, row):
-            self.append(self.head, "compaction", write_id=f"w{i}", operators=[new])
+            whole = [DataFile(f"write_id=w{i}/part-00000-w{i}-0.parquet", 1, 1, 0)] if positions else []
+            self.append(
+                self.head, "compaction", write_id=f"w{i}", operators=[new], operator_state_files=whole
+            )
 
     def move(self, kind: str, parent: CheckpointRow, *, keep: bool = False) -> None:
         """A restore or promotion: the head goes to another path, and the sinks with it."""
@@ -153,7 +159,7 @@ def _batch(draw: st.DrawFn, h: History) -> None:
 
 def _compact(draw: st.DrawFn, h: History) -> None:
     groups = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    h.compact(draw(st.integers(0, 3)), groups, advance=draw(st.booleans()))
+    h.compact(draw(st.integers(0, 3)), groups, advance=draw(st.booleans()), positions=draw(st.booleans()))
 
 
 def _restore(draw: st.DrawFn, h: History) -> None:

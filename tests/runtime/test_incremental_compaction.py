@@ -26,9 +26,13 @@ from state_engine import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
+from state_engine.core.collection import position_files
 from state_engine.core.key_groups import assign_to_key_group
 from state_engine.runtime import engine as engine_module
+from state_engine.runtime import maintenance
 from tests.runtime.tiny import ROWS, Site
 
 # workers cannot import the tests
@@ -183,3 +187,56 @@ def test_a_compaction_that_fails_fails_no_run(
     assert (len(report.batches), report.caught_up, report.compactions) == (4, True, [])
     assert "job 'tiny': tidying up failed; it is tried again" in caplog.text
     assert "the disk is full" in caplog.text
+
+
+@pytest.mark.long
+def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_POSITION_FILES", 3)
+    site = Site(tmp_path, spark)
+
+    def feed(first: int, last: int) -> StatefulJob:
+        for number in range(first, last + 1):
+            site.put({"k": ["a"], "v": [number]}, f"{number:02}")
+        job = site.job(batch_rows=1)
+        job.compaction = CompactionPolicy(max_files=4)
+        return job
+
+    site.engine().run(feed(1, 5))
+    rows = site.engine().checkpoints("tiny")
+    (whole,) = [row for row in rows if row.kind == "compaction"]
+    appended = [file.rows for row in rows if row.checkpoint_id < 5 for file in row.operator_state_files]
+    assert [file.rows for file in whole.operator_state_files] == [sum(appended)]
+    site.engine().run(feed(6, 7))
+    path = lineage.path({row.checkpoint_id: row for row in site.engine().checkpoints("tiny")}, 8)
+    assert len(position_files(path)) == 4  # the whole, and three micro-batches
+    assert [v for _, v, _ in sorted(site.outputs())] == [1, 2, 3, 4, 5, 6, 7]
+    # a micro-batch that was planned before a compaction goes on top of it
+    overtaken: list[int] = []
+    store = CheckpointStore.append
+
+    def append(self: CheckpointStore, row: CheckpointRow) -> None:
+        if row.kind == "checkpoint" and not overtaken:
+            overtaken.append(row.checkpoint_id)
+            assert site.engine().compact("tiny").committed_id == row.checkpoint_id
+        store(self, row)
+
+    monkeypatch.setattr(CheckpointStore, "append", append)
+    site.engine().run(feed(8, 9))
+    assert overtaken == [9]
+    assert site.state() == {"a": sum(range(1, 10))}
+    assert len(site.outputs()) == 9
+    report = site.engine().replay(site.job(batch_rows=1), from_checkpoint=3)
+    assert len(report.batches) == 6
+    assert site.engine().compare("tiny", report.branch).is_equal
+
+
+def test_a_job_without_state_states_its_positions_whole_by_itself(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    numbers = StatefulJob("numbers", compaction=CompactionPolicy(max_files=8))
+    stream = numbers.from_collection(list(range(20)), int, max_rows_per_batch=1)
+    stream.sink("out", DeltaSink(str(tmp_path / "out")))
+    report = StateEngine(tmp_path / "root", spark).run(numbers)
+    assert (len(report.batches), len(report.compactions)) == (20, 1)

@@ -1,0 +1,136 @@
+"""``python -m benchmarks.micro_batches``: does a job that runs for long stay as fast, and as small, as it was?
+
+A thousand micro-batches of a thousand events over a hundred thousand keys, each with an engine call of its own, and
+compacted by the job's own policy in between. After every hundredth, two days pass: retention gives up all but the last
+ten checkpoints, and what nobody needs any more is collected. Time passes by clocks that are handed over, and by making
+the files of Delta's logs older, which is what Delta goes by.
+
+Counted is the whole call, compactions and merges of checkpoint rows included. The last line is
+``ratio last 50 to first 50 = N``, after fifty for warm-up.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.comparison import spark_application
+from benchmarks.statelake import Statelake
+from benchmarks.workload import Feed, Workload
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
+from state_engine.core.lineage import path
+from state_engine.core.retention import RetentionPolicy
+
+KEEP = RetentionPolicy(keep_last=10)
+PAUSE = timedelta(days=2, hours=1)
+"""What passes between two collections: more than the age of orphans, and than that of Delta's logs."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What there is after so many micro-batches.
+
+    Attributes:
+        batches: done so far.
+        median_s: of the calls since the point before.
+        total_s: of the calls since the point before, the slow ones with a compaction included.
+        upon: files of changes that lie upon the base.
+        files: data files under the root, the sink left out.
+        log_files, log_bytes: of all Delta logs under the root.
+    """
+
+    batches: int
+    median_s: float
+    total_s: float
+    upon: int
+    files: int
+    log_files: int
+    log_bytes: int
+
+
+def run(
+    batches: Annotated[int, typer.Option(min=20, help="Micro-batches after the warm-up.")] = 1000,
+    events: Annotated[int, typer.Option(min=1, help="Events in each.")] = 1000,
+    keys: Annotated[int, typer.Option(min=10, help="Distinct keys.")] = 100_000,
+    warm_up: Annotated[int, typer.Option(min=0, help="Micro-batches that are not counted.")] = 50,
+    every: Annotated[int, typer.Option(min=1, help="Micro-batches between two collections.")] = 100,
+    edge: Annotated[
+        int, typer.Option(min=1, help="Compare so many of the first with as many of the last.")
+    ] = 50,
+) -> None:
+    """Run many small micro-batches, and print how long they take and what they leave."""
+    console = Console()
+    points: list[Point] = []
+    seconds: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
+        feed, job = Feed(Workload(keys), Path(name) / "feed"), Statelake(spark, Path(name) / "statelake")
+        for number in track(range(warm_up + batches), "micro-batches", console=console):
+            seconds.append(job.run(feed.write(events)).seconds)
+            done = number + 1 - warm_up
+            if done > 0 and done % every == 0:
+                points.append(_point(job, done, seconds[-every:]))
+                _let_time_pass(job, passed=PAUSE * (done // every))
+        job.close()
+    counted = seconds[warm_up:]
+    console.print(_table(points))
+    first, last = counted[:edge], counted[-edge:]
+    console.print(
+        f"first {edge}: median {statistics.median(first):.3f} s, sum {sum(first):.1f} s; "
+        f"last {edge}: median {statistics.median(last):.3f} s, sum {sum(last):.1f} s",
+        highlight=False,
+    )
+    print(f"ratio last {edge} to first {edge} = {sum(last) / sum(first):.2f}", flush=True)
+
+
+def _point(job: Statelake, done: int, seconds: list[float]) -> Point:
+    rows = {row.checkpoint_id: row for row in job.engine.checkpoints(job.job)}
+    need = compaction_need(path(rows, max(rows)), "averages", job.job.compaction or CompactionPolicy())
+    logs = [file for log in job.root.rglob("_delta_log") for file in log.iterdir()]
+    return Point(
+        batches=done,
+        median_s=statistics.median(seconds),
+        total_s=sum(seconds),
+        upon=need.files,
+        files=len(list(job.root.rglob("*.parquet"))) - sum(f.suffix == ".parquet" for f in logs),
+        log_files=len(logs),
+        log_bytes=sum(f.stat().st_size for f in logs),
+    )
+
+
+def _let_time_pass(job: Statelake, *, passed: timedelta) -> None:
+    """Retire and collect at a later time, twice: what leaves the logs at first is deleted later."""
+    job.engine.retain(job.job, KEEP)
+    later_ms = int((time.time() + passed.total_seconds()) * 1000)
+    for clock_ms in (later_ms, later_ms + int(PAUSE.total_seconds() * 500)):
+        job.engine.collect(job.job, clock=clock_ms)
+    for log in job.root.rglob("_delta_log"):
+        for file in log.iterdir():
+            aged = file.stat().st_mtime - PAUSE.total_seconds()
+            os.utime(file, (aged, aged))
+
+
+def _table(points: list[Point]) -> Table:
+    table = Table(
+        "micro-batches", "median s", "sum s", "changes upon the base", "files", "log files", "log KiB"
+    )
+    for p in points:
+        table.add_row(
+            f"{p.batches:,}", f"{p.median_s:.3f}", f"{p.total_s:.1f}", str(p.upon), f"{p.files:,}",
+            f"{p.log_files:,}", f"{p.log_bytes / 1024:,.0f}",
+        )  # fmt: skip
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(run)
