@@ -266,6 +266,10 @@ class CheckpointRow:
         retired: checkpoints that can no longer be restored from this row on: of a retention row.
         pinned: savepoints whose checkpoints are kept from this row on, unpinned: names of those that are not any more.
         rescaled: operators whose parallelism an operation changed, as long as that is in force.
+        partition: key of the time partition that the job has reached; empty for a continuous job.
+        partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
+        late_rows: rows that this micro-batch found in the sources although their partition had been run before.
+        backfill: the backfill that this row belongs to, in words; empty for none.
     """
 
     checkpoint_id: int
@@ -295,6 +299,11 @@ class CheckpointRow:
     pinned: list[PinnedCheckpoint] = field(default_factory=list)
     unpinned: list[str] = field(default_factory=list)
     rescaled: list[RescaledOperator] = field(default_factory=list)
+    partition: str = ""
+    partition_start_ms: int | None = None
+    partition_end_ms: int | None = None
+    late_rows: int = 0
+    backfill: str = ""
 
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""

@@ -139,6 +139,22 @@ def _base_files_are_the_attempts_own(row: CheckpointRow, parent: CheckpointRow |
     return ""
 
 
+def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None) -> str:
+    bounds = (row.partition_start_ms, row.partition_end_ms)
+    if bool(row.partition) != (None not in bounds) or (not row.partition and bounds != (None, None)):
+        return f"partition '{row.partition}' has the bounds {bounds}"
+    if parent is None or not parent.partition:
+        return ""
+    same = (parent.partition, parent.partition_start_ms, parent.partition_end_ms)
+    if (row.partition, *bounds) == same:
+        return ""
+    if row.kind != CHECKPOINT:
+        return f"a row of kind '{row.kind}' goes on from partition '{parent.partition}' to '{row.partition}'"
+    if row.partition_start_ms != parent.partition_end_ms:
+        return f"partition '{row.partition}' does not begin where its parent's, '{parent.partition}', ended"
+    return ""
+
+
 def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
     top = head(rows, row.branch)
     if row.kind in _MOVES and row.branch != MAIN:
@@ -181,6 +197,7 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "transforms change nothing else": _transforms_change_nothing_else,
     "bases are disjoint": _bases_are_disjoint,
     "base files are the attempt's own": _base_files_are_the_attempts_own,
+    "partitions are contiguous": _partitions_are_contiguous,
 }
 
 _TREE_RULES: dict[str, Callable[[CheckpointRow, Rows], str]] = {

@@ -54,4 +54,6 @@ def continuing(
         retired=[],
         pinned=[],
         unpinned=[],
+        late_rows=0,
+        backfill="",
     )

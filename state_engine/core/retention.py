@@ -61,7 +61,7 @@ def plan(
     *,
     now_ms: int,
     given_up: Collection[str] = (),
-    partition_of: Callable[[CheckpointRow], str | None] = lambda row: None,
+    partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
 ) -> Retirement:
     """What to keep and what to retire. To be planned anew whenever another row was committed first.
 
@@ -70,7 +70,8 @@ def plan(
         policy: how much to keep.
         now_ms: time of the attempt, in milliseconds since 1970.
         given_up: replays that nobody is going to promote: their heads are retired, which ends them.
-        partition_of: the time partition that a micro-batch belongs to; None where there are none.
+        partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
+            its row says.
     """
     top = head(rows)
     if top is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from state_engine.core.checkpoint import MAIN, CheckpointRow, RescaledOperator
+from state_engine.core.partitions import Partition
 from state_engine.runtime.sources.base import Slice
 
 
@@ -45,6 +46,10 @@ class BatchContext:
         parallelism: number of subtasks of every operator, by uid.
         branch: that it runs on.
         drain: whether the input has ended for good.
+        without_rows: slices that move the position of their source and bring no rows.
+        partition: the time partition that it is of; None in a continuous job.
+        late_rows: rows found whose partition had been run before.
+        backfill: that it belongs to, in words.
     """
 
     write_id: str
@@ -57,6 +62,15 @@ class BatchContext:
     parallelism: Mapping[str, int]
     branch: str = MAIN
     drain: bool = False
+    without_rows: Mapping[str, Slice] = field(default_factory=dict)
+    partition: Partition | None = None
+    late_rows: int = 0
+    backfill: str = ""
+
+    @property
+    def moved(self) -> dict[str, Slice]:
+        """What every source whose position moves gives, rows or none."""
+        return {**self.slices, **self.without_rows}
 
     @property
     def parent(self) -> CheckpointRow | None:

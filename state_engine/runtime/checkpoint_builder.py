@@ -44,7 +44,7 @@ def build_row(
     batch, done = attempt.batch, attempt.done
     sources = [_progress(job, attempt, name) for name in job.sources]
     refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
-    refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.slices.items()}
+    refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.moved.items()}
     refs |= _operator_state(job, attempt, refs)
     return CheckpointRow(
         checkpoint_id=batch.checkpoint_id,
@@ -71,6 +71,11 @@ def build_row(
         code_version=job.code_version,
         requested_by=requested_by,
         rescaled=rescaled_in_force(job, batch.parent),
+        partition=batch.partition.key if batch.partition else "",
+        partition_start_ms=batch.partition.start_ms if batch.partition else None,
+        partition_end_ms=batch.partition.end_ms if batch.partition else None,
+        late_rows=batch.late_rows,
+        backfill=batch.backfill,
     )
 
 
@@ -116,7 +121,7 @@ def _operator_state(
 
 
 def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
-    parent, part = attempt.batch.parent, attempt.batch.slices.get(name)
+    parent, part = attempt.batch.parent, attempt.batch.moved.get(name)
     before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
     newest = attempt.done.max_event_ms.get(name)
     watermark = before

@@ -40,6 +40,7 @@ from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.parallelism import parallelism_in_force
+from state_engine.runtime.partition_runs import check_partitioned, cut_of
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.routing import Router
@@ -47,6 +48,7 @@ from state_engine.runtime.run_always import any_timer_due
 from state_engine.runtime.sinks.base import SinkRequest, SinkTarget, verify_files
 from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.sources.base import Slice
+from state_engine.runtime.stale_outputs import replacing_stale
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class RunOptions:
         bounded: whether somebody says how many batches there are; else a source without end gives one.
         branch: that the run is on; only ``main`` publishes.
         begin_id: what the first batch of a branch continues; None for nothing.
-        script: plans the batches of a replay in place of the sources and the clock.
+        script: plans the batches of a replay, or of time partitions, in place of the sources and the clock.
+        backfill: the backfill that the run belongs to, in words.
     """
 
     clock: Callable[[], int]
@@ -72,6 +75,7 @@ class RunOptions:
     branch: str = MAIN
     begin_id: int | None = None
     script: Script | None = None
+    backfill: str = ""
 
 
 class CheckpointCoordinator:
@@ -152,6 +156,7 @@ class CheckpointCoordinator:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
             self._check_operators(path[-1] if path else None)
+            check_partitioned(self._job, path[-1] if path else None)
             if not self._declarations_checked:  # later batches of the run continue their own
                 check_declarations(self._job, path, parameters=self._options.parameters)
                 self._declarations_checked = True
@@ -163,10 +168,11 @@ class CheckpointCoordinator:
             parent = path[-1] if path else None
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
             timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
+            cut = cut_of(planned.slices, parent)
             batch = BatchContext(
                 write_id=uuid7().hex,
                 path=path,
-                slices=planned.slices,
+                slices=cut.slices,
                 clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
@@ -174,6 +180,10 @@ class CheckpointCoordinator:
                 parallelism=parallelism_in_force(self._job, parent),
                 branch=self._options.branch,
                 drain=planned.drain,
+                without_rows=cut.without_rows,
+                partition=cut.partition,
+                late_rows=cut.late_rows,
+                backfill=self._options.backfill,
             )
             return Attempt(batch, self._positions(parent))
 
@@ -249,7 +259,7 @@ class CheckpointCoordinator:
         write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
         reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
         files = [f for r in reports for f in r.operator_state_files]
-        appended = {name: part.elements for name, part in attempt.batch.slices.items()}
+        appended = {name: part.elements for name, part in attempt.batch.moved.items()}
         if any(appended.values()):
             files = [self._tables.positions.write(write_id, appended), *files]
         if not files:
@@ -266,6 +276,8 @@ class CheckpointCoordinator:
             row = build_row(
                 self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
             )
+            if row.partition and row.branch == MAIN:
+                row = replacing_stale(row, self._store.rows, self._publication)
             self._tables.check(row, attempt.batch.parent)
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
@@ -355,6 +367,8 @@ class CheckpointCoordinator:
             seconds=seconds,
             steps_s=dict(self._steps_s),
             delta_commits=self._commits,
+            partition=row.partition,
+            late_rows=row.late_rows,
         )
 
     @contextmanager

@@ -18,11 +18,13 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_broadcast
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name
+from state_engine.core.partitions import TimePartitions
 from state_engine.core.source_function import SourceFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
 from state_engine.core.type_parsing import to_type
 from state_engine.runtime.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
 from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.partitioned_input import PartitionedSource
 from state_engine.runtime.sources.base import Source
 from state_engine.runtime.sources.collection import CollectionSource
 from state_engine.runtime.sources.function import FunctionSource
@@ -44,6 +46,8 @@ class StatefulJob:
         state_backend: where subtasks keep their working state; ``HashMapStateBackend()`` by default.
         compaction: when a run compacts an operator's state, between its micro-batches; None for never, where
             ``engine.compact`` is called, or scheduled, by itself.
+        partitions: slices of event time, each of which is one micro-batch; None for a continuous job, which takes
+            what comes.
 
     Example:
         >>> StatefulJob("plane_delays", parallelism=2).max_parallelism
@@ -60,6 +64,7 @@ class StatefulJob:
         code_version: str = "",
         state_backend: StateBackend | None = None,
         compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 - it is frozen
+        partitions: TimePartitions | None = None,
     ) -> None:
         self.name = check_name(name, what="job")
         if on_error not in ("fail", "dead_letter"):
@@ -71,6 +76,9 @@ class StatefulJob:
         if compaction is not None and not isinstance(compaction, CompactionPolicy):
             raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
         self.compaction = compaction
+        if partitions is not None and not isinstance(partitions, TimePartitions):
+            raise ConfigurationError(f"partitions must be TimePartitions or None, not {partitions!r}")
+        self.partitions = partitions
         self.state_backend = HashMapStateBackend() if state_backend is None else state_backend
         if not isinstance(self.state_backend, StateBackend):
             raise ConfigurationError(
@@ -118,6 +126,9 @@ class StatefulJob:
             raise ConfigurationError(
                 f"source '{name}': {source!r} is no source; use FileSource, DeltaSource, …"
             )
+        if self.partitions is not None:
+            keep_refused = self.on_error == "dead_letter"
+            source = PartitionedSource(name, source, self.partitions, keep_refused=keep_refused)
         delay_ms = to_milliseconds(max_out_of_orderness)
         node = SourceNode(name, source, tuple(order_by), event_time, delay_ms, scalar)
         self.sources[name] = node

@@ -75,6 +75,8 @@ class BatchReport:
         seconds: wall time, publishing included.
         steps_s: wall time by step.
         delta_commits: commits that this batch made to Delta tables.
+        partition: key of its time partition; empty in a continuous job.
+        late_rows: rows that it found whose partition had been run before.
     """
 
     checkpoint_id: int
@@ -86,6 +88,8 @@ class BatchReport:
     seconds: float
     steps_s: dict[str, float]
     delta_commits: int
+    partition: str = ""
+    late_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,16 @@ class RunReport:
             for sink, rows in batch.rows_out.items():
                 total[sink] = total.get(sink, 0) + rows
         return total
+
+    @property
+    def partitions(self) -> list[str]:
+        """Time partitions that the run was through, in order; none where it had nothing to do."""
+        return list(dict.fromkeys(b.partition for b in self.batches if b.partition))
+
+    @property
+    def late_rows(self) -> int:
+        """Rows found whose partition had been run before."""
+        return sum(b.late_rows for b in self.batches)
 
     @property
     def checkpoint_id(self) -> int | None:

@@ -61,9 +61,23 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "`key_group_max`: bigint, `key_hash_min`: bigint, `key_hash_max`: bigint>>"
     )
     plain = dict.fromkeys(
-        ["checkpoint_id", "parent_id", "clock_ms", "watermark_ms", "rows_in", "rows_refused"], "bigint"
+        [
+            "checkpoint_id",
+            "parent_id",
+            "clock_ms",
+            "watermark_ms",
+            "rows_in",
+            "rows_refused",
+            "partition_start_ms",
+            "partition_end_ms",
+            "late_rows",
+        ],
+        "bigint",
     )
-    texts = dict.fromkeys(["branch", "kind", "write_id", "job", "code_version", "requested_by"], "string")
+    texts = dict.fromkeys(
+        ["branch", "kind", "write_id", "job", "code_version", "requested_by", "partition", "backfill"],
+        "string",
+    )
     assert columns == {
         **plain,
         **texts,

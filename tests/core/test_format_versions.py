@@ -46,5 +46,10 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
         "pinned": [],
         "unpinned": [],
         "rescaled": [],
+        "partition": "",
+        "partition_start_ms": None,
+        "partition_end_ms": None,
+        "late_rows": 0,
+        "backfill": "",
     }
     assert repr(row) == was

@@ -121,6 +121,13 @@ BROKEN += [
         "tells no key groups",
     ),
 ]
+BROKEN += [
+    ("partitions are contiguous", checkpoint(4, 3, **FACTS, **facts), message)
+    for facts, message in (
+        ({"partition": "d"}, "partition 'd' has the bounds (None, None)"),
+        ({"partition_start_ms": 0}, "partition '' has the bounds (0, None)"),
+    )
+]
 
 # 1 - 2 - 3 (head of main) - and a replay that began at 1: 1 - 4; a savepoint pins 2
 TREE = {
@@ -262,3 +269,22 @@ def test_a_source_that_is_new_may_start_anywhere() -> None:
 
 def test_a_watermark_may_begin_late() -> None:
     assert violations(checkpoint(2, 1, watermark_ms=-5), checkpoint(1)) == []
+
+
+def test_partitions_follow_each_other() -> None:
+    def row(i: int, start_ms: int, *, kind: str = "checkpoint") -> CheckpointRow:
+        bounds = {"partition_start_ms": start_ms, "partition_end_ms": start_ms + 10}
+        return checkpoint(i, i - 1, kind=kind, partition=f"p{start_ms}", **bounds)
+
+    parent = replace(row(1, 0), parent_id=None)
+    assert violations(row(2, 10), parent) == violations(row(2, 0), parent) == []
+    assert violations(row(2, 0, kind="compaction"), parent) == []
+    for wrong, message in (
+        (row(2, 20), "'p20' does not begin where its parent's, 'p0', ended"),
+        (row(2, -10), "'p-10' does not begin"),
+        (row(2, 10, kind="rescale"), "'rescale' goes on from partition 'p0' to 'p10'"),
+        (checkpoint(2, 1), "partition '' does not begin"),
+    ):
+        (found,) = violations(wrong, parent)
+        assert found.name == "partitions are contiguous"
+        assert message in found.detail

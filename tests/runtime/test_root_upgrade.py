@@ -25,6 +25,7 @@ from tests.runtime.tiny import ROWS, Site
 pytestmark = pytest.mark.spark
 
 _NEW_IN_3 = {"replaced_id", "retired", "pinned", "unpinned", "rescaled"}
+_NEW_IN_5 = {"partition", "partition_start_ms", "partition_end_ms", "late_rows", "backfill"}
 
 
 def _without(kind: pa.DataType, dropped: set[str]) -> pa.DataType:
@@ -48,7 +49,8 @@ def make_older(site: Site, version: int) -> None:
     """Write the checkpoints of all jobs as an older version had them: its columns, its marks, its transactions."""
     root = site.directory / "root"
     marker = json.loads((root / MARKER).read_text())
-    dropped = {"stored_as"} | (_NEW_IN_3 | {"base_files", "withdrawn"} if version < 3 else set())
+    dropped = _NEW_IN_5 | ({"stored_as"} if version < 4 else set())
+    dropped |= _NEW_IN_3 | {"base_files", "withdrawn"} if version < 3 else set()
     with site.engine() as engine:
         for table in root.glob("*/checkpoints"):
             rows = DeltaTable(str(table)).to_pyarrow_table()
@@ -82,7 +84,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in files}
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.long
 def test_an_older_root_is_refused_until_it_is_upgraded(ran: Site, version: int) -> None:
     root = ran.directory / "root"

@@ -1,0 +1,390 @@
+"""Time partitions on the real engine: order, late rows, and backfills that end as if nothing had ever gone wrong."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DeltaSink,
+    DeltaSource,
+    FileSource,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import ConfigurationError, PartitionOrderError, SourceError, StaleParentError
+from state_engine.core.partitions import TimePartitions
+from tests.faults.plane import Fault, InjectedFault, installed
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+
+DAYS = [f"2013-01-0{d}" for d in range(1, 6)]
+START_MS = 1_356_998_400_000
+DAY_MS = 86_400_000
+END_MS = START_MS + 5 * DAY_MS
+Row = tuple[str, int, int]
+"""Key, value, hours since the first day began."""
+ROWS: list[list[Row]] = [
+    [("a", 1, 1), ("b", 2, 5), ("a", 3, 30)],  # of two days in one file
+    [("b", 4, 26), ("c", 5, 40), ("a", 6, 60)],
+    [("a", 7, 73), ("c", 8, 90), ("b", 9, 100), ("d", 10, 119)],
+]
+LATE: list[Row] = [("b", 100, 6), ("d", 200, 50)]
+"""Of the first and of the third day."""
+
+
+class Sum(KeyedProcessFunction):
+    """Sums ``v`` per key; what was not touched for two days of event time is forgotten."""
+
+    def __init__(self, factor: int = 1, ttl_hours: int = 48) -> None:
+        self.factor, self.ttl_hours = factor, ttl_hours
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        total = ValueStateDescriptor("total", int)
+        ttl = StateTtlConfig.new_builder(Time.hours(self.ttl_hours)).set_ttl_time_characteristic(
+            StateTtlConfig.TtlTimeCharacteristic.EventTime
+        )
+        total.enable_time_to_live(ttl.build())
+        self.total = runtime_context.get_state(total)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        total = (self.total.value() or 0) + value.v * self.factor
+        self.total.update(total)
+        yield str(value.k), value.v, total
+
+
+class Place:
+    """A directory with an input, a root and a sink."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.directory, self.spark = directory, spark
+        self.feed, self.sink = directory / "feed", directory / "sink"
+        self.feed.mkdir(parents=True)
+
+    def put(self, rows: Sequence[Row], name: str) -> Place:
+        pq.write_table(table(rows), self.feed / f"{name}.parquet")
+        return self
+
+    def filled(self, *more: Sequence[Row]) -> Place:
+        for i, rows in enumerate([*ROWS, *more]):
+            self.put(rows, f"{i}")
+        return self
+
+    def engine(self) -> StateEngine:
+        return StateEngine(self.directory / "root", self.spark)
+
+    def job(self, factor: int = 1, *, source: Any = None, version: str = "", **options: Any) -> StatefulJob:
+        partitions = TimePartitions("at", **({"start": DAYS[0], "end": "2013-01-06"} | options))
+        job = StatefulJob("days", parallelism=2, partitions=partitions, code_version=version)
+        stream = job.source("events", source or FileSource(str(self.feed)), order_by=["at"], event_time="at")
+        out = stream.key_by("k").process(
+            Sum(factor), uid="sums", output_type="k string, v bigint, total bigint"
+        )
+        out.sink("out", DeltaSink(str(self.sink)))
+        return job
+
+    def run(self, job: StatefulJob | None = None, **options: Any) -> list[str]:
+        """The partitions that were run; every one at its own end."""
+        return self.engine().run(job or self.job(), **({"clock": END_MS} | options)).partitions
+
+    def outputs(self) -> list[tuple[Any, ...]]:
+        found = DeltaTable(str(self.sink)).to_pyarrow_table().select(["k", "v", "total"]).to_pylist()
+        return sorted(tuple(row.values()) for row in found)
+
+    def state(self) -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, self.engine().read_state("days", "sums", "total").collect()))
+
+    def told(self) -> dict[str, str]:
+        return {p.key: p.state for p in self.engine().partitions(self.job(), clock=END_MS)}
+
+    def same(self, other: Place) -> bool:
+        return self.outputs() == other.outputs() and self.state() == other.state()
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    at = [datetime.fromtimestamp(START_MS / 1000 + h * 3600, UTC) for _, _, h in rows]
+    columns = {"k": [r[0] for r in rows], "v": [r[1] for r in rows]}
+    return pa.table({**columns, "at": pa.array(at, pa.timestamp("us", "UTC"))})
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Place:
+    """A run that never failed."""
+    place = Place(tmp_path_factory.mktemp("right"), spark).filled()
+    assert place.run() == DAYS
+    return place
+
+
+@pytest.fixture(scope="module")
+def mended(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Place:
+    """A run that never failed, with the other code."""
+    place = Place(tmp_path_factory.mktemp("mended"), spark).filled()
+    assert place.run(place.job(10)) == DAYS
+    return place
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkSession) -> Place:
+    return Place(tmp_path, spark).filled()
+
+
+def test_partitions_run_in_order_and_late_rows_are_counted(place: Place, right: Place) -> None:
+    with pytest.raises(PartitionOrderError, match="none was run yet: run 2013-01-01 first"):
+        place.run(partition=DAYS[1])
+    assert place.run(partition=DAYS[0]) == DAYS[:1]
+    assert place.run(partition=DAYS[0]) == []
+    assert place.run(clock=START_MS + 3 * DAY_MS - 1) == DAYS[1:2]
+    for day, message in ((DAYS[3], "run 2013-01-03 first"), (DAYS[0], "was run already.*backfill")):
+        with pytest.raises(PartitionOrderError, match=message):
+            place.run(partition=day)
+    place.put(LATE, "late")
+    report = place.engine().run(place.job(), clock=END_MS)
+    assert [(b.partition, b.late_rows) for b in report.batches] == [(DAYS[2], 1), (DAYS[3], 0), (DAYS[4], 0)]
+    # that of the third day was in time
+    assert [r.rows_in for r in place.engine().checkpoints("days")] == [2, 3, 2, 2, 2]
+    found = place.engine().partitions(place.job(), clock=END_MS)
+    assert [(p.key, p.state, p.rows) for p in found] == list(
+        zip(DAYS, ["done"] * 5, [2, 3, 2, 2, 2], strict=True)
+    )
+    assert [p.late_rows for p in found] == [0, 0, 1, 0, 0]
+    assert place.run() == []
+
+
+def test_continuous_jobs_have_no_partitions(place: Place) -> None:
+    job = StatefulJob("days")
+    job.source("events", FileSource(str(place.feed))).sink("out", DeltaSink(str(place.sink)))
+    for call in (
+        lambda: place.engine().run(job, partition=DAYS[0]),
+        lambda: place.engine().backfill(job, *DAYS[:2]),
+        lambda: place.engine().partitions(job),
+    ):
+        with pytest.raises(ConfigurationError, match=r"is continuous.*engine\.replay"):
+            call()
+    place.run(partition=DAYS[0])
+    with pytest.raises(ConfigurationError, match="was run in time partitions up to 2013-01-01"):
+        place.engine().run(job)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("late", ["ignore", "next"])
+def test_late_rows_are_left_or_taken(place: Place, late: str) -> None:
+    job = place.job(late=late)
+    place.run(job, partition=DAYS[0])
+    place.run(job, partition=DAYS[1])
+    place.put(LATE, "late")
+    place.run(job)
+    third = place.engine().checkpoints("days")[2]
+    assert (third.late_rows, third.rows_in) == (1, 3 if late == "next" else 2)
+    assert (("b", 100, 106) in place.outputs()) is (late == "next")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 4), (1, 2), (2, 4), (4, 4)])
+def test_the_same_code_gives_the_same_from_any_day_on(
+    place: Place, right: Place, first: int, last: int
+) -> None:
+    place.run()
+    seen = place.engine().backfill(place.job(), DAYS[first], DAYS[last], dry_run=True)
+    assert seen.partitions == DAYS[first:]
+    assert len(place.engine().checkpoints("days")) == 5
+    report = place.engine().backfill(place.job(), DAYS[first], DAYS[last], clock=None)
+    assert [b.partition for b in report.batches] == DAYS[first:]
+    assert report.rows_withdrawn == report.rows_added == seen.rows_withdrawn == seen.rows_added
+    assert place.same(right)
+    assert place.told() == dict.fromkeys(DAYS, "done")
+    assert place.run() == []
+    assert [r.clock_ms for r in place.engine().checkpoints("days")] == [END_MS] * (11 - first)
+
+
+@pytest.mark.long
+def test_mended_code_and_late_rows(place: Place, mended: Place, tmp_path: Path, spark: SparkSession) -> None:
+    place.run(clock=END_MS - DAY_MS)
+    # never run: the last day; it runs on the branch too
+    report = place.engine().backfill(place.job(), DAYS[0], DAYS[4], code=place.job(10), clock=END_MS)
+    assert report.branch == "backfill_1"
+    assert place.same(mended)
+
+    place.put(LATE, "late")
+    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0])
+    assert place.same(mended)  # as recorded
+    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], recut=True)
+    assert [b.partition for b in report.batches] == DAYS
+    whole = Place(tmp_path / "whole", spark).filled(LATE)
+    whole.run(whole.job(10))
+    assert place.same(whole)
+
+
+@pytest.mark.long
+def test_the_rest_stays_until_it_runs_again(place: Place, mended: Place) -> None:
+    place.run()
+    before = place.outputs()
+    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[1], "stop")
+    assert report.stale == DAYS[2:]
+    assert place.told() == dict(zip(DAYS, ["done"] * 2 + ["stale"] * 3, strict=True))
+    assert len(place.outputs()) == len(before)
+    mixed = set(place.outputs())
+    assert mixed - set(before)
+    assert mixed & set(before)
+    assert place.run(place.job(10), partition=DAYS[2]) == [DAYS[2]]
+    assert len(place.outputs()) == len(before)
+    assert place.told()[DAYS[2]] == "done"
+    # what is stale goes with a backfill that reaches over it, too
+    place.engine().backfill(place.job(10), DAYS[1], DAYS[3], clock=END_MS)
+    assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert place.run(place.job(10)) == DAYS[4:]
+    assert place.same(mended)
+
+
+@pytest.mark.long
+def test_a_branch_is_compared_and_promoted(place: Place, mended: Place, right: Place) -> None:
+    place.run()
+    report = place.engine().backfill(place.job(), DAYS[0], DAYS[2], "branch", code=place.job(10))
+    assert place.same(right)
+    assert not place.engine().compare("days", report.branch).is_equal
+    place.engine().promote("days", report.branch)
+    assert place.same(mended)
+    assert place.run(place.job(10)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["roll_forward", "stop"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("before commit", nth=1),
+        Fault("after commit", nth=1),
+        Fault("after commit_files", nth=2),
+        Fault("before row committed"),
+        Fault("after row appended", nth=1),
+        Fault("after row committed"),
+    ],
+    ids=str,
+)
+def test_a_killed_backfill_goes_on(place: Place, mended: Place, fault: Fault, mode: str) -> None:
+    def backfill() -> Any:
+        return place.engine().backfill(place.job(10, version="2"), DAYS[0], DAYS[1], mode)
+
+    place.run()
+    with installed([fault]), pytest.raises(InjectedFault):
+        backfill()
+    swapped = [r.kind for r in place.engine().checkpoints("days")].count("promote")
+    place.engine().settle(place.job(10))
+    if not swapped:
+        ran = len(place.engine().checkpoints("days")) - 5
+        report = backfill()
+        assert report.branch == "backfill_1"
+        assert [b.partition for b in report.batches] == report.partitions[ran:]
+    place.run(place.job(10, version="2"))
+    assert place.same(mended)
+
+
+@pytest.mark.long
+def test_two_runners_of_one_partition(place: Place, right: Place) -> None:
+    place.run(partition=DAYS[0])
+    done, errors = list[str](), list[Exception]()
+    together = threading.Barrier(2)
+
+    def run() -> None:
+        engine, job = place.engine(), place.job()
+        together.wait()
+        try:
+            done.extend(engine.run(job, partition=DAYS[1], clock=END_MS).partitions)
+        except (StaleParentError, PartitionOrderError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [DAYS[1]]
+    assert len(errors) <= 1  # one that comes when all is over has nothing to do
+    assert [r.partition for r in place.engine().checkpoints("days")] == DAYS[:2]
+    place.run()
+    assert place.same(right)
+
+
+@pytest.mark.long
+def test_a_runner_that_is_overtaken_loses_nothing(
+    place: Place, right: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from state_engine.runtime.coordinator import CheckpointCoordinator
+
+    stage, calls = CheckpointCoordinator.stage, []
+
+    def late(self: Any, attempt: Any) -> Any:
+        calls.append(attempt)
+        if len(calls) == 1:
+            place.run(partition=DAYS[0])
+        return stage(self, attempt)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointCoordinator, "stage", late)
+        with pytest.raises(StaleParentError):
+            place.run(partition=DAYS[0])
+    assert place.run() == DAYS[1:]
+    assert place.same(right)
+
+
+@pytest.mark.long
+def test_delta_tables_empty_days_and_hours(
+    place: Place, right: Place, tmp_path: Path, spark: SparkSession
+) -> None:
+    feed = str(tmp_path / "table")
+    for rows in ROWS:
+        write_deltalake(feed, table(rows), mode="append")
+    other = Place(tmp_path / "other", spark)
+    job = other.job(source=DeltaSource(feed, max_rows_per_batch=2))
+    assert other.run(job) == DAYS
+    assert other.same(right)
+    assert other.engine().backfill(job, DAYS[2], DAYS[3]).partitions == DAYS[2:]
+    assert other.same(right)
+
+    hours = Place(tmp_path / "hours", spark).filled()
+    job = hours.job(every="hour", end="2013-01-01-07:00")
+    assert hours.run(job) == [f"2013-01-01-0{h}:00" for h in range(7)]
+    assert hours.outputs() == [("a", 1, 1), ("b", 2, 2)]
+    rows = hours.engine().checkpoints("days")
+    assert [r.rows_in for r in rows] == [0, 1, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.long
+def test_what_a_backfill_refuses(place: Place) -> None:
+    engine = place.engine()
+    with pytest.raises(PartitionOrderError, match="the last one that was run is none: begin with 2013-01-01"):
+        engine.backfill(place.job(), DAYS[1], DAYS[2])
+    # for the first time, and gone on with
+    with installed([Fault("before commit", nth=2)]), pytest.raises(InjectedFault):
+        engine.backfill(place.job(), DAYS[0], DAYS[2])
+    report = place.engine().backfill(place.job(), DAYS[0], DAYS[2])
+    assert (report.branch, [b.partition for b in report.batches]) == ("main", DAYS[1:3])
+    with pytest.raises(ConfigurationError, match="mode must be one of"):
+        engine.backfill(place.job(), *DAYS[:2], mode="forward")
+    with pytest.raises(ConfigurationError, match="must have its name and its partitions"):
+        engine.backfill(place.job(), *DAYS[:2], code=place.job(every="hour"))
+    with pytest.raises(ConfigurationError, match="sliced otherwise"):
+        place.engine().run(place.job(timezone="Asia/Tokyo"))
+    empty = table([("a", 1, 100)]).set_column(2, "at", pa.array([None], pa.timestamp("us", "UTC")))
+    pq.write_table(empty, place.feed / "null.parquet")
+    with pytest.raises(SourceError, match=r"1 rows of .*null\.parquet have no 'at'"):
+        place.run()
+    assert place.run(place.job(nulls="ignore")) == DAYS[3:]
