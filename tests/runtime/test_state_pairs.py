@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from state_engine.core.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.time_travel import DeclaredState
 from state_engine.runtime.state_pairs import state_pairs
 from tests.core.rows import checkpoint, operator
 
@@ -18,9 +19,11 @@ def row(checkpoint_id: int, *states: StateSchema) -> CheckpointRow:
 
 def told(old: list[CheckpointRow], new: list[CheckpointRow]) -> list[tuple[str, str | None, str | None]]:
     """What pairs are called, and both of their sides."""
-    return [
-        (p.state, p.old and p.old.schema.name, p.new and p.new.schema.name) for p in state_pairs(old, new)
-    ]
+
+    def name(side: DeclaredState | None) -> str | None:
+        return side.schema.name if side else None
+
+    return [(pair.state, name(pair.old), name(pair.new)) for pair in state_pairs(old, new)]
 
 
 def test_a_renamed_state_is_the_same() -> None:

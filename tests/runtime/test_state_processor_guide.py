@@ -1,0 +1,207 @@
+"""Every example of the guide to beginning with state, changing it and forgetting it runs, on a small job of flights."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from typer.testing import CliRunner
+
+from state_engine import (
+    DeltaSink,
+    FileSource,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.cli import app
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = [pytest.mark.long, pytest.mark.spark]
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "state_processor.md"
+SCHEMA = "tailnum string, delay bigint"
+FLIGHTS = [("N123", 5), ("N456", 7), ("N123", 1), ("TEST1", 9)]
+
+
+class Planes(KeyedProcessFunction):
+    """All states that the guide names."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.values = {
+            name: runtime_context.get_state(ValueStateDescriptor(name, int))
+            for name in ("last_flight", "seen", "minutes", "count", "total")
+        }
+        self.recent = runtime_context.get_list_state(ListStateDescriptor("recent", int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        added = {"seen": 1, "minutes": value.delay, "count": 1, "total": value.delay}
+        for name, number in added.items():
+            self.values[name].update((self.values[name].value() or 0) + number)
+        yield value.tailnum, self.values["total"].value()
+
+
+class Counted(StatefulProcessor):
+    """A query that counts flights, as Structured Streaming has it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.count = handle.getValueState("count", "count bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        count = (self.count.get()[0] if self.count.exists() else 0) + len(list(rows))  # type: ignore[index]
+        self.count.update((count,))
+        yield Row(tailnum=key[0], count=count)
+
+    def close(self) -> None:
+        pass
+
+
+class Place:
+    """A directory with input, a root and sinks; makes the job of the guide."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.directory, self.spark = directory, spark
+        self.engine = StateEngine(directory / "root", spark)
+        self.arrive(FLIGHTS)
+
+    def arrive(self, rows: list[tuple[str, int]]) -> None:
+        frame = self.spark.createDataFrame(rows, SCHEMA).coalesce(1)
+        frame.write.mode("append").parquet(str(self.directory / "flights"))
+
+    def job(self, name: str = "planes") -> StatefulJob:
+        job = StatefulJob(name, parallelism=2)
+        flights = job.source("flights", FileSource(str(self.directory / "flights")))
+        planes = flights.key_by("tailnum").process(
+            Planes(), uid="planes", output_type="tailnum string, total bigint"
+        )
+        planes.sink("totals", DeltaSink(str(self.directory / f"totals_{name}")))
+        return job
+
+    def state(self, name: str, job: str = "planes") -> dict[str, Any]:
+        rows = self.engine.read_state(job, "planes", name).collect()
+        return {row["tailnum"]: row["value"] for row in rows}
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkSession) -> Place:
+    return Place(tmp_path, spark)
+
+
+def block(part: str, language: str = "python") -> str:
+    """The code block of the guide that holds a text."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    (one,) = (text for kind, text in found if kind == language and part in text)
+    return one
+
+
+def test_no_block_is_left_out() -> None:
+    kinds = re.findall(r"^```(\w*)\n.*?^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert sorted(kinds) == ["", "python", "python", "python", "python"]
+
+
+def test_a_job_begins_with_state(place: Place, spark: SparkSession) -> None:
+    names: dict[str, Any] = {
+        "engine": place.engine,
+        "job": place.job(),
+        "last": spark.createDataFrame([("N123", 8)], "tailnum string, value int"),
+        "recent": spark.createDataFrame([("N123", 1), ("N123", 2)], "tailnum string, value int"),
+    }
+    code = block("engine.bootstrap(")
+    entries = eval(code, names)
+    assert entries == {"planes": {"last_flight": 1, "recent": 1}}
+    assert place.engine.checkpoints("planes") == []
+    assert eval(code.replace("dry_run=True", "dry_run=False"), names) == entries
+    assert (place.state("last_flight"), place.state("recent")) == ({"N123": 8}, {"N123": [1, 2]})
+    place.arrive([("N9", 4)])  # what was there before is in the state already
+    assert place.engine.run(place.job()).rows_in == 1
+
+
+@pytest.fixture
+def streaming(spark: SparkSession) -> Iterator[SparkSession]:
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    given = {
+        "spark.sql.streaming.stateStore.providerClass": provider,
+        "spark.sql.shuffle.partitions": "2",
+    }
+    before = {key: spark.conf.get(key, None) for key in given}
+    for key, value in given.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, old in before.items():
+        spark.conf.unset(key) if old is None else spark.conf.set(key, old)
+
+
+def test_a_query_is_taken_over(place: Place, streaming: SparkSession) -> None:
+    queries = place.directory / "queries"
+
+    def drain(rows: DataFrame, name: str) -> None:
+        writer = rows.writeStream.outputMode("update").format("noop")
+        query = writer.option("checkpointLocation", str(queries / name)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    flights = streaming.readStream.schema(SCHEMA).parquet(str(place.directory / "flights"))
+    by_plane = flights.groupBy("tailnum")
+    drain(by_plane.transformWithState(Counted(), "tailnum string, count bigint", "Update", "None"), "planes")
+    drain(by_plane.agg(F.sum("delay").alias("total")), "sums")
+
+    tree = ast.parse(block("bootstrap_from_spark").replace('"/queries/', f'"{queries}/'))
+    names: dict[str, Any] = {"engine": place.engine}
+    jobs = iter(["planes", "sums"])  # a job begins once
+    for statement in tree.body:
+        if isinstance(statement, ast.Expr):
+            names["job"] = place.job(next(jobs))
+        exec(compile(ast.Module([statement], []), str(GUIDE), "exec"), names)
+    assert next(jobs, None) is None
+    assert place.state("count") == {"N123": 2, "N456": 1, "TEST1": 1}
+    assert place.state("total", "sums") == {"N123": 6, "N456": 7, "TEST1": 9}
+    assert not place.engine.run(place.job()).batches  # the query had read all there is
+
+
+def test_outputs_are_compared(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = "tailnum string, total bigint"
+    names: dict[str, Any] = {
+        "old_output": spark.createDataFrame([("N123", 6), ("N456", 7)], schema),
+        "new_output": spark.createDataFrame([("N123", 6), ("N456", 8)], schema),
+    }
+    exec(block("compare_outputs"), names)
+    found = names["found"]
+    assert (found.is_equal, found.rows_only_old, found.rows_only_new) == (False, 1, 1)
+    assert "N456" in capsys.readouterr().out
+
+
+def test_state_is_changed_and_a_key_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.engine.run(place.job())
+    names: dict[str, Any] = {"engine": place.engine, "job": place.job(), "F": F}
+    exec(block("transform_state"), names)
+    assert place.state("seen") == {"TEST1": 1}  # the filter was a dry run, the keys were taken out
+    assert place.state("minutes") == {"TEST1": 540}
+    assert [r.kind for r in place.engine.checkpoints("planes")] == ["checkpoint", "transform", "transform"]
+
+    place.arrive([("N123", 3), ("N9", 4)])
+    place.engine.run(place.job())
+    monkeypatch.chdir(place.directory)
+    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    dry, real = block("statelake state forget", "").splitlines()
+    for line, left in ((dry, {"N123", "N9", "TEST1"}), (real, {"N9", "TEST1"})):
+        command, *arguments = shlex.split(line)
+        assert command == "statelake"
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, (line, done.output, done.exception)
+        assert set(place.state("total")) == left
+    sink = place.spark.read.format("delta").load(str(place.directory / "totals_planes"))
+    assert sink.where("tailnum = 'N123'").count() == 0
