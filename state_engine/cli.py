@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine import cli_backfill, cli_state
 from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
 from state_engine import cli_queries as queries
-from state_engine import cli_state
 from state_engine.cli_history import history
 from state_engine.cli_session import console, loaded_settings, opened
 from state_engine.cli_status import status
@@ -39,6 +39,7 @@ config = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(config, name="config")
 app.command()(upgrade)
 jobs.add_to(app)
+cli_backfill.add_to(app)
 operations.add_to(app)
 app.command()(status)
 queries.add_to(app)

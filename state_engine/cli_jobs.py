@@ -24,6 +24,10 @@ def add_to(app: typer.Typer) -> None:
 
 def run(
     job: Job,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
+    ] = None,
     max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="The input has ended: fire every timer.")] = False,
 ) -> None:
@@ -31,7 +35,9 @@ def run(
     found = declared(job)
     with opened() as engine, _batches(f"{job}: preparing its input …") as on_batch:
         found.prepare()
-        report = engine.run(found.job, max_batches=max_batches, drain=drain, on_batch=on_batch)
+        report = engine.run(
+            found.job, partition=partition, max_batches=max_batches, drain=drain, on_batch=on_batch
+        )
     if report.settled:
         _print(f"{job}: published first what an earlier run had committed: {_listed(report.settled)}")
     if report.batches:
@@ -116,8 +122,10 @@ def _batches(before: str) -> Iterator[Callable[[BatchReport], None]]:
 def _batch(batch: BatchReport, status: Status) -> None:
     out = ", ".join(f"{rows:,} to {sink}" for sink, rows in batch.rows_out.items())
     refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
+    of = f"{batch.partition}, " if batch.partition else ""
+    late = f", {batch.late_rows:,} late" if batch.late_rows else ""
     _print(
-        f"checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{refused}{', ' + out if out else ''} "
+        f"{of}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{refused}{', ' + out if out else ''} "
         f"({batch.seconds:.1f} s)"
     )
     status.update(f"after checkpoint {batch.checkpoint_id} …")

@@ -155,8 +155,8 @@ class CheckpointCoordinator:
     def plan(self, path: list[CheckpointRow]) -> Attempt | None:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
-            self._check_operators(path[-1] if path else None)
             check_partitioned(self._job, path[-1] if path else None)
+            self._check_operators(path[-1] if path else None)
             if not self._declarations_checked:  # later batches of the run continue their own
                 check_declarations(self._job, path, parameters=self._options.parameters)
                 self._declarations_checked = True

@@ -9,22 +9,14 @@ from typing import Any, cast
 
 from state_engine.core.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, StaleParentError
-from state_engine.runtime.backfill import (
-    MODES,
-    BackfillPlan,
-    BackfillReport,
-    BackfillRequest,
-    BackfillScript,
-    Mode,
-    foreseen,
-    plan_backfill,
-    swap,
-)
+from state_engine.runtime.backfill import BackfillReport, BackfillScript, foreseen, swap
+from state_engine.runtime.backfill_plan import MODES, BackfillPlan, BackfillRequest, Mode, plan_backfill
 from state_engine.runtime.batch import Script
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.engine_base import Clock, EngineBase, clock_of, requester
 from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.operations import Operations
+from state_engine.runtime.maintenance import Compaction
+from state_engine.runtime.operations import HeadMove, Operations
 from state_engine.runtime.partition_runs import (
     PartitionScript,
     PartitionStatus,
@@ -91,43 +83,29 @@ class EngineBackfill(EngineBase):
             SourceError: input that was recorded is not there unchanged.
             SinkError: a sink cannot let go of old outputs.
         """
-        code, partitions = code or job, partitions_of(job, "backfill()")
-        if code.name != job.name or code.partitions != partitions:
-            raise ConfigurationError(
-                f"the code to backfill job '{job.name}' with must have its name and its partitions"
-            )
-        if mode not in MODES:
-            raise ConfigurationError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-        code.check()
-        asked = partitions.between(start, end)
-        request = BackfillRequest(
-            asked[0], asked[-1], cast(Mode, mode), recut=recut, code_version=code.code_version, branch=branch
+        code = code or job
+        request = _request(job, code, start, end, mode, recut=recut, branch=branch)
+        partitions = partitions_of(job, "backfill()")
+        options = RunOptions(
+            clock_of(clock), dict(parameters or {}), requested_by or requester(), backfill=request.words
         )
         tables = (self._existing if dry_run else self._open)(job.name)
-        report: BackfillReport | None = None
+        resumed: list[str] | None = None
         batches: list[BatchReport] = []
         while True:
             plan = plan_backfill(job.name, partitions, tables.store.load() if tables else {}, request)
-            now = foreseen(job.name, plan, partitions)
-            report = now if report is None else replace(now, resumed=report.resumed)
+            report = foreseen(job.name, plan, partitions)
             if dry_run or not plan.todo:
                 return report
-            options = RunOptions(
-                clock_of(clock), dict(parameters or {}), requested_by or requester(), backfill=request.words
-            )
+            resumed = report.resumed if resumed is None else resumed
+            report = replace(report, resumed=resumed, batches=batches, rows_withdrawn={}, rows_added={})
             try:
                 self._run_backfill(
-                    code, plan, options, None if clock is None else clock_of(clock), batches, on_batch
+                    code, plan, options, None if clock is None else options.clock, batches, on_batch
                 )
-                report = replace(report, batches=batches, rows_withdrawn={}, rows_added={})
                 if plan.branch == MAIN or request.mode == "branch":
                     return report
-                tables = self._open(job.name)
-                publication = self._publication(tables)
-                operations = Operations(
-                    job.name, tables=tables, publication=publication, requested_by=options.requested_by
-                )
-                move = swap(operations, publication, plan)
+                move = self._swap(job, plan, options.requested_by)
             except StaleParentError:
                 if plan.branch == MAIN:
                     raise
@@ -175,6 +153,18 @@ class EngineBackfill(EngineBase):
             tell_late_rows(code, report)
             if on_batch is not None:
                 on_batch(report)
+            if plan.branch == MAIN:
+                self._tidied(code, report.checkpoint_id, options.requested_by)
+
+    def _swap(self, job: StatefulJob, plan: BackfillPlan, requested_by: str) -> HeadMove:
+        tables = self._open(job.name)
+        publication = self._publication(tables)
+        operations = Operations(job.name, tables=tables, publication=publication, requested_by=requested_by)
+        return swap(operations, publication, plan)
+
+    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+        """Overridden: what is done between micro-batches of ``main``."""
+        return []
 
     def _partition_script(
         self, job: StatefulJob, partition: str | None, clock: Callable[[], int], *, drain: bool
@@ -187,6 +177,24 @@ class EngineBackfill(EngineBase):
         return PartitionScript(
             job, positions=positions, spark=self.spark, clock=clock, only=partition, drain=drain
         )
+
+
+def _request(
+    job: StatefulJob, code: StatefulJob, start: str, end: str, mode: str, *, recut: bool, branch: str | None
+) -> BackfillRequest:
+    """What was asked for, checked."""
+    partitions = partitions_of(job, "backfill()")
+    if code.name != job.name or code.partitions != partitions:
+        raise ConfigurationError(
+            f"the code to backfill job '{job.name}' with must have its name and its partitions"
+        )
+    if mode not in MODES:
+        raise ConfigurationError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    code.check()
+    asked = partitions.between(start, end)
+    return BackfillRequest(
+        asked[0], asked[-1], cast(Mode, mode), recut=recut, code_version=code.code_version, branch=branch
+    )
 
 
 def tell_late_rows(job: StatefulJob, report: BatchReport) -> None:

@@ -22,6 +22,7 @@ from state_engine.runtime.partition_rows import FileTimes, between, file_times, 
 from state_engine.runtime.sources.base import FILE_COLUMN, Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.delta import DeltaSlice
 from state_engine.runtime.sources.file import FileSlice
+from state_engine.runtime.sources.function import FunctionSource
 
 SEEN, MARK = "#seen", "#partition"
 """Splits of the elements that tell what is new in the source, and which partition was read."""
@@ -231,7 +232,7 @@ def _inner(elements: Sequence[Element]) -> list[Element]:
 
 
 def _check_fits(name: str, source: Source) -> None:
-    if type(source).replan is Source.replan or getattr(source, "endless", False):
+    if type(source).replan is Source.replan or isinstance(source, FunctionSource):
         raise ConfigurationError(
             f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "
             "cannot be read again. Let a job of its own write its rows to a table, and read that with a DeltaSource"

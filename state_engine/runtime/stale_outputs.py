@@ -48,7 +48,6 @@ def replacing_stale(row: CheckpointRow, rows: Rows, publication: Publication) ->
         return row
     sinks, letters = row.sinks, row.dead_letters
     if letters and any(s.name == DEAD_LETTERS for s in stale):  # both in one commit
-        sinks = [*sinks, StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", row.write_id, "", letters)]
-        sinks, letters = [replace(s, identity="") if s.name == DEAD_LETTERS else s for s in sinks], []
+        sinks, letters = [*sinks, StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", "", "", letters)], []
     publication.check_withdrawable(stale)
     return replace(row, sinks=withdrawing(sinks, stale), dead_letters=letters)

@@ -22,6 +22,7 @@ from state_engine import (
     FileSource,
     KeyedProcessFunction,
     RuntimeContext,
+    SourceFunction,
     StateEngine,
     StatefulJob,
     StateTtlConfig,
@@ -363,8 +364,8 @@ def test_delta_tables_empty_days_and_hours(
     job = hours.job(every="hour", end="2013-01-01-07:00")
     assert hours.run(job) == [f"2013-01-01-0{h}:00" for h in range(7)]
     assert hours.outputs() == [("a", 1, 1), ("b", 2, 2)]
-    rows = hours.engine().checkpoints("days")
-    assert [r.rows_in for r in rows] == [0, 1, 0, 0, 0, 1, 0]
+    history = hours.engine().checkpoints("days")
+    assert [r.rows_in for r in history] == [0, 1, 0, 0, 0, 1, 0]
 
 
 @pytest.mark.long
@@ -378,7 +379,7 @@ def test_what_a_backfill_refuses(place: Place) -> None:
     report = place.engine().backfill(place.job(), DAYS[0], DAYS[2])
     assert (report.branch, [b.partition for b in report.batches]) == ("main", DAYS[1:3])
     with pytest.raises(ConfigurationError, match="mode must be one of"):
-        engine.backfill(place.job(), *DAYS[:2], mode="forward")
+        engine.backfill(place.job(), DAYS[0], DAYS[1], "forward")
     with pytest.raises(ConfigurationError, match="must have its name and its partitions"):
         engine.backfill(place.job(), *DAYS[:2], code=place.job(every="hour"))
     with pytest.raises(ConfigurationError, match="sliced otherwise"):
@@ -388,3 +389,94 @@ def test_what_a_backfill_refuses(place: Place) -> None:
     with pytest.raises(SourceError, match=r"1 rows of .*null\.parquet have no 'at'"):
         place.run()
     assert place.run(place.job(nulls="ignore")) == DAYS[3:]
+
+
+@pytest.mark.long
+def test_from_the_command_line(place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from state_engine.cli import app
+    from state_engine.cli_session import console
+
+    (place.directory / "days_job.py").write_text(
+        f"""
+from types import SimpleNamespace
+from state_engine import DeltaSink, FileSource, StatefulJob
+from state_engine.core.partitions import TimePartitions
+def jobs(settings):
+    job = StatefulJob("days", partitions=TimePartitions("at", start="2013-01-01", end="2013-01-04"))
+    rows = job.source("events", FileSource("{place.feed}"), order_by=["at"])
+    sums = rows.key_by("k").map_with_state(
+        lambda row, total: ((row.k, (total or 0) + row.v), (total or 0) + row.v), int, "k string, v bigint"
+    )
+    sums.uid("totals").sink("out", DeltaSink("{place.sink}"))
+    return [SimpleNamespace(job=job, prepare=lambda: None)]
+"""
+    )
+    monkeypatch.chdir(place.directory)
+    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    monkeypatch.setenv("STATELAKE__JOBS__MODULES", "days_job")
+    monkeypatch.setattr(console, "width", 200)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def told(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return " ".join(done.output.split())
+
+    assert "2013-01-01, checkpoint 1: 2 rows in" in told("run", "days", "--partition", DAYS[0])
+    assert "7 rows in" not in told("run", "days")
+    seen = told("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--dry-run")
+    assert "would run on branch backfill_1 from checkpoint 1 2013-01-02: 3 rows were read before" in seen
+    done = told("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--mode", "stop")
+    assert "2013-01-02: 3 rows in, checkpoint 4" in done
+    assert "sink out: 3 rows left, 3 came stale until they run again: 2013-01-03" in done
+    assert "stale" in told("partitions", "days")
+
+
+@pytest.mark.long
+def test_rows_that_cannot_be_read_are_set_aside_once(tmp_path: Path, spark: SparkSession) -> None:
+    place = Place(tmp_path, spark)
+
+    def job() -> StatefulJob:
+        partitions = TimePartitions("at", start=DAYS[0], end=DAYS[2])
+        job = StatefulJob("days", on_error="dead_letter", partitions=partitions)
+        source = FileSource(str(place.feed), schema="k string, v bigint, at timestamp", format="csv")
+        keyed = job.source("events", source, event_time="at").key_by("k")
+        out = keyed.process(Sum(), uid="sums", output_type="k string, v bigint, total bigint")
+        out.sink("out", DeltaSink(str(place.sink)))
+        return job
+
+    def refused() -> list[str]:
+        letters = DeltaTable(str(place.directory / "root" / "days" / "dead_letters")).to_pyarrow_table()
+        return sorted(row["position"].split("/")[-1] for row in letters.to_pylist())
+
+    (place.feed / "0.csv").write_text("a,1,2013-01-01T01:00:00Z\nb,x,2013-01-01T02:00:00Z\n")
+    place.run(job(), partition=DAYS[0])
+    (place.feed / "1.csv").write_text("a,2,2013-01-02T01:00:00Z\nb,y,2013-01-02T02:00:00Z\n")
+    report = place.engine().run(job(), clock=END_MS)
+    assert [b.rows_refused for b in report.batches] == [1]
+    was, outputs = refused(), place.outputs()
+    assert len(was) == 2
+    assert outputs == [("a", 1, 1), ("a", 2, 3)]
+    # the second day is stale, and the micro-batch that replaces it takes its letters out and puts new ones in
+    assert place.engine().backfill(job(), DAYS[0], DAYS[0], "stop").stale == DAYS[1:2]
+    assert (refused(), place.outputs()) == (was, outputs)
+    place.run(job())
+    assert (refused(), place.outputs()) == (was, outputs)
+
+
+def test_sources_that_cannot_be_cut() -> None:
+    class Counter(SourceFunction):
+        def run(self, ctx: Any) -> None:
+            ctx.collect(1)
+
+    job = StatefulJob("days", partitions=TimePartitions("at", start=DAYS[0]))
+    with pytest.raises(ConfigurationError, match="cannot be read by time partitions"):
+        job.source("numbers", Counter(), output_type="at timestamp")
+    with pytest.raises(
+        ConfigurationError, match="on_change='restart' delivers rows of closed partitions again"
+    ):
+        job.source("table", DeltaSource("/none", on_change="restart"))
+    with pytest.raises(ConfigurationError, match="must be TimePartitions"):
+        StatefulJob("days", partitions="daily")  # type: ignore[arg-type]
