@@ -101,12 +101,12 @@ def _events(job: StatefulJob, cut: int) -> DataStream:
     return job.from_collection(EVENTS, PAIR, name="events", max_rows_per_batch=cut)
 
 
-def _sums(stream: DataStream, key: str, uid: str) -> DataStream:
+def sums(stream: DataStream, key: str, uid: str) -> DataStream:
     return stream.key_by(key).process(Sums(), uid=uid, output_type=PAIR)
 
 
 def _keyed(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    return {"delta": _sums(_events(job, cut), "k", "sums")}
+    return {"delta": sums(_events(job, cut), "k", "sums")}
 
 
 def _operator(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
@@ -114,8 +114,8 @@ def _operator(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 
 
 def _chained(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    first = _sums(_events(job, cut), "k", "sums")
-    return {"delta": first, "files": _sums(first, "k", "sums_of_sums")}
+    first = sums(_events(job, cut), "k", "sums")
+    return {"delta": first, "files": sums(first, "k", "sums_of_sums")}
 
 
 def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
@@ -127,8 +127,8 @@ def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 
 
 def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    sums = _sums(_events(job, cut), "k", "sums")
-    return {"delta": sums, "files": sums, "delta_too": sums}
+    found = sums(_events(job, cut), "k", "sums")
+    return {"delta": found, "files": found, "delta_too": found}
 
 
 @dataclass(frozen=True)
