@@ -88,6 +88,7 @@ def test_a_checkpoint_that_was_not_published_is_named(
     assert failed(ground) == {}
 
 
+@pytest.mark.long
 def test_checks_block_and_are_no_part_of_the_micro_batch(ground: Ground) -> None:
     keys = {dg.AssetCheckKey(checkpoint_key(JOB), rule) for rule in RULES}
     assert set(ground.defs.resolve_job_def(JOB).graph.node_dict) == {f"{JOB}_micro_batches"}

@@ -205,6 +205,7 @@ def test_a_field_is_renamed_by_an_alias(tmp_path: Path, spark: SparkSession, com
     ]
 
 
+@pytest.mark.long
 def test_time_to_live_may_be_switched_on_and_off(tmp_path: Path, spark: SparkSession) -> None:
     ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).update_ttl_on_create_and_write().build()
     kind = "struct<number: int>"

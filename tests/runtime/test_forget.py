@@ -179,6 +179,7 @@ def test_what_is_no_key_of_the_job_is_refused(tmp_path: Path, spark: SparkSessio
     assert (report.transform.changes, report.traces) == (0, [])
 
 
+@pytest.mark.long
 def test_the_command_tells_what_it_did(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_only_key_groups_that_changed_are_written(place: Place) -> None:
     assert place.state("total") == {k: 3 if k in KEYS[:2] else 2 for k in KEYS}
 
 
+@pytest.mark.long
 def test_key_groups_in_which_something_expired_are_written_without_any_change(place: Place) -> None:
     place.run(KEYS, clock_ms=0)
     place.engine.compact("latest")
@@ -172,6 +173,7 @@ def test_a_run_compacts_by_the_jobs_policy(tmp_path: Path, spark: SparkSession) 
     assert site.state() == {"a": 30, "b": 36}
 
 
+@pytest.mark.long
 def test_a_compaction_that_fails_fails_no_run(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +234,7 @@ def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
     assert site.engine().compare("tiny", report.branch).is_equal
 
 
+@pytest.mark.long
 def test_a_job_without_state_states_its_positions_whole_by_itself(
     tmp_path: Path, spark: SparkSession
 ) -> None:

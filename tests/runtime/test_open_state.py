@@ -64,6 +64,7 @@ def test_columns_are_those_that_spark_gives(memory: Memory) -> None:
     assert opened(memory, "counts").column_names == ["k", "key_value", "map_key", "value"]
 
 
+@pytest.mark.long
 def test_times_and_key_groups_are_there_where_asked_for(memory: Memory) -> None:
     (row,) = [r for r in opened(memory, "last", metadata=True).to_pylist() if r["k"] == "c"]
     start = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,6 +77,7 @@ def test_times_and_key_groups_are_there_where_asked_for(memory: Memory) -> None:
     assert opened(memory, "total", metadata=True)["expires_at"].null_count == 4
 
 
+@pytest.mark.long
 def test_polars_takes_it_as_it_is(memory: Memory) -> None:
     frame = pl.DataFrame(pl.from_arrow(opened(memory, "all")))
     assert frame.explode("value").group_by("k").agg(pl.col("value").sum()).sort("k").rows() == [
@@ -83,6 +85,7 @@ def test_polars_takes_it_as_it_is(memory: Memory) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_told(memory: Memory, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"its states: .*'last'"):
         opened(memory, "nope")
@@ -100,6 +103,7 @@ def test_what_is_not_there_is_told(memory: Memory, tmp_path: Path) -> None:
         open_state.read_state(tmp_path / "nowhere", "other", "remembers", "last")
 
 
+@pytest.mark.long
 def test_a_missing_file_is_loud(tmp_path: Path, spark: SparkSession) -> None:
     memory = Memory(tmp_path, spark)
     memory.run(BATCHES[0])
@@ -108,6 +112,7 @@ def test_a_missing_file_is_loud(tmp_path: Path, spark: SparkSession) -> None:
         opened(memory, "last")
 
 
+@pytest.mark.long
 def test_no_java_is_started(memory: Memory) -> None:
     code = (
         "import sys, psutil\n"
@@ -127,6 +132,7 @@ def test_no_java_is_started(memory: Memory) -> None:
     assert done.stdout.strip() == "4 []"
 
 
+@pytest.mark.long
 def test_fields_are_called_as_they_were_declared() -> None:
     """Some are stored under the names that they had before."""
     before = pa.struct([("sum", pa.int64()), ("at", pa.list_(pa.struct([("m", pa.int64())])))])

@@ -91,6 +91,7 @@ def test_the_examples_in_python_run(
     assert "readings" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_example_in_duckdb_runs(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     monkeypatch.chdir(site)
@@ -102,6 +103,7 @@ def test_the_example_in_duckdb_runs(site: Path, monkeypatch: pytest.MonkeyPatch)
     assert duckdb is names["duckdb"]
 
 
+@pytest.mark.long
 def test_the_commands_run(site: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(site)
     monkeypatch.setenv("STATELAKE__ROOT", "state")

@@ -129,6 +129,7 @@ def all_states(engine: StateEngine, job: str = "tiny") -> dict[str, dict[Any, An
     return {name: state_of(engine, name, job) for name in STATES}
 
 
+@pytest.mark.long
 def test_a_renamed_state_with_a_renamed_field_is_transformed(site: Site) -> None:
     engine = site.engine()
 

@@ -83,6 +83,7 @@ def test_only_what_a_query_names_is_made(memory: Memory, monkeypatch: pytest.Mon
     assert memory.spark.catalog.listTables() == []  # nothing is left in the user's session
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -103,6 +104,7 @@ def test_errors_are_readable(memory: Memory, capfd: pytest.CaptureFixture[str], 
     assert "org.apache" not in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_checkpoints_sources_and_key_groups_are_views(memory: Memory) -> None:
     engine = memory.engine
     found = rows(
@@ -260,6 +262,7 @@ def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
 # -- from a shell ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_command_prints_tables_csv_and_json(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
     monkeypatch.setattr(console, "width", 200)

@@ -66,6 +66,7 @@ def test_checkpoints_of_a_path_that_was_left_can_be_compared(tmp_path: Path, spa
     ]
 
 
+@pytest.mark.long
 def test_the_command_prints_what_changed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
     monkeypatch.setattr(console, "width", 200)

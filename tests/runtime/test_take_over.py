@@ -190,6 +190,7 @@ def test_an_aggregation_over_a_delta_table_is_taken_over(tmp_path: Path, streami
     assert site.outputs() == [("A", 10, 14), ("C", 5, 5)]
 
 
+@pytest.mark.long
 def test_offsets_that_say_nothing_are_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
     site = Site(tmp_path, spark).put({"k": ["a"], "v": [1]})
     with pytest.raises(ConfigurationError, match="no checkpoint of a query with a committed batch"):

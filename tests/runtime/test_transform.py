@@ -54,6 +54,7 @@ def test_values_change_and_the_job_goes_on_from_them(tmp_path: Path, spark: Spar
     assert site.state() == {"a": 0, "b": 2, "c": 3}
 
 
+@pytest.mark.long
 def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
     engine, job = site.engine(), site.job()
@@ -97,6 +98,7 @@ def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) ->
     assert len(engine.checkpoints(job)) == 1
 
 
+@pytest.mark.long
 def test_who_comes_second_gets_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
