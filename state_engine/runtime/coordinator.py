@@ -276,11 +276,11 @@ class CheckpointCoordinator:
             row = build_row(
                 self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
             )
+            for staged in row.sinks:
+                verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             if row.partition and row.branch == MAIN:
                 row = replacing_stale(row, self._store.rows, self._publication)
             self._tables.check(row, attempt.batch.parent)
-            for staged in row.sinks:
-                verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             return replace(attempt, row=row)
 
     # -- 8 commit --------------------------------------------------------------------------------------------------

@@ -115,13 +115,19 @@ def joined(spark: SparkSession, parts: Sequence[tuple[DataFrame | pa.Table, int]
         return pa.concat_tables(moved, promote_options="permissive").combine_chunks()
     frames = []
     for rows, first in parts:
-        frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+        frame = as_frame(spark, rows)
         frames.append(frame.withColumn(FILE_COLUMN, (F.col(FILE_COLUMN) + first).cast("int")))
     # the columns are those of the newest slice: an older one may lack some
     found = frames[-1]
     for frame in frames[:-1]:
         found = found.unionByName(frame, allowMissingColumns=True)
     return found
+
+
+def as_frame(spark: SparkSession, rows: DataFrame | pa.Table) -> DataFrame:
+    """As a DataFrame; values without a time zone stay so."""
+    read = SourceFrame(rows)
+    return from_source(spark, read, order_by=(), event_time=None, source="", labels=()).rows
 
 
 def _table_ms(rows: pa.Table, column: str) -> pa.ChunkedArray:

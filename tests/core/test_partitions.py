@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.partitions import HOUR_MS, Partition, TimePartitions, instant, order_refusal
+from state_engine.core.retention import RetentionPolicy, plan
+from tests.core.rows import checkpoint
 
 ZONES = [
     "UTC",
@@ -162,3 +164,12 @@ def test_the_order_is_told() -> None:
         refusal = order_refusal(own, asked, last=last, job="j")
         assert (refusal is None) is (message is None)
         assert message is None or re.search(message, str(refusal))
+
+
+def test_retention_keeps_the_last_checkpoint_of_each_partition() -> None:
+    bounds = [("d1", 0, 10), ("d2", 10, 20), ("d2", 10, 20), ("d3", 20, 30)]
+    rows = {
+        i: checkpoint(i, i - 1 or None, partition=key, partition_start_ms=start, partition_end_ms=end)
+        for i, (key, start, end) in enumerate(bounds, start=1)
+    }
+    assert plan(rows, RetentionPolicy(keep_last=2), now_ms=0).keep == (3, 4)

@@ -31,6 +31,8 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, PartitionOrderError, SourceError, StaleParentError
 from state_engine.core.partitions import TimePartitions
+from state_engine.runtime.partition_rows import FileTimes, as_frame, between, file_times, joined
+from state_engine.runtime.sources.base import FILE_COLUMN, SourceFrame
 from tests.faults.plane import Fault, InjectedFault, installed
 
 # workers cannot import the tests
@@ -473,10 +475,42 @@ def test_sources_that_cannot_be_cut() -> None:
 
     job = StatefulJob("days", partitions=TimePartitions("at", start=DAYS[0]))
     with pytest.raises(ConfigurationError, match="cannot be read by time partitions"):
-        job.source("numbers", Counter(), output_type="at timestamp")
+        job.source("numbers", Counter(), output_type="at timestamp", max_rows_per_batch=1)
     with pytest.raises(
         ConfigurationError, match="on_change='restart' delivers rows of closed partitions again"
     ):
         job.source("table", DeltaSource("/none", on_change="restart"))
     with pytest.raises(ConfigurationError, match="must be TimePartitions"):
         StatefulJob("days", partitions="daily")  # type: ignore[arg-type]
+
+
+def test_times_of_all_kinds_in_tables_and_frames(spark: SparkSession) -> None:
+    at = [datetime(2013, 1, 1, 23, 59, 59, 999999), datetime(2013, 1, 2), None, datetime(1969, 12, 31, 23)]
+    late = (START_MS, START_MS + DAY_MS)
+    for kind, least_ms in (
+        (pa.timestamp("us", "UTC"), -3_600_000),
+        (pa.timestamp("us"), -3_600_000),
+        (pa.date32(), -DAY_MS),
+    ):
+        times = pa.array([t and (t.date() if kind == pa.date32() else t) for t in at], kind)
+        places = pa.array([0, 0, 1, 2], pa.int32())
+        rows = pa.table({"At": times, FILE_COLUMN: places, "n": pa.array(range(4))})
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        try:
+            for one in (rows, as_frame(spark, rows)):
+                found, count, without = file_times(
+                    spark, SourceFrame(one), "at", source="s", files=4, late=late
+                )
+                assert (count, without) == (1, 1)
+                assert found[2] == FileTimes(least_ms, least_ms)
+                assert (found[0].max_ms, found[1], found[3]) == (late[1], FileTimes(), FileTimes())
+                kept = between(one, "at", late[1], late[1] + DAY_MS)
+                numbers = (
+                    kept["n"].to_pylist() if isinstance(kept, pa.Table) else [r.n for r in kept.collect()]
+                )
+                assert numbers == [1]
+            both = joined(spark, [(rows, 0), (as_frame(spark, rows), 3)]).select(FILE_COLUMN, "At").collect()
+            assert sorted(r[0] for r in both) == [0, 0, 1, 2, 3, 3, 4, 5]
+            assert len({r[1] for r in both}) == 4
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
