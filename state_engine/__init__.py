@@ -55,6 +55,7 @@ from state_engine.core.map_state import MapState
 from state_engine.core.metrics import MetricGroup
 from state_engine.core.operator_state import OperatorStateStore
 from state_engine.core.output_tag import OutputTag
+from state_engine.core.partitions import TimePartitions
 from state_engine.core.reducing_state import ReducingState
 from state_engine.core.retention import RetentionPolicy
 from state_engine.core.row import Row, RowKind
@@ -91,7 +92,7 @@ __all__ = [
     "ForeachBatchSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
-    "RetentionPolicy", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison", "Savepoint",
+    "RetentionPolicy", "TimePartitions", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison", "Savepoint",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

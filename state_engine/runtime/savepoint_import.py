@@ -105,6 +105,8 @@ def import_savepoint(
         created_at=datetime.now(UTC),
         rows_in=0,
         rows_refused=0,
+        late_rows=0,
+        backfill="",
         operators=operators,
         operator_state=refs,
         operator_state_files=files,

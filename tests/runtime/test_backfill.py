@@ -484,6 +484,7 @@ def test_sources_that_cannot_be_cut() -> None:
         StatefulJob("days", partitions="daily")  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_times_of_all_kinds_in_tables_and_frames(spark: SparkSession) -> None:
     at = [datetime(2013, 1, 1, 23, 59, 59, 999999), datetime(2013, 1, 2), None, datetime(1969, 12, 31, 23)]
     late = (START_MS, START_MS + DAY_MS)
