@@ -92,7 +92,8 @@ __all__ = [
     "ForeachBatchSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
-    "RetentionPolicy", "TimePartitions", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison", "Savepoint",
+    "RetentionPolicy", "TimePartitions", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison",
+    "Savepoint",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

@@ -47,7 +47,7 @@ def test_every_public_method_of_an_exported_class_is_documented() -> None:
 
 
 SIGNATURES = {
-    "run": ["job", "max_batches", "clock", "parameters", "requested_by", "drain", "on_batch"],
+    "run": ["job", "partition", "max_batches", "clock", "parameters", "requested_by", "drain", "on_batch"],
     "checkpoints": ["job"],
     "read_state": ["job", "operator", "state", "checkpoint_id", "as_of", "include_expired", "metadata"],
     "sql": ["job", "text", "checkpoint_id", "as_of"],
