@@ -189,6 +189,7 @@ def fold_base(
     max_parallelism: int,
     clock_ms: int,
     watermark_ms: int | None,
+    key_groups: Sequence[KeyGroupRange],
 ) -> list[DataFile]:
     """In place of ``compaction.write_base``: the same fold, without a Spark job around it."""
     step("before fold")
@@ -204,7 +205,7 @@ def fold_base(
         watermark_ms=watermark_ms,
     )
     files = [f.listed for f in state_files(layout, path, uid)]
-    groups = KeyGroups(max_parallelism, (KeyGroupRange(0, max_parallelism - 1),))
+    groups = KeyGroups(max_parallelism, tuple(key_groups))
     written = write_base_files(spec, files, groups, task=0, attempt=0)
     step("after fold")
     return written

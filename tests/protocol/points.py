@@ -58,6 +58,7 @@ def marked(clock: Clock) -> Iterator[Told]:
             around(Mover, name, _under_lock(name))
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
+        patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
         yield told
 
 
