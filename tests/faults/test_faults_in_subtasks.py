@@ -30,7 +30,7 @@ PLACES: list[tuple[Where, int]] = [
     ("user function", 3),
 ]
 FAULTS = [SubtaskFault(where, nth, uid) for uid in UIDS for where, nth in PLACES]
-QUICK = {("driver", SubtaskFault("file", 1, UIDS[1])), ("spark", SubtaskFault("element", 3, UIDS[0]))}
+QUICK = {("driver", SubtaskFault("file", 1, UIDS[1]))}
 CASES = [
     pytest.param(
         route, fault, id=f"{route}-{fault}", marks=() if (route, fault) in QUICK else pytest.mark.faults
