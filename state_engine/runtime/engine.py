@@ -12,7 +12,7 @@ from typing import Any
 
 from state_engine.core import lineage
 from state_engine.core.compaction_policy import compaction_need, positions_need
-from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
+from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_backfill import EngineBackfill, tell_late_rows
 from state_engine.runtime.engine_base import Clock, clock_of, requester
 from state_engine.runtime.engine_queries import EngineQueries
@@ -130,15 +130,3 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             return []
         _LOG.info("job '%s': compacting %s %s", job.name, due, positions)
         return [self.compact(job, list(due), requested_by=requested_by)]
-
-    def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
-        tables = self._open(job.name)
-        return CheckpointCoordinator(
-            job,
-            tables=tables,
-            kernel=self.kernel,
-            spark=self.spark,
-            router=self._router(job),
-            publication=self._publication(tables),
-            options=options,
-        )

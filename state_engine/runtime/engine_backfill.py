@@ -12,7 +12,7 @@ from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.runtime.backfill import BackfillReport, BackfillScript, foreseen, swap
 from state_engine.runtime.backfill_plan import MODES, BackfillPlan, BackfillRequest, Mode, plan_backfill
 from state_engine.runtime.batch import Script
-from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
+from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_base import Clock, EngineBase, clock_of, requester
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction
@@ -139,14 +139,8 @@ class EngineBackfill(EngineBase):
                 code, plan, positions=tables.positions, spark=self.spark, clock=clock, now=options.clock
             )
         begin_id = None if plan.branch == MAIN else plan.begin_id
-        coordinator = CheckpointCoordinator(
-            code,
-            tables=tables,
-            kernel=self.kernel,
-            spark=self.spark,
-            router=self._router(code),
-            publication=self._publication(tables),
-            options=replace(options, branch=plan.branch, begin_id=begin_id, script=script),
+        coordinator = self._coordinator(
+            code, replace(options, branch=plan.branch, begin_id=begin_id, script=script)
         )
         while (report := coordinator.run_batch()) is not None:
             batches.append(report)

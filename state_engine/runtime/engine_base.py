@@ -16,6 +16,7 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
+from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.publication import Publication
@@ -100,6 +101,19 @@ class EngineBase:
         if at not in self._routers:
             self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
         return self._routers[at]
+
+    def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
+        """Of one run of a job."""
+        tables = self._open(job.name)
+        return CheckpointCoordinator(
+            job,
+            tables=tables,
+            kernel=self.kernel,
+            spark=self.spark,
+            router=self._router(job),
+            publication=self._publication(tables),
+            options=options,
+        )
 
     def _open(self, name: str) -> JobTables:
         """The job's tables, made if need be."""

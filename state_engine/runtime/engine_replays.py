@@ -171,12 +171,4 @@ class EngineReplays(EngineBase):
             begin_id=recorded.begin_id,
             script=script,
         )
-        return CheckpointCoordinator(
-            code,
-            tables=tables,
-            kernel=self.kernel,
-            spark=self.spark,
-            router=self._router(code),
-            publication=self._publication(tables),
-            options=options,
-        )
+        return self._coordinator(code, options)

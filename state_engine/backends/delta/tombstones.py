@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from urllib.parse import unquote
 
 from pyarrow.fs import FileSelector
 
+from state_engine.backends.delta.log_reader import commit_actions
 from state_engine.backends.files import join, open_location
 
 
@@ -24,8 +24,6 @@ def removed_since(uri: str, since_ms: int) -> set[str]:
     for info in at.fs.get_file_info(FileSelector(at.path, allow_not_found=True)):
         if not info.path.endswith(".json") or info.mtime_ns // 1_000_000 < since_ms:
             continue
-        with at.fs.open_input_stream(info.path) as stream:
-            actions = [json.loads(line) for line in stream.read().decode().splitlines() if line.strip()]
-        removes = [action["remove"] for action in actions if "remove" in action]
+        removes = [a["remove"] for a in commit_actions(at, info.base_name) if "remove" in a]
         found |= {unquote(r["path"]) for r in removes if r.get("deletionTimestamp", 0) > since_ms}
     return found

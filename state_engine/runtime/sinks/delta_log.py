@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileType
 
+from state_engine.backends.delta.log_reader import commit_actions
 from state_engine.backends.files import Location, join, open_location
 
 _COMMIT = ".json"
@@ -33,8 +33,8 @@ class LogEntry:
 def find_transaction(uri: str, app: str, version: int) -> LogEntry | None:
     """The commit with this transaction id, searched from the newest; None where the log does not hold it any more."""
     at = open_location(join(uri, "_delta_log"))
-    for path in sorted((path for path in _names(at) if path.endswith(_COMMIT)), reverse=True):
-        actions = _actions(at, path)
+    for name in sorted((name for name in _names(at) if name.endswith(_COMMIT)), reverse=True):
+        actions = list(commit_actions(at, name))
         if any(a.get("txn", {}).get("appId") == app and a["txn"]["version"] == version for a in actions):
             return LogEntry(
                 added={unquote(a["add"]["path"]) for a in actions if "add" in a},
@@ -50,35 +50,30 @@ def writers(uri: str) -> set[str]:
     """Application ids of all transactions in the table: of its newest log checkpoint, and of the commits since."""
     at = open_location(join(uri, "_delta_log"))
     names = _names(at)
-    newest = max((_version(path) for path in names if ".checkpoint." in path), default=-1)
+    newest = max((_version(name) for name in names if ".checkpoint." in name), default=-1)
     found: set[str] = set()
-    for path in names:
-        if ".checkpoint." in path and _version(path) == newest:
-            found |= _checkpoint_apps(at, path)
-        elif path.endswith(_COMMIT) and ".checkpoint." not in path and _version(path) > newest:
-            found |= _apps(_actions(at, path))
+    for name in names:
+        if ".checkpoint." in name and _version(name) == newest:
+            found |= _checkpoint_apps(at, name)
+        elif name.endswith(_COMMIT) and ".checkpoint." not in name and _version(name) > newest:
+            found |= _apps(commit_actions(at, name))
     return found
 
 
 def _names(at: Location) -> list[str]:
-    """Paths of the log's files, without those of directories inside."""
+    """Names of the log's files, without those in directories inside."""
     found = at.fs.get_file_info(FileSelector(at.path))
-    return [i.path for i in found if i.type == FileType.File and i.base_name[:20].isdigit()]
+    return [i.base_name for i in found if i.type == FileType.File and i.base_name[:20].isdigit()]
 
 
-def _version(path: str) -> int:
-    return int(path.rsplit("/", 1)[-1][:20])
+def _version(name: str) -> int:
+    return int(name[:20])
 
 
-def _actions(at: Location, path: str) -> list[dict[str, Any]]:
-    with at.fs.open_input_stream(path) as stream:
-        return [json.loads(line) for line in stream.read().decode().splitlines() if line.strip()]
-
-
-def _checkpoint_apps(at: Location, path: str) -> set[str]:
-    if path.endswith(_COMMIT):
-        return _apps(_actions(at, path))
-    with at.fs.open_input_file(path) as file:
+def _checkpoint_apps(at: Location, name: str) -> set[str]:
+    if name.endswith(_COMMIT):
+        return _apps(commit_actions(at, name))
+    with at.fs.open_input_file(join(at.path, name)) as file:
         return _apps(pq.ParquetFile(file).read(columns=["txn.appId"]).to_pylist())
 
 
