@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,9 @@ from state_engine.backends.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
+from state_engine.backends.delta.layout import TABLE_PROPERTIES
 from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.delta.log_reader import read_log
 from state_engine.backends.files import write_parquet
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, LockTimeoutError
@@ -193,6 +198,28 @@ def test_another_writer_between_looking_and_committing(
     else:
         kernel.change(uri, add=[new], remove=["old-0.parquet"])
         assert rows(uri) == [("new", 7), ("old", 1), ("user", 5)]
+
+
+def test_a_log_is_cleaned_up_and_forgets_no_transaction(kernel: DeltaKernel, uri: str) -> None:
+    kernel.create_table(uri, SCHEMA, properties=TABLE_PROPERTIES)
+    log = Path(uri.removeprefix("file://")) / "_delta_log"
+    kernel.append(uri, [file(uri, "me", 0)], transaction=Transaction("app", 7))
+    append(kernel, uri, "old", 28)
+    kernel.join_hooks()
+    for one in log.iterdir():
+        before = time.time() - timedelta(days=1, hours=1).total_seconds()
+        os.utime(one, (before, before))
+    append(kernel, uri, "new", 5)
+    kernel.join_hooks()
+    left = sorted(f.name[:20].lstrip("0") + f.name[20:] for f in log.iterdir() if f.name[0] != "_")
+    kept = [f"{v}.json" for v in range(20, 35)] + ["20.checkpoint.parquet", "30.checkpoint.parquet"]
+    checksums = [f"{v}.crc" for v in range(30, 35)]
+    assert left == sorted([*kept, *checksums])
+    assert kernel.latest_transaction(uri, "app") == 7
+    assert rows(uri) == sorted([("me", 0), *(("old", n) for n in range(28)), *(("new", n) for n in range(5))])
+    found = read_log(uri)
+    assert found is not None
+    assert (found.version, found.transactions["app"], len(found.files)) == (34, 7, 34)
 
 
 OTHER_PROCESS = """

@@ -6,6 +6,9 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from state_engine.backends.delta.tombstones import removed_since
 
 
@@ -28,7 +31,6 @@ def test_removals_are_told_until_they_are_old(tmp_path: Path) -> None:
     commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))
     commit(tmp_path, 1, 2_000_000, removal("c", 2_000_000), removal("d", 1_500_000), removal("e", None))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text("{}")
-    (tmp_path / "_delta_log" / f"{1:020d}.checkpoint.parquet").write_bytes(b"PAR1")
     assert removed_since(uri, 0) == {"write_id=1/a b", "c", "d"}
     assert removed_since(uri, 999_990) == {"c", "d"}
     assert removed_since(uri, 1_999_999) == {"c"}
@@ -40,3 +42,17 @@ def test_commits_from_before_that_time_are_not_even_read(tmp_path: Path) -> None
     (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{ damaged")
     os.utime(tmp_path / "_delta_log" / f"{0:020d}.json", (1_000, 1_000))
     assert removed_since(f"file://{tmp_path}", 1_000_001) == set()
+
+
+def test_removals_whose_commits_were_cleaned_up_are_in_the_log_checkpoint(tmp_path: Path) -> None:
+    commit(tmp_path, 3, 2_000_000, removal("d", 2_000_000))
+    removed = [
+        {"path": "write_id=1/a%20b", "deletionTimestamp": 999_990},
+        {"path": "c", "deletionTimestamp": None},
+        None,
+    ]
+    kind = pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64())])
+    table = pa.table({"remove": pa.array(removed, kind)})
+    pq.write_table(table, tmp_path / "_delta_log" / f"{2:020d}.checkpoint.parquet")
+    assert removed_since(f"file://{tmp_path}", 0) == {"write_id=1/a b", "d"}
+    assert removed_since(f"file://{tmp_path}", 999_990) == {"d"}

@@ -11,6 +11,7 @@ it, and it is made anew from the newest snapshot. The ways in which a commit end
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from state_engine.backends.delta.commit_ends import (
 )
 from state_engine.backends.delta.kernel_classes import KernelClasses, log_stores
 from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.delta.log_cleanup import clean_log
 from state_engine.backends.delta.table_facts import FactsReader, TableFacts
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile
@@ -261,9 +263,22 @@ class DeltaKernel:
         hooks = result.getPostCommitHooks()
         with self._pending_lock:
             for i in range(hooks.size()):  # iterating would end with a Java exception
-                self._pending.append(self._hooks.submit(hooks.get(i).threadSafeInvoke, self._engine))
+                self._pending.append(self._hooks.submit(self._after_commit, uri, hooks.get(i)))
             self._pending = [f for f in self._pending if not f.done()]
         return int(result.getVersion())
+
+    def _after_commit(self, uri: str, hook: Any) -> None:
+        hook.threadSafeInvoke(self._engine)
+        if hook.getType().toString() == "CHECKPOINT":
+            self._clean(uri)
+
+    def _clean(self, uri: str) -> None:
+        snapshot = self._snapshot(uri)
+        facts = self._facts.read(uri, snapshot)
+        kept = facts.properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
+        if not kept and "checkpointProtection" not in facts.features:
+            retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
+            clean_log(uri, before_ms=int(time.time() * 1000) - retention_ms)
 
     def _snapshot(self, uri: str) -> Any:
         if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing

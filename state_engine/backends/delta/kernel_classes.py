@@ -27,6 +27,7 @@ class KernelClasses:
         self.type_json, self.utils = kernel.internal.types.DataTypeJsonSerDe, kernel.internal.util.Utils
         self.scan_files, actions = kernel.internal.InternalScanFileUtils, kernel.internal.actions
         self.add_file, self.single_action = actions.AddFile, actions.SingleAction
+        self.log_retention = kernel.internal.TableConfig.LOG_RETENTION
         self.optional, self.long = jvm.java.util.Optional, jvm.java.lang.Long
         self.json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap

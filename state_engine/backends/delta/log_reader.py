@@ -8,7 +8,6 @@ knows (``add``, ``remove``, ``txn``, ``metaData``), from the newest log checkpoi
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +15,10 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
+from state_engine.backends.delta.log_names import COMMIT, newest_checkpoint
 from state_engine.backends.files import Location, join, open_location, read_parquet
 from state_engine.core.errors import RootError
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _COLUMNS = ("add", "txn", "metaData")
 
 
@@ -53,8 +51,8 @@ def read_log(uri: str) -> TableLog | None:
     names = {
         info.base_name: info for info in at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
     }
-    commits = {int(m[1]): name for name in names if (m := _COMMIT.fullmatch(name))}
-    begin, parts = _newest_checkpoint(names)
+    commits = {int(m[1]): name for name in names if (m := COMMIT.fullmatch(name))}
+    begin, parts = newest_checkpoint(names)
     newest = max([begin, *commits])
     if newest < 0:
         return None
@@ -65,7 +63,7 @@ def read_log(uri: str) -> TableLog | None:
             "the directory _delta_log, or look at the table with Spark"
         )
     tail = (action for v in range(begin + 1, newest + 1) for action in commit_actions(at, commits[v]))
-    return _folded(newest, _checkpointed(uri, parts), tail)
+    return _folded(newest, checkpointed_actions(uri, parts, _COLUMNS), tail)
 
 
 def commit_actions(at: Location, name: str) -> Iterator[dict[str, Any]]:
@@ -81,24 +79,17 @@ def commit_actions(at: Location, name: str) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
-    """Version and files of the newest log checkpoint that is there whole; -1 where there is none."""
-    found: dict[int, list[str]] = {}
-    wanted: dict[int, int] = {}
-    for name in names:
-        match = _CHECKPOINT.fullmatch(name)
-        if match:
-            version = int(match[1])
-            found.setdefault(version, []).append(name)
-            wanted[version] = int(match[2] or 1)
-    whole = [v for v, files in found.items() if len(files) >= wanted[v]]
-    return (max(whole), found[max(whole)]) if whole else (-1, [])
+def checkpointed_actions(uri: str, parts: Iterable[str], columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The actions of some kinds in a log checkpoint.
 
-
-def _checkpointed(uri: str, parts: Iterable[str]) -> Iterator[dict[str, Any]]:
+    Args:
+        uri: of the table.
+        parts: names of the checkpoint's files.
+        columns: kinds of actions, such as ``add``.
+    """
     for part in parts:
         table = read_parquet(join(uri, "_delta_log", part))
-        for column in _COLUMNS:
+        for column in columns:
             if column in table.column_names:
                 yield from ({column: found} for found in table[column].drop_null().to_pylist())
 

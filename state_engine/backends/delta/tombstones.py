@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from urllib.parse import unquote
 
 from pyarrow.fs import FileSelector
 
-from state_engine.backends.delta.log_reader import commit_actions
+from state_engine.backends.delta.log_names import COMMIT, newest_checkpoint
+from state_engine.backends.delta.log_reader import checkpointed_actions, commit_actions
 from state_engine.backends.files import join, open_location
 
 
 def removed_since(uri: str, since_ms: int) -> set[str]:
     """Paths, relative to the table, of the files whose removal from the log is younger than a time.
 
-    Removals that log clean-up dropped are weeks old. Only commits that were written since then are read.
+    Commits that were written since then are read, and the newest log checkpoint, which tells of removals whose commits
+    were cleaned up, for as long as ``delta.deletedFileRetentionDuration``: a week, if the table says nothing else.
 
     Args:
         uri: of the table; where there is none, nothing was removed.
         since_ms: milliseconds since 1970.
     """
     at = open_location(join(uri, "_delta_log"))
-    found: set[str] = set()
-    for info in at.fs.get_file_info(FileSelector(at.path, allow_not_found=True)):
-        if not info.path.endswith(".json") or info.mtime_ns // 1_000_000 < since_ms:
-            continue
-        removes = [a["remove"] for a in commit_actions(at, info.base_name) if "remove" in a]
-        found |= {unquote(r["path"]) for r in removes if r.get("deletionTimestamp", 0) > since_ms}
-    return found
+    infos = at.fs.get_file_info(FileSelector(at.path, allow_not_found=True))
+    _, parts = newest_checkpoint(info.base_name for info in infos)
+    removes = [action["remove"] for action in checkpointed_actions(uri, parts, ["remove"])]
+    for info in infos:
+        if COMMIT.fullmatch(info.base_name) and info.mtime_ns // 1_000_000 >= since_ms:
+            with suppress(
+                FileNotFoundError
+            ):  # cleaned up this moment; the log checkpoint has what it removed
+                removes += [a["remove"] for a in commit_actions(at, info.base_name) if "remove" in a]
+    return {unquote(r["path"]) for r in removes if (r.get("deletionTimestamp") or 0) > since_ms}
