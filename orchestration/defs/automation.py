@@ -16,10 +16,10 @@ from datetime import timedelta
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.compaction_policy import compaction_due
 from orchestration.lib.factory import asset_specs
 from orchestration.lib.naming import checkpoint_key
 from orchestration.lib.watching import failures_in_a_row, now_ms, status_of, told, unfinished
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime.job_history import read_history
 from state_engine.runtime.settings import Settings
@@ -108,8 +108,8 @@ def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefin
         if run := unfinished(context.instance, f"{name}__compact"):
             return dg.SkipReason(f"run {run} of {name}__compact is under way")
         history = read_history(settings.root, name)
-        due = compaction_due(registered.job, history.path if history else [])
-        return dg.RunRequest() if due.reasons else dg.SkipReason(f"not worth it: {due.told}")
+        due = compaction_due(history.path if history else [], registered.job.compaction or CompactionPolicy())
+        return dg.RunRequest() if due else dg.SkipReason(f"not worth it: {due.told}")
 
     return compaction
 

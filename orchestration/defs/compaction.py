@@ -7,12 +7,12 @@ import dagster as dg
 from pydantic import Field
 
 from jobs import RegisteredJob
-from orchestration.lib.compaction_policy import compaction_due
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.operations import OperationRun, operation_job, operation_spec, result, since
 from state_engine import CheckpointRow
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.runtime.settings import Settings
 
 ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
@@ -56,9 +56,10 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
 def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.MaterializeResult[None]]:
     if run.never_ran():
         return
-    due = compaction_due(run.job, run.path())
+    policy = run.job.compaction or CompactionPolicy()
+    due = compaction_due(run.path(), policy)
     found: dict[str, object] = {"due": due.told}
-    if due.reasons or config.force or config.operators:
+    if due or config.force or config.operators:
         run.log(f"compacting: {due.told}")
         wanted = config.operators or (None if config.force else list(due.reasons))
         with run.committing():
@@ -72,7 +73,7 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
     else:
         run.log(f"not worth a compaction: {due.told}")
     path = run.path()
-    after = compaction_due(run.job, path)
+    after = compaction_due(path, policy)
     found |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}
     yield result(since(path, _bases), found)
 

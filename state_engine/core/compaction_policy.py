@@ -7,7 +7,7 @@ are entries. Plays the part of the triggers of RocksDB's leveled compaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -81,10 +81,46 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     return CompactionNeed(files, rows, entries, reason)
 
 
-def positions_need(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> str:
-    """Why the positions of sources should be stated whole, though no operator's state is a reason; empty where not."""
-    files = len(position_files(path))
-    return f"{files} files of source positions" if files >= _POSITIONS * policy.max_files else ""
+@dataclass(frozen=True)
+class CompactionDue:
+    """What reading a job's state takes, and whether folding it is worth it.
+
+    Attributes:
+        reasons: to compact, by operator; empty where there is none.
+        positions: why the positions of sources should be stated whole; empty where there is no reason.
+        files: of changes upon one another, at the most in any key group of any operator.
+        rows, entries: changes, and entries of bases, over all operators.
+    """
+
+    reasons: Mapping[str, str]
+    positions: str = ""
+    files: int = 0
+    rows: int = 0
+    entries: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons or self.positions)
+
+    @property
+    def told(self) -> str:
+        """As one line."""
+        if self:
+            operators = [f"operator '{uid}': {reason}" for uid, reason in self.reasons.items()]
+            return "; ".join([*operators, *filter(None, [self.positions])])
+        return f"{self.files} files of changes upon one another, {self.rows:,} changes upon {self.entries:,} entries"
+
+
+def compaction_due(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> CompactionDue:
+    """Whether the state of a job at the end of a path should be compacted: of which operators, or its positions."""
+    needs = {o.uid: compaction_need(path, o.uid, policy) for o in (path[-1].operators if path else [])}
+    positions = len(position_files(path))
+    return CompactionDue(
+        {uid: need.reason for uid, need in needs.items() if need.reason},
+        f"{positions} files of source positions" if positions >= _POSITIONS * policy.max_files else "",
+        files=max((need.files for need in needs.values()), default=0),
+        rows=sum(need.rows for need in needs.values()),
+        entries=sum(need.entries for need in needs.values()),
+    )
 
 
 def _most_upon_one_another(files: Sequence[DataFile]) -> int:

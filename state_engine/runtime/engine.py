@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from state_engine.core import lineage
-from state_engine.core.compaction_policy import compaction_need, positions_need
+from state_engine.core.compaction_policy import compaction_due
 from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_backfill import EngineBackfill, tell_late_rows
 from state_engine.runtime.engine_base import Clock, clock_of, requester
@@ -119,14 +119,11 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             return []
 
     def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
-        policy = job.compaction
-        if policy is None:
+        if job.compaction is None:
             return []
         path = lineage.path(self._open(job.name).store.rows, checkpoint_id)
-        due = {o.uid: compaction_need(path, o.uid, policy).reason for o in path[-1].operators}
-        due = {uid: reason for uid, reason in due.items() if reason}
-        positions = positions_need(path, policy)
-        if not (due or positions):
+        due = compaction_due(path, job.compaction)
+        if not due:
             return []
-        _LOG.info("job '%s': compacting %s %s", job.name, due, positions)
-        return [self.compact(job, list(due), requested_by=requested_by)]
+        _LOG.info("job '%s': compacting: %s", job.name, due.told)
+        return [self.compact(job, list(due.reasons), requested_by=requested_by)]

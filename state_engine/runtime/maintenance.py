@@ -18,7 +18,7 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, PinnedCheckpoint
 from state_engine.core.collection import position_files
-from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.operation_rows import continuing
@@ -175,7 +175,8 @@ class Maintenance:
             )
         chosen = [o for uid, o in known.items() if operators is None or uid in operators]
         if policy is not None:
-            chosen = [o for o in chosen if compaction_need(path, o.uid, policy).reason]
+            due = compaction_due(path, policy).reasons
+            chosen = [o for o in chosen if o.uid in due]
         return chosen
 
     def _write(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
-from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
+from state_engine.core.compaction_policy import CompactionPolicy, compaction_due, compaction_need
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import changes, checkpoint, operator
 
@@ -54,6 +54,48 @@ def test_what_a_base_holds_is_no_reason_any_more() -> None:
 def test_few_changes_are_no_reason_whatever_the_ratio() -> None:
     assert compaction_need(batches([changes(0, (0, 127), rows=9)]), "counter", FEW).reason == ""
     assert compaction_need(batches([changes(0, (0, 127), rows=10)]), "counter", FEW).reason
+
+
+def with_positions(path: list[CheckpointRow], *, kind: str = "checkpoint") -> list[CheckpointRow]:
+    """The path, each row of which lists a file of source positions and one of operator state."""
+    return [
+        replace(
+            row,
+            kind=kind,
+            operator_state_files=[
+                DataFile(f"part-{row.checkpoint_id}.parquet", 1, 1, 0),
+                DataFile(f"part-{row.checkpoint_id}.counter.parquet", 1, 1, 0),
+            ],
+        )
+        for row in path
+    ]
+
+
+def test_many_files_of_source_positions_are_a_reason_of_their_own() -> None:
+    path = with_positions([checkpoint(i, i - 1 or None) for i in range(1, 6)])
+    due = compaction_due(path, FEW)
+    assert (bool(due), due.positions) == (False, "")
+    assert due.told == "0 files of changes upon one another, 0 changes upon 0 entries"
+    path += with_positions([checkpoint(6, 5)])
+    due = compaction_due(path, FEW)
+    assert (bool(due), due.reasons, due.told) == (True, {}, "6 files of source positions")
+    path += with_positions([checkpoint(7, 6)], kind="compaction")
+    assert not compaction_due(path, FEW), "they are stated whole now"
+
+
+def test_reasons_are_told_by_operator() -> None:
+    many, few = [changes(0, (0, 127), rows=4)], [changes(0, (0, 63))]
+    rows = [
+        checkpoint(
+            i, i - 1 or None, operators=[operator(*many), replace(operator(*few if i == 1 else ()), uid="b")]
+        )
+        for i in (1, 2, 3)
+    ]
+    due = compaction_due(with_positions(rows * 2), FEW)
+    assert due.reasons == {"counter": "6 files of changes, 3 are allowed"}
+    assert due.told == "operator 'counter': 6 files of changes, 3 are allowed; 6 files of source positions"
+    assert (due.files, due.rows, due.entries) == (6, 26, 0)
+    assert not compaction_due([], FEW)
 
 
 def test_an_operator_that_the_path_does_not_know_needs_nothing() -> None:
