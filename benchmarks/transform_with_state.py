@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.contender import Contender, Taken
@@ -53,6 +54,13 @@ class CountWindowAverage(StatefulProcessor):
         pass
 
 
+class LoadedCountWindowAverage(CountWindowAverage):
+    """The same, begun with open windows: rows of k, count and total."""
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.window.update((initialState["count"], initialState["total"]))
+
+
 class TransformWithState(Contender):
     """The peer; see the module docstring.
 
@@ -60,11 +68,19 @@ class TransformWithState(Contender):
         spark: a session whose options this contender may set.
         directory: for input and checkpoint.
         keep_outputs: whether outputs are kept in memory, for ``results``.
+        initial: state that the query loads in its first trigger, as k, count and total.
     """
 
     name = "transformWithState_rows"
 
-    def __init__(self, spark: SparkSession, directory: Path, *, keep_outputs: bool = False) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        *,
+        keep_outputs: bool = False,
+        initial: DataFrame | None = None,
+    ) -> None:
         self._spark, self._input, self._checkpoint = spark, directory / "input", directory / "checkpoint"
         self._input.mkdir(parents=True)
         for key, value in _OPTIONS.items():
@@ -76,7 +92,11 @@ class TransformWithState(Contender):
             .parquet(str(self._input))
         )
         averages = events.groupBy("k").transformWithState(
-            CountWindowAverage(), "k bigint, a double", outputMode="Update", timeMode="None"
+            CountWindowAverage() if initial is None else LoadedCountWindowAverage(),
+            "k bigint, a double",
+            outputMode="Update",
+            timeMode="None",
+            initialState=None if initial is None else initial.groupBy("k"),
         )
         writer = averages.writeStream.outputMode("update").option("checkpointLocation", str(self._checkpoint))
         writer = writer.format("memory").queryName(_TABLE) if keep_outputs else writer.format("noop")
@@ -96,9 +116,13 @@ class TransformWithState(Contender):
 
     def results(self) -> Results:
         outputs = Counter((int(r["k"]), float(r["a"])) for r in self._spark.table(_TABLE).collect())
+        state = self.state().to_pylist()
+        return Results(outputs, {r["k"]: (r["count"], r["total"]) for r in state})
+
+    def state(self) -> pa.Table:
+        """The open windows after the last batch: k, count and total."""
         source = self._spark.read.format("statestore").option("stateVarName", "window")
-        rows = source.load(str(self._checkpoint)).select("key.k", "value.count", "value.total").collect()
-        return Results(outputs, {int(r["k"]): (int(r["count"]), float(r["total"])) for r in rows})
+        return source.load(str(self._checkpoint)).select("key.k", "value.count", "value.total").toArrow()
 
     def close(self) -> None:
         self._query.stop()
