@@ -53,6 +53,12 @@ def opened() -> Iterator[StateEngine]:
         yield engine
 
 
+def look_for_modules_here() -> None:
+    """Modules of jobs are looked up from the current directory, as with ``python -m``."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
 def declared(name: str) -> Registered:
     """A job by its name.
 
@@ -60,9 +66,7 @@ def declared(name: str) -> Registered:
         ConfigurationError: there is none; names those that there are.
     """
     settings = loaded_settings().settings
-    # modules of jobs are looked up from here, as with ``python -m``
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    look_for_modules_here()
     found: dict[str, Registered] = {
         registered.job.name: registered
         for registry in entry_points(group=REGISTRIES)

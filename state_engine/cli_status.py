@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli_session import console, loaded_settings
+from state_engine.cli_session import console, loaded_settings, look_for_modules_here
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
 from state_engine.runtime.job import StatefulJob
@@ -63,6 +63,7 @@ def status(
 
 def registered(settings: Settings) -> Mapping[str, StatefulJob]:
     """The jobs that the settings name; none where there is no registry."""
+    look_for_modules_here()
     try:
         registry = importlib.import_module(REGISTRY)
     except ModuleNotFoundError:

@@ -1,0 +1,178 @@
+"""A day of two jobs by commands alone: ticks, kills, recovery, maintenance, a backfill; it ends as if nothing had been.
+
+Nothing is done by this process: the schedule ticks in a daemon, the rest are commands as somebody types them. What is
+compared is another workspace, where the same input was run in one go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from state_engine.backends.delta.locks import table_lock
+from state_engine.core.checkpoint import CheckpointRow
+from tests.day.day_jobs import BATCH_ROWS, TTL_HOURS
+from tests.day.workspace import Reading, Workspace, readings, sums, until, workspace
+
+FILE_ROWS = 1_300
+"""No multiple of the rows of a batch: in the day, batches are cut otherwise than in one go."""
+FILES = [readings(4 * FILE_ROWS, apart=timedelta(seconds=10))[i * FILE_ROWS :][:FILE_ROWS] for i in range(4)]
+LATE_EVERY = 17
+DAYS = readings(2_000, apart=timedelta(days=5) / 2_000, meters=60)
+SECOND, THIRD, FOURTH = "2013-01-02", "2013-01-03", "2013-01-04"
+SUCCESS, FAILURE = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
+IN_THE_SECOND_BATCH = FILES[0][800].n
+IN_THE_THIRD_DAY = 1_000
+
+
+def is_late(row: Reading) -> bool:
+    """One of the second to fourth days that comes after all others."""
+    return 500 <= row.n < 1_500 and row.n % LATE_EVERY == 0
+
+
+@pytest.fixture
+def day(tmp_path: Path) -> Iterator[Workspace]:
+    with workspace(tmp_path / "day") as made:
+        yield made
+
+
+@pytest.fixture
+def right(tmp_path: Path) -> Iterator[Workspace]:
+    """Where all of the input is there from the first."""
+    with workspace(tmp_path / "right") as made:
+        for i, rows in enumerate(FILES):
+            made.put("readings", f"{i}", rows)
+        made.put("daily", "all", DAYS)
+        yield made
+
+
+def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: Workspace) -> None:
+    told = json.loads(day.run("statelake", "status", "--json", code=2))
+    assert {name: job["state"] for name, job in told.items()} == {
+        "readings": "never_ran",
+        "daily": "never_ran",
+    }
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1_500)
+def test_a_day_from_the_command_line_alone(day: Workspace, right: Workspace) -> None:
+    daemon = day.start("dagster-daemon", "run", "-w", "workspace.yaml")
+    uninterrupted = right.start("statelake", "run", "readings")
+    ticks_and_a_kill(day)
+    right.finish(uninterrupted)
+    uninterrupted = right.start("statelake", "run", "daily")
+    a_run_of_the_shell_is_killed_before_it_publishes(day)
+    the_doctor_and_a_recovery(day)
+    maintenance(day)
+    assert daemon.poll() is None
+    right.finish(uninterrupted)
+    a_backfill_that_is_killed(day)
+
+    for job in ("readings", "daily"):
+        assert day.results(job) == right.results(job)
+        assert day.problems(job) == []
+    assert right.outputs("readings") == sums(
+        [r for rows in FILES for r in rows], ttl=timedelta(hours=TTL_HOURS["readings"])
+    )
+    assert right.outputs("daily") == sums(DAYS, ttl=timedelta(hours=TTL_HOURS["daily"]))
+    told = json.loads(day.run("statelake", "status", "--json"))
+    assert {job["state"] for job in told.values()} == {"ok"}
+
+
+def ticks_and_a_kill(day: Workspace) -> None:
+    """The schedule launches a run; it dies in its second batch; the daemon runs it again, and ticks go on."""
+    day.put("readings", "0", FILES[0])
+    day.signal("hold", str(IN_THE_SECOND_BATCH))
+    day.run("dagster", "schedule", "start", "readings_schedule", "-w", "workspace.yaml")
+    day.kill_who_waits()
+    assert [row.rows_in for row in day.path("readings")] == [BATCH_ROWS]  # the first batch stays
+    [killed] = until(lambda: day.ended("readings", FAILURE), "the run that was killed to be called failed")
+    assert "dagster/schedule_name" in killed.tags
+    until(lambda: day.rows_in("readings") == FILE_ROWS, "a run that takes the rest")
+    retry = until(
+        lambda: [run for run in day.runs("readings") if run.parent_run_id == killed.run_id], "the retry"
+    )
+    day.put("readings", "1", FILES[1])
+    until(lambda: day.rows_in("readings") == 2 * FILE_ROWS, "a tick that takes the second file")
+    day.run("dagster", "schedule", "stop", "readings_schedule", "-w", "workspace.yaml")
+    until(lambda: all(run.is_finished for run in day.runs("readings")), "the last run of the schedule")
+    by_id = {run.run_id: run for run in day.runs("readings")}
+    assert by_id[retry[0].run_id].status == SUCCESS
+    assert [run.run_id for run in by_id.values() if run.status != SUCCESS] == [killed.run_id]
+    assert len({run.tags.get("dagster/scheduled_execution_time") for run in by_id.values()}) >= 2
+    assert {requested_by(row) for row in day.path("readings")} <= {f"dagster run {i}" for i in by_id}
+
+
+def a_run_of_the_shell_is_killed_before_it_publishes(day: Workspace) -> None:
+    """Whoever holds the sink's lock keeps the run between its commit and its publishing."""
+    day.put("readings", "2", FILES[2])
+    with table_lock(str(day.directory / "sinks" / "readings")):
+        launched = day.start("dg", "launch", "-m", "orchestration.definitions", "--job", "readings")
+        until(lambda: len(unpublished(day)) == 1, "a checkpoint that is not published")
+        launched.kill()
+        launched.wait()
+    told = json.loads(day.run("statelake", "status", "readings", "--json", code=1))
+    assert told["readings"]["unpublished"] == unpublished(day)
+    assert day.rows_in("readings") == 2 * FILE_ROWS + BATCH_ROWS
+
+
+def the_doctor_and_a_recovery(day: Workspace) -> None:
+    """The dead run holds its slot until the doctor gives it back; a recovery publishes; the next run takes the rest."""
+    doctor = ("python", "-m", "orchestration.doctor")
+    assert "pool readings_head: held by run" in day.run(*doctor, code=1)
+    assert "1 slots are free again" in day.run(*doctor, "--free")
+    launch = ("dg", "launch", "-m", "orchestration.definitions", "--job")
+    day.run(*launch, "readings__recover")
+    assert unpublished(day) == []
+    assert len(day.outputs("readings")) == day.rows_in("readings") == 2 * FILE_ROWS + BATCH_ROWS
+    day.run(*launch, "readings")
+    assert day.rows_in("readings") == 3 * FILE_ROWS
+
+
+def maintenance(day: Workspace) -> None:
+    """A compaction and a rescale, and the rest of the input upon them."""
+    day.run("statelake", "compact", "readings")
+    day.run("statelake", "rescale", "readings", "--parallelism", "3")
+    day.put("readings", "3", FILES[3])
+    assert "caught up" in day.run("statelake", "run", "readings")
+    path = day.path("readings")
+    kinds = [row.kind for row in path if row.kind != "checkpoint"]
+    assert kinds == ["compaction", "rescale"]
+    assert [operator.parallelism for operator in path[-1].operators] == [3]
+
+
+def a_backfill_that_is_killed(day: Workspace) -> None:
+    """Rows of three days come late; the days are run again, and once more after a kill in the second of them."""
+    day.put("daily", "on_time", [row for row in DAYS if not is_late(row)])
+    assert "caught up" in day.run("statelake", "run", "daily")
+    before = day.outputs("daily")
+    day.put("daily", "late", [row for row in DAYS if is_late(row)])
+    backfill = ("statelake", "backfill", "daily", "--from", SECOND, "--to", FOURTH, "--recut")
+    day.signal("hold", str(IN_THE_THIRD_DAY))
+    begun = day.start(*backfill)
+    day.kill_who_waits()
+    assert SECOND in day.finish(begun, code=-9)
+    assert day.outputs("daily") == before  # until the swap
+    gone_on = day.run(*backfill)
+    assert f"{SECOND}: " not in gone_on
+    assert f"{THIRD}: " in gone_on
+    assert "nothing new" in day.run("statelake", "run", "daily")
+
+
+def unpublished(day: Workspace) -> list[int]:
+    """Checkpoints that the sink has not seen."""
+    history = day.history("readings")
+    return [row.checkpoint_id for row, _ in history.unpublished()] if history else []
+
+
+def requested_by(row: CheckpointRow) -> str:
+    """Who asked for a row."""
+    return str(row.requested_by)

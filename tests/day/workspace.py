@@ -1,0 +1,263 @@
+"""A directory as somebody has it who uses Statelake: settings, jobs of their own, a Dagster instance; and its commands.
+
+Everything is done by processes of their own, started in that directory. This side only waits and looks. Whatever is
+still alive in the end is found by the directory in its environment, and killed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from deltalake import DeltaTable
+
+from state_engine import open_state
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.runtime.job_audit import RULES
+from state_engine.runtime.job_history import JobHistory, read_history
+from tests.day import day_jobs
+
+PROJECT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+MARK = "STATELAKE_TEST_WORKSPACE"
+"""Variable that every process of a workspace inherits."""
+PATIENCE_S = 240.0
+"""Of waiting for one thing, so that a test that goes wrong ends; nothing is measured by it."""
+BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
+Found = TypeVar("Found")
+
+SETTINGS = """
+root = "{directory}/state"
+
+[spark]
+master = "local[2]"
+driver_memory = "1g"
+options = {{ "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
+
+[jobs]
+modules = ["day_jobs"]
+"""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One input row."""
+
+    n: int
+    meter: str
+    amount: int
+    at: datetime
+
+
+def readings(many: int, *, apart: timedelta, meters: int = 300) -> list[Reading]:
+    """Readings at equal distances from the first day on; a meter comes again after ``meters`` readings on average."""
+    chance = random.Random(7)
+    return [
+        Reading(n, f"m{chance.randrange(meters)}", chance.randrange(1000), BEGIN + n * apart)
+        for n in range(many)
+    ]
+
+
+def sums(rows: Sequence[Reading], *, ttl: timedelta) -> list[tuple[int, str, int]]:
+    """What the function says to these rows, told in six lines of Python."""
+    last: dict[str, tuple[datetime, int]] = {}
+    found = []
+    for row in sorted(rows, key=lambda r: (r.at, r.n)):
+        at, total = last.get(row.meter, (row.at, 0))
+        total = row.amount + (total if at + ttl > row.at else 0)
+        last[row.meter] = row.at, total
+        found.append((row.n, row.meter, total))
+    return sorted(found)
+
+
+def until(look: Callable[[], Found | None], what: str) -> Found:
+    """Wait until there is something to be seen."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.2)
+    raise TimeoutError(f"waited {PATIENCE_S:.0f} s in vain for {what}")
+
+
+@dataclass
+class Workspace:
+    """A directory with settings, jobs, feeds and a Dagster instance."""
+
+    directory: Path
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        for name in ("feeds/readings", "feeds/daily", "signals", "dagster", "logs"):
+            (self.directory / name).mkdir(parents=True)
+        shutil.copy(day_jobs.__file__, self.directory / "day_jobs.py")
+        shutil.copy(PROJECT / "workspace.yaml", self.directory)
+        self.configure()
+        self._write_instance()
+
+    def configure(self, **parameters: int) -> None:
+        """Write the settings, with parameters of the job ``readings``."""
+        lines = [SETTINGS.format(directory=self.directory), "[jobs.parameters.readings]"]
+        lines += [f"{name} = {value}" for name, value in parameters.items()]
+        (self.directory / "statelake.toml").write_text("\n".join(lines) + "\n")
+
+    def _write_instance(self) -> None:
+        """The project's own instance, but for how often the daemon looks for dead runs: a minute is too long here."""
+        given = yaml.safe_load((PROJECT / "orchestration" / "dagster.yaml").read_text())
+        quicker = {"poll_interval_seconds": 2, "free_slots_after_run_end_seconds": 1}
+        assert quicker.keys() <= given["run_monitoring"].keys()
+        given["run_monitoring"] |= quicker
+        (self.directory / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(given))
+
+    # -- doing: commands only --------------------------------------------------------------------------------------
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        """A command in a process group of its own; its output goes to a file in ``logs``."""
+        name = f"{next(self.numbers):02d}-{'-'.join(command[:4])}.txt".replace("/", "_")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "DAGSTER"))}
+        own = {
+            "DAGSTER_HOME": str(self.directory / "dagster"),
+            "VIRTUAL_ENV": str(BIN.parent),
+            "COLUMNS": "200",
+            MARK: str(self.directory),
+        }
+        with (self.directory / "logs" / name).open("wb") as log:
+            process = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                cwd=self.directory,
+                env=inherited | own,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        process.log = Path(log.name)  # type: ignore[attr-defined]
+        return process
+
+    def run(self, *command: str, code: int = 0) -> str:
+        """A command to its end; what it printed."""
+        return self.finish(self.start(*command), code=code)
+
+    def finish(self, process: subprocess.Popen[bytes], *, code: int = 0) -> str:
+        """Wait for a command; what it printed."""
+        ended = process.wait(timeout=PATIENCE_S)
+        told: str = process.log.read_text()  # type: ignore[attr-defined]
+        assert ended == code, f"{process.args!r} ended with {ended}, not {code}:\n{told}"
+        return told
+
+    def put(self, job: str, name: str, rows: Sequence[Reading]) -> None:
+        """A file arrives, in one step."""
+        columns = {key: [getattr(row, key) for row in rows] for key in ("n", "meter", "amount")}
+        at = pa.array([row.at for row in rows], pa.timestamp("us", "UTC"))
+        feed = self.directory / "feeds" / job
+        pq.write_table(pa.table({**columns, "at": at}), feed / f".{name}")
+        (feed / f".{name}").rename(feed / f"{name}.parquet")
+
+    def signal(self, name: str, text: str = "") -> None:
+        """Tell the function of the jobs something."""
+        (self.directory / "signals" / name).write_text(text)
+
+    def unsignal(self, name: str) -> None:
+        """Take it back."""
+        (self.directory / "signals" / name).unlink()
+
+    def kill_who_waits(self) -> None:
+        """SIGKILL to the run that waits for ``hold`` to go: the process that started the JVM its worker belongs to."""
+        note = self.directory / "signals" / "held_by"
+        worker = psutil.Process(int(until(lambda: note.exists() and note.read_text(), "a run that waits")))
+        jvm = next(p for p in worker.parents() if p.name() == "java")
+        jvm.parent().kill()
+        jvm.wait(timeout=PATIENCE_S)  # ends with the process that it listens to
+        note.unlink()
+        self.unsignal("hold")
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def runs(self, job: str) -> list[dg.DagsterRun]:
+        """What Dagster knows of a job's runs, oldest first."""
+        with dg.DagsterInstance.from_config(str(self.directory / "dagster")) as instance:
+            return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job))))
+
+    def ended(self, job: str, status: dg.DagsterRunStatus, *, since: int = 0) -> list[dg.DagsterRun]:
+        """Runs that ended so, from the n-th on."""
+        return [run for run in self.runs(job)[since:] if run.status == status]
+
+    def history(self, job: str) -> JobHistory | None:
+        """What the job committed."""
+        return read_history(str(self.directory / "state"), job)
+
+    def path(self, job: str) -> list[CheckpointRow]:
+        """The rows that the head stands on."""
+        history = self.history(job)
+        return history.path if history else []
+
+    def rows_in(self, job: str) -> int:
+        """How many input rows the head stands on."""
+        return sum(row.rows_in for row in self.path(job))
+
+    def results(self, job: str) -> dict[str, Any]:
+        """Outputs, keyed state and operator state, each in an order of its own."""
+        state = open_state.read_state(self.directory / "state", job, "totals", "total").to_pylist()
+        [ref] = [r for r in self.path(job)[-1].operator_state if r.operator == "totals" and r.state == "seen"]
+        table = DeltaTable(str(self.directory / "state" / job / "operator_state")).to_pyarrow_table()
+        counts = [
+            int(row["value"])
+            for row in table.to_pylist()
+            if (row["write_id"], row["operator"], row["state"]) == (ref.write_id, "totals", "seen")
+        ]
+        return {
+            "outputs": self.outputs(job),
+            "total": sorted(tuple(row.values()) for row in state),
+            "seen": sum(counts),
+        }
+
+    def outputs(self, job: str) -> list[tuple[int, str, int]]:
+        """What is in the sink."""
+        table = DeltaTable(str(self.directory / "sinks" / job)).to_pyarrow_table()
+        return sorted(tuple(row.values()) for row in table.select(["n", "meter", "total"]).to_pylist())
+
+    def problems(self, job: str) -> list[str]:
+        """What must hold of every job, and does not."""
+        history = self.history(job)
+        assert history is not None
+        return [str(problem) for audit in RULES.values() for problem in audit(history).problems]
+
+    def close(self) -> None:
+        """Kill what is still alive, by its id: whatever was started here, by whomever."""
+        for _ in range(3):  # one that is just being started shows up the next time
+            alive = [p for p in psutil.process_iter() if self._is_ours(p)]
+            for process in alive:
+                process.kill()
+            psutil.wait_procs(alive, timeout=10)
+
+    def _is_ours(self, process: Any) -> bool:
+        try:
+            return bool(process.environ().get(MARK) == str(self.directory)) and process.pid != os.getpid()
+        except (psutil.Error, OSError):
+            return False
+
+
+@contextmanager
+def workspace(directory: Path) -> Iterator[Workspace]:
+    """A workspace whose processes end with it."""
+    made = Workspace(directory)
+    try:
+        yield made
+    finally:
+        made.close()
