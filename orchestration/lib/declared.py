@@ -5,7 +5,6 @@ States are declared in ``open``, so a copy of every function is opened on an emp
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import logging
@@ -17,9 +16,8 @@ import dagster as dg
 
 from state_engine.core.ddl import ddl_text
 from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.state_table import KeyContext
+from state_engine.core.runtime_context import TaskInfo
+from state_engine.core.trial_open import trial_open
 from state_engine.core.types import StructType
 from state_engine.runtime.graph import OperatorNode, SinkNode
 from state_engine.runtime.job import StatefulJob
@@ -35,20 +33,16 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
     A function that cannot be opened here (it wants a model file, say) costs its states their assets, not the whole
     code location its life: that is logged.
     """
-    store = KeyedStateStore(operator.uid, KeyContext(), lambda descriptor: {})
     info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
-    try:
-        function = copy.deepcopy(operator.function)
-        function.open(RuntimeContext(info, store))
-        function.close()
-    except Exception as error:
+    found = trial_open(operator.function, info)
+    if found.problem is not None:
         logger.warning(
             "job '%s', operator '%s': its states are not shown, because opening it outside of a run failed: %r",
             job.name,
             operator.uid,
-            error,
+            found.problem,
         )
-    return [table.descriptor for table in store.tables.values()]
+    return found.states
 
 
 def columns_of(sink: SinkNode) -> dg.TableSchema | None:

@@ -14,16 +14,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark import cloudpickle
-
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.state_table import KeyContext
+from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.stored_states import StoredStates
 from state_engine.core.timers import TIMERS
+from state_engine.core.trial_open import trial_open
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.operator_run import earlier_states
@@ -69,23 +66,10 @@ def _check(
     info = TaskInfo(
         operator.uid, 0, recorded.parallelism, recorded.max_parallelism, parameters=dict(parameters)
     )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the real open gives them
-            _open(operator.function, RuntimeContext(info, KeyedStateStore(operator.uid, KeyContext(), empty)))
-    except StateMigrationError as error:
-        raise StateMigrationError(f"job '{job.name}': {error}") from None
-
-
-def _open(function: Any, context: RuntimeContext) -> None:
-    """Open and close a copy of a function; only a StateMigrationError leaves."""
-    try:
-        copy = cloudpickle.loads(cloudpickle.dumps(function))
-        try:
-            copy.open(context)
-        finally:
-            copy.close()
-    except StateMigrationError:
-        raise
-    except Exception:
-        _LOG.debug("a trial of open failed; the subtasks will tell", exc_info=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the real open gives them
+        problem = trial_open(operator.function, info, loader=empty).problem
+    if isinstance(problem, StateMigrationError):
+        raise StateMigrationError(f"job '{job.name}': {problem}")
+    if problem is not None:
+        _LOG.debug("a trial of open failed; the subtasks will tell", exc_info=problem)

@@ -7,20 +7,14 @@ states are then told by descriptors, as Flink's State Processor API is told all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
-
-from pyspark import cloudpickle
 
 from state_engine.core.checkpoint import StateSchema
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.core.evolution import recorded_schema
-from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.operator_lifecycle import OperatorLifecycle
 from state_engine.core.runtime_context import TaskInfo
-from state_engine.core.state_table import KeyContext
-from state_engine.core.timers import TIMERS
+from state_engine.core.trial_open import trial_open
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.typed_by_input import TypedByInput
@@ -69,22 +63,12 @@ def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSc
         if operator.output_type is None:
             return {}, "its state has the type of its input, which only rows tell"
         function = function.bound(operator.output_type)
-    store = KeyedStateStore(operator.uid, KeyContext(), loader=lambda _: {})
-    try:
-        run = OperatorLifecycle(
-            cloudpickle.loads(cloudpickle.dumps(function)),
-            info=TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism, 0, {}),
-            restored=None,
-            checkpoint_id=1,
-            clock_ms=0,
-            keyed_store=store,
-        )
-        run.initialize()
-        run.open()
-    except StatelakeError:
-        raise
-    except Exception as error:  # the user's code, which may need what only a task has
-        return {}, f"its function cannot be opened here ({type(error).__name__}: {error})"
-    with suppress(Exception):  # the user's code, of which nothing is wanted any more
-        run.close()
-    return {n: recorded_schema(t.descriptor) for n, t in store.tables.items() if n != TIMERS}, ""
+    info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
+    found = trial_open(function, info)
+    if isinstance(found.problem, StatelakeError):
+        raise found.problem
+    problem = (
+        found.problem
+        and f"its function cannot be opened here ({type(found.problem).__name__}: {found.problem})"
+    )
+    return {state.name: recorded_schema(state) for state in found.states}, problem or ""

@@ -1,0 +1,71 @@
+"""``trial_open``: which keyed states a function declares, asked of a copy of it that never sees an element.
+
+States are declared in ``open`` and ``initialize_state``, so both are called, on empty state. A function may want there
+what only a task has (a model file, say): what it declared until then is told, and what kept it from going on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.core.descriptors import StateDescriptor
+from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.operator_lifecycle import OperatorLifecycle
+from state_engine.core.runtime_context import TaskInfo
+from state_engine.core.state_table import KeyContext
+from state_engine.core.timers import TIMERS
+
+
+@dataclass(frozen=True)
+class TrialOpen:
+    """What came of opening a copy of a function.
+
+    Attributes:
+        states: that it declared, timers left out.
+        problem: what kept it from being opened whole; None where nothing did.
+    """
+
+    states: list[StateDescriptor]
+    problem: Exception | None = None
+
+
+def trial_open(
+    function: Any,
+    info: TaskInfo,
+    *,
+    loader: Callable[[StateDescriptor], dict[Any, Any]] = lambda _: {},
+) -> TrialOpen:
+    """Open a copy of a function on empty state, and close it.
+
+    Args:
+        function: the user's; it is left alone.
+        info: of the task that it is to take itself for.
+        loader: asked for the entries of each state that the function declares; what it raises is the problem.
+
+    Example:
+        >>> from state_engine import KeyedProcessFunction, ValueStateDescriptor
+        >>> class Count(KeyedProcessFunction):
+        ...     def open(self, context):
+        ...         self.count = context.get_state(ValueStateDescriptor("count", "bigint"))
+        >>> [state.name for state in trial_open(Count(), TaskInfo("count")).states]
+        ['count']
+    """
+    store = KeyedStateStore(info.task_name, KeyContext(), loader)
+    problem: Exception | None = None
+    try:
+        run = OperatorLifecycle(
+            copy.deepcopy(function), info=info, restored=None, checkpoint_id=1, clock_ms=0, keyed_store=store
+        )
+        try:
+            run.initialize()
+            run.open()
+        finally:
+            with suppress(Exception):  # nothing is wanted of it any more
+                run.close()
+    except Exception as error:
+        problem = error
+    return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem)
