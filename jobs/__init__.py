@@ -82,7 +82,7 @@ def load_jobs(settings: Settings) -> list[RegisteredJob]:
 
     Example:
         >>> [registered.job.name for registered in load_jobs(Settings())]
-        ['count_window_average', 'flights']
+        ['count_window_average', 'daily_delays', 'flights']
     """
     found: dict[str, RegisteredJob] = {}
     for module in (m for name in settings.jobs.modules for m in _modules(name)):

@@ -12,6 +12,7 @@ from orchestration.defs import (
     checks,
     compaction,
     expectations,
+    partitions,
     recovery,
     rescaling,
     resources,
@@ -22,6 +23,7 @@ from state_engine.runtime.settings import Settings, load_settings
 
 CONCEPTS = (
     checkpointing,
+    partitions,
     checks,
     expectations,
     compaction,

@@ -1,8 +1,8 @@
 """Automation: a Dagster job for every registered job, schedules, and sensors; all off until somebody switches them on.
 
-    <job>_schedule         micro-batches, by the cron of the job
+    <job>_schedule         micro-batches, by the cron of the job, or when a time partition is over
     <job>__check_schedule  reads again what must hold, hourly
-    <job>__new_data        micro-batches, when a source has news
+    <job>__new_data        micro-batches, when a source has news, or a time partition is over
     <job>__compaction      a compaction, when reading the state takes too many changes
     <job>__retention       a retention, once a day when something was committed since
     <job>__watch           tells whether the job moves on, and runs it again when it failed or is stuck
@@ -12,19 +12,29 @@ commit, and the other ends with ``StaleParentError`` and loses nothing; the pool
 """
 
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 
 from jobs import RegisteredJob
 from orchestration.lib.factory import asset_specs
 from orchestration.lib.naming import checkpoint_key
-from orchestration.lib.watching import failures_in_a_row, now_ms, status_of, told, unfinished
+from orchestration.lib.time_partitions import cron_of, definition_of, request_for
+from orchestration.lib.watching import (
+    failures_in_a_row,
+    missing_partitions,
+    now_ms,
+    status_of,
+    told,
+    unfinished,
+)
 from state_engine.core.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime.job_history import read_history
 from state_engine.runtime.settings import Settings
 
 MOVES_ON = "moves_on"
+NONE_IS_OVER = "all partitions that are over were run"
 MOST_RETRIES = 3
 """Of runs that failed one after the other: then a person has to look."""
 _DAY_MS = int(timedelta(days=1) / timedelta(milliseconds=1))
@@ -46,12 +56,7 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
     return dg.Definitions(
         jobs=[job],
         schedules=[
-            dg.ScheduleDefinition(
-                name=f"{name}_schedule",
-                job=job,
-                cron_schedule=registered.cron,
-                default_status=dg.DefaultScheduleStatus.STOPPED,
-            ),
+            _schedule(registered, settings, job),
             dg.ScheduleDefinition(
                 name=f"{name}__check_schedule",
                 job_name=f"{name}__check",
@@ -69,19 +74,52 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
     )
 
 
+def _schedule(registered: RegisteredJob, settings: Settings, job: Any) -> dg.ScheduleDefinition:
+    """By the cron of the job; where it has time partitions, after the end of each, for all that were not run."""
+    name, partitions = f"{registered.job.name}_schedule", registered.job.partitions
+    if partitions is None:
+        return dg.ScheduleDefinition(
+            name=name,
+            job=job,
+            cron_schedule=registered.cron,
+            default_status=dg.DefaultScheduleStatus.STOPPED,
+        )
+
+    def missing(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        wanted = missing_partitions(registered, settings)
+        return request_for(registered.job.name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
+
+    return dg.ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron_of(registered, definition_of(partitions)),
+        execution_timezone=partitions.timezone,
+        execution_fn=missing,
+        description=f"Runs every {partitions.every} of {registered.job.name} that is over and was not run, in order.",
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )
+
+
 def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
     name = registered.job.name
 
     @dg.sensor(
         name=f"{name}__new_data",
         job_name=name,
-        description=f"Runs {name} when a source has something that no checkpoint consumed.",
+        description=(
+            f"Runs {name} when a source has something that no checkpoint consumed."
+            if registered.job.partitions is None
+            else f"Runs the partitions of {name} that are over and were not run."
+        ),
         minimum_interval_seconds=30,
         default_status=_STOPPED,
     )
     def new_data(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         if run := unfinished(context.instance, name):
             return dg.SkipReason(f"run {run} of {name} is under way")
+        if registered.job.partitions is not None:
+            wanted = missing_partitions(registered, settings)
+            return request_for(name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
         status = status_of(registered, settings)
         if status.has_lag or status.state == "never_ran":
             return dg.RunRequest()
@@ -172,11 +210,16 @@ def _watch(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition
         if not evaluation.passed:
             context.log.error(f"job '{name}' does not move on: {reason}")
         return dg.SensorResult(
-            run_requests=[dg.RunRequest(tags={"statelake/retry": str(failures)})] if again else [],
+            run_requests=[_again(registered, settings, failures)] if again else [],
             asset_events=[evaluation],
         )
 
     return watch
+
+
+def _again(registered: RegisteredJob, settings: Settings, failures: int) -> dg.RunRequest:
+    tags = {"statelake/retry": str(failures)}
+    return request_for(registered.job.name, missing_partitions(registered, settings), tags=tags)
 
 
 def _moves_on(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
@@ -203,6 +246,6 @@ def _verdict(registered: RegisteredJob, settings: Settings) -> dg.AssetCheckResu
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),
         severity=dg.AssetCheckSeverity.ERROR if severe else dg.AssetCheckSeverity.WARN,
-        description=told(status),
+        description=told(status, partitioned=registered.job.partitions is not None),
         metadata=shown,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.naming import checkpoint_key
+from orchestration.lib.naming import LATE_ROWS, checkpoint_key
 from state_engine.runtime.job_audit import RULES, Finding, summary_of
 from state_engine.runtime.job_history import read_history
 from state_engine.runtime.settings import Settings
@@ -34,9 +34,10 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
             at = history.head.checkpoint_id if history and history.head else 0
             yield _result(key, rule, found, at)
 
+    names = [*RULES, "moves_on", *([LATE_ROWS] if registered.job.partitions is not None else [])]
     check_job = dg.define_asset_job(
         f"{name}__check",
-        selection=dg.AssetSelection.checks(*(dg.AssetCheckKey(key, rule) for rule in (*RULES, "moves_on"))),
+        selection=dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in names)),
         description=f"Read again what must hold of {name}.",
         executor_def=dg.in_process_executor,
     )

@@ -6,7 +6,7 @@ external assets.
 """
 
 # No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import dagster as dg
@@ -16,6 +16,8 @@ from orchestration.lib.declared import code_version, columns_of, states_of, text
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
 from orchestration.lib.naming import checkpoint_key, pool_of, sink_key, source_key, state_key
+from orchestration.lib.partition_runs import PartitionConfig, run_partitions
+from orchestration.lib.time_partitions import definition_of, previous_of_itself
 from orchestration.lib.watching import stuck_after
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import normal_uri
@@ -30,6 +32,8 @@ def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.Asse
     job = registered.job
     specs = asset_specs(registered, settings)
     keys = {spec.key for spec in specs}
+    if job.partitions is not None:
+        return _partition_assets(registered, specs)
 
     @dg.multi_asset(
         name=f"{job.name}_micro_batches",
@@ -46,6 +50,26 @@ def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.Asse
     return micro_batches
 
 
+def _partition_assets(registered: RegisteredJob, specs: Sequence[dg.AssetSpec]) -> dg.AssetsDefinition:
+    """The multi-asset of a job in time partitions: many of them are one run, because each needs the one before."""
+    job, keys = registered.job, {spec.key for spec in specs}
+
+    @dg.multi_asset(
+        name=f"{job.name}_micro_batches",
+        specs=specs,
+        pool=pool_of(job.name),
+        description=text_of(registered.description) or f"Runs the job {job.name}.",
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def partitions(
+        context: dg.AssetExecutionContext, config: PartitionConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from run_partitions(context, config, registered, state_engine.engine(), declared=keys)
+
+    return partitions
+
+
 def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetSpec]:
     """The checkpoint, then a spec for every sink and every keyed state."""
     job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
@@ -54,8 +78,10 @@ def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetS
     for operator in job.operators.values():
         found += _states(job, operator, layout)
     version = code_version(job)
+    sliced = definition_of(job.partitions) if job.partitions is not None else None
     return [
         spec.replace_attributes(
+            partitions_def=sliced,
             code_version=version,
             skippable=True,
             group_name=job.name,
@@ -83,9 +109,12 @@ def source_specs(job: StatefulJob) -> list[dg.AssetSpec]:
 def _checkpoint(registered: RegisteredJob, layout: JobLayout) -> dg.AssetSpec:
     job = registered.job
     about = text_of(registered.description)
+    deps: list[dg.AssetKey | dg.AssetDep] = [source_key(job.name, name) for name in job.sources]
+    if job.partitions is not None:
+        deps.append(previous_of_itself(checkpoint_key(job.name)))
     return dg.AssetSpec(
         checkpoint_key(job.name),
-        deps=[source_key(job.name, name) for name in job.sources],
+        deps=deps,
         description=f"{about}\n\nOne row a committed micro-batch; its data version is the checkpoint id.".strip(),
         metadata={
             **_uri(layout.checkpoints),

@@ -47,6 +47,8 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metada
         "write_id": row.write_id,
         "requested_by": row.requested_by,
     }
+    if row.partition:
+        found |= {"partition": row.partition, "late_rows": row.late_rows}
     if (lag_s := event_time_lag_s(row)) is not None:
         found["event_time_lag_s"] = lag_s
     if batch is not None:

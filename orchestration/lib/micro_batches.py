@@ -23,7 +23,7 @@ from orchestration.lib.metadata import (
     state_metadata,
 )
 from orchestration.lib.naming import checkpoint_key, sink_key, state_key
-from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine
+from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
 
@@ -43,6 +43,19 @@ class MicroBatchConfig(dg.Config):
     )
 
 
+def row_event(
+    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """A row of ``checkpoints`` as a version of the asset.
+
+    In a job with time partitions a row of an operation is no new version of any partition: it is told, and that is all.
+    """
+    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch))
+    if job.partitions is not None:
+        return dg.AssetObservation(key, metadata=metadata)
+    return dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: str(row.checkpoint_id)})
+
+
 def requester_of(context: dg.AssetExecutionContext) -> str:
     """What rows that a run commits record as ``requested_by``."""
     return f"dagster run {context.run.run_id}"
@@ -54,7 +67,7 @@ class _Progress:
 
     context: dg.AssetExecutionContext
     engine: StateEngine
-    job: str
+    job: StatefulJob
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
     shown: set[int] = field(default_factory=set)
@@ -62,7 +75,7 @@ class _Progress:
     def batch(self, report: BatchReport) -> None:
         """A batch was committed and published."""
         self.flush()
-        committed = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job)}
+        committed = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job.name)}
         self.compactions(report.checkpoint_id, committed)
         self.rows.append(committed[report.checkpoint_id])
         self.last = report
@@ -89,7 +102,7 @@ class _Progress:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
         self.flush()
         try:
-            for row in self.engine.checkpoints(self.job):
+            for row in self.engine.checkpoints(self.job.name):
                 if row.requested_by == self.requester and row.checkpoint_id not in self.shown:
                     self._log(row, None)
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
@@ -102,13 +115,7 @@ class _Progress:
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.shown.add(row.checkpoint_id)
-        self.context.log_event(
-            dg.AssetMaterialization(
-                checkpoint_key(self.job),
-                metadata=dict(checkpoint_metadata(row, batch)),
-                tags={DATA_VERSION_TAG: str(row.checkpoint_id)},
-            )
-        )
+        self.context.log_event(row_event(self.job, row, batch))
 
 
 def run_micro_batches(
@@ -133,7 +140,7 @@ def run_micro_batches(
     """
     job = registered.job
     registered.prepare()
-    progress = _Progress(context, engine, job.name)
+    progress = _Progress(context, engine, job)
     try:
         report = engine.run(
             job,

@@ -15,6 +15,8 @@ import dagster as dg
 
 Operation = Literal["base", "head", "layout", "savepoints", "retention"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
+LATE_ROWS = "late_rows"
+"""The check that only a job in time partitions has."""
 
 
 def checkpoint_key(job: str) -> dg.AssetKey:

@@ -17,9 +17,8 @@ from py4j.protocol import Py4JError
 
 from jobs import RegisteredJob
 from orchestration.lib.declared import code_version
-from orchestration.lib.metadata import checkpoint_metadata
-from orchestration.lib.micro_batches import DATA_VERSION_TAG, requester_of
-from orchestration.lib.naming import Operation, checkpoint_key, operation_key, operations_group
+from orchestration.lib.micro_batches import requester_of, row_event
+from orchestration.lib.naming import Operation, operation_key, operations_group
 from state_engine import CheckpointRow, StateEngine, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
@@ -83,13 +82,7 @@ class OperationRun:
         for row in self.rows():
             if row.checkpoint_id not in before and row.requested_by == self.requested_by:
                 self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
-                self.context.log_event(
-                    dg.AssetMaterialization(
-                        checkpoint_key(self.job.name),
-                        metadata=dict(checkpoint_metadata(row, None)),
-                        tags={DATA_VERSION_TAG: str(row.checkpoint_id)},
-                    )
-                )
+                self.context.log_event(row_event(self.job, row, None))
 
 
 def operation_spec(

@@ -9,8 +9,11 @@ import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from jobs import RegisteredJob
+from orchestration.lib.time_partitions import interval, waiting
+from state_engine.core.partitions import Partition
 from state_engine.runtime.job_history import JobHistory, read_history
 from state_engine.runtime.job_status import JobStatus, status_of_history
+from state_engine.runtime.job_status import status_of as by_path
 from state_engine.runtime.settings import Settings
 
 INTERVALS_UNTIL_STUCK = 3
@@ -34,8 +37,9 @@ def interval_of(cron: str) -> timedelta:
 
 
 def stuck_after(registered: RegisteredJob) -> timedelta:
-    """How long a job may commit nothing while a source has news."""
-    return INTERVALS_UNTIL_STUCK * interval_of(registered.cron)
+    """How long a job may commit nothing while a source has news, or a partition is over."""
+    partitions = registered.job.partitions
+    return INTERVALS_UNTIL_STUCK * (interval(partitions) if partitions else interval_of(registered.cron))
 
 
 def now_ms() -> int:
@@ -45,17 +49,29 @@ def now_ms() -> int:
 
 def status_of(registered: RegisteredJob, settings: Settings, history: JobHistory | None = None) -> JobStatus:
     """How a job is now."""
-    job = registered.job
-    return status_of_history(
-        job.name,
-        history or read_history(settings.root, job.name),
-        job=job,
-        now_ms=now_ms(),
-        stuck_after=stuck_after(registered),
-    )
+    job, at_ms = registered.job, now_ms()
+    history = history or read_history(settings.root, job.name)
+    continuous = job if job.partitions is None else None
+    limit = stuck_after(registered)
+    found = status_of_history(job.name, history, job=continuous, now_ms=at_ms, stuck_after=limit)
+    if job.partitions is None or history is None or found.state == "unknown":
+        return found
+    # what a partition will find in its sources only running it tells; whether it is over the clock does
+    following = waiting(job.partitions, history, now_ms=at_ms, most=1)
+    lag = {f"partition {one.key}": True for one in following}
+    unpublished = found.unpublished
+    return by_path(job.name, history.path, unpublished=unpublished, lag=lag, now_ms=at_ms, stuck_after=limit)
 
 
-def told(status: JobStatus) -> str:
+def missing_partitions(registered: RegisteredJob, settings: Settings) -> list[Partition]:
+    """Partitions that are over and were not run; none where the job is continuous."""
+    if registered.job.partitions is None:
+        return []
+    history = read_history(settings.root, registered.job.name)
+    return waiting(registered.job.partitions, history, now_ms=now_ms())
+
+
+def told(status: JobStatus, *, partitioned: bool = False) -> str:
     """A status as one line."""
     if status.state == "never_ran":
         return f"job '{status.job}' has no checkpoint yet"
@@ -65,6 +81,8 @@ def told(status: JobStatus) -> str:
         return status.problem
     news = sorted(name for name, new in (status.lag or {}).items() if new)
     waits = f"{news} have news" if news else "the sources have nothing new"
+    if partitioned:
+        waits = f"{news[0]} is over and was not run" if news else "no other partition is over"
     age_min = (status.batch_age_s or 0) / 60
     return f"the last micro-batch, {status.batch_id}, began {age_min:,.0f} minutes ago; {waits}"
 

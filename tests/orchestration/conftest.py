@@ -11,5 +11,5 @@ from state_engine.runtime.settings import JobsSettings, Settings
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """The two jobs of this project on a root that is empty."""
+    """The jobs of this project on a root that is empty."""
     return Settings(root=str(tmp_path / "state"), jobs=JobsSettings(modules=["jobs"]))

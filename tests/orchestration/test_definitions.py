@@ -22,6 +22,12 @@ KEYS = {
         "count_window_average/sources/pairs",
         "count_window_average/state/count_window_average/window",
     ],
+    "daily_delays": [
+        "daily_delays/checkpoint",
+        "daily_delays/sinks/delays",
+        "daily_delays/sources/flights",
+        "daily_delays/state/daily_delays/in_a_row",
+    ],
     "flights": [
         "flights/checkpoint",
         "flights/sinks/plane_delays",
@@ -43,6 +49,7 @@ EXPECTATIONS = [
     "count_window_average/sinks/averages:average_is_there",
     "count_window_average/sinks/averages:key_is_there",
     "count_window_average/state/count_window_average/window:window_is_open",
+    "daily_delays/sinks/delays:delay_is_late",
     "flights/sinks/plane_delays:aircraft_is_there",
     "flights/sinks/plane_delays:no_flight_twice",
     "flights/state/route_ranking/totals:no_more_arrivals_than_flights",
@@ -80,7 +87,8 @@ def test_names_are_what_they_were(settings: Settings) -> None:
     assert sorted(s.name for s in defs.sensors or []) == of_every_job(SENSORS)
     checks = [c for c in defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
     keys = sorted(f"{k.asset_key.to_user_string()}:{k.name}" for c in checks for k in c.check_keys)
-    assert keys == sorted([*EXPECTATIONS, *(f"{job}/checkpoint:{name}" for job in JOBS for name in CHECKS)])
+    of_jobs = [f"{job}/checkpoint:{name}" for job in JOBS for name in CHECKS]
+    assert keys == sorted([*EXPECTATIONS, *of_jobs, "daily_delays/checkpoint:late_rows"])
 
 
 def test_all_automation_is_off_until_somebody_switches_it_on(settings: Settings) -> None:
@@ -112,6 +120,7 @@ def test_one_multi_asset_a_job_and_none_of_it_is_empty(settings: Settings) -> No
     definitions = [a for a in build(settings).assets or [] if isinstance(a, dg.AssetsDefinition)]
     assert sorted(a.op.name for a in definitions if a.op.name.endswith("_micro_batches")) == [
         "count_window_average_micro_batches",
+        "daily_delays_micro_batches",
         "flights_micro_batches",
     ]
     [flights] = [a for a in definitions if a.op.name == "flights_micro_batches"]
