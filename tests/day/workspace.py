@@ -24,7 +24,6 @@ import dagster as dg
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from deltalake import DeltaTable
 
 from state_engine import open_state
@@ -119,11 +118,14 @@ class Workspace:
 
     def _write_instance(self) -> None:
         """The project's own instance, but for how often the daemon looks for dead runs: a minute is too long here."""
-        given = yaml.safe_load((PROJECT / "orchestration" / "dagster.yaml").read_text())
-        quicker = {"poll_interval_seconds": 2, "free_slots_after_run_end_seconds": 1}
-        assert quicker.keys() <= given["run_monitoring"].keys()
-        given["run_monitoring"] |= quicker
-        (self.directory / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(given))
+        given = (PROJECT / "orchestration" / "dagster.yaml").read_text()
+        for slow, quick in (
+            ("poll_interval_seconds: 30", "poll_interval_seconds: 2"),
+            ("free_slots_after_run_end_seconds: 60", "free_slots_after_run_end_seconds: 1"),
+        ):
+            assert slow in given
+            given = given.replace(slow, quick)
+        (self.directory / "dagster" / "dagster.yaml").write_text(given)
 
     # -- doing: commands only --------------------------------------------------------------------------------------
 
@@ -180,7 +182,8 @@ class Workspace:
     def kill_who_waits(self) -> None:
         """SIGKILL to the run that waits for ``hold`` to go: the process that started the JVM its worker belongs to."""
         note = self.directory / "signals" / "held_by"
-        worker = psutil.Process(int(until(lambda: note.exists() and note.read_text(), "a run that waits")))
+        until(note.exists, "a run that waits")
+        worker = psutil.Process(int(note.read_text()))
         jvm = next(p for p in worker.parents() if p.name() == "java")
         jvm.parent().kill()
         jvm.wait(timeout=PATIENCE_S)  # ends with the process that it listens to
@@ -214,17 +217,19 @@ class Workspace:
     def results(self, job: str) -> dict[str, Any]:
         """Outputs, keyed state and operator state, each in an order of its own."""
         state = open_state.read_state(self.directory / "state", job, "totals", "total").to_pylist()
-        [ref] = [r for r in self.path(job)[-1].operator_state if r.operator == "totals" and r.state == "seen"]
+        [ref] = [ref for ref in self.path(job)[-1].operator_state if ref.operator == "totals"]
+        [counts] = [state for state in ref.states if state.name == "seen"]
+        parts = {(part.write_id, part.subtask) for part in counts.parts}
         table = DeltaTable(str(self.directory / "state" / job / "operator_state")).to_pyarrow_table()
-        counts = [
+        seen = [
             int(row["value"])
             for row in table.to_pylist()
-            if (row["write_id"], row["operator"], row["state"]) == (ref.write_id, "totals", "seen")
+            if row["state"] == "seen" and (row["write_id"], row["subtask"]) in parts
         ]
         return {
             "outputs": self.outputs(job),
             "total": sorted(tuple(row.values()) for row in state),
-            "seen": sum(counts),
+            "seen": sum(seen),
         }
 
     def outputs(self, job: str) -> list[tuple[int, str, int]]:
