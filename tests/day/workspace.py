@@ -126,6 +126,8 @@ class Workspace:
             assert slow in given
             given = given.replace(slow, quick)
         (self.directory / "dagster" / "dagster.yaml").write_text(given)
+        with self._instance():  # makes its SQLite files: two processes that both do fail, as of Dagster 1.13
+            pass
 
     # -- doing: commands only --------------------------------------------------------------------------------------
 
@@ -194,8 +196,11 @@ class Workspace:
 
     def runs(self, job: str) -> list[dg.DagsterRun]:
         """What Dagster knows of a job's runs, oldest first."""
-        with dg.DagsterInstance.from_config(str(self.directory / "dagster")) as instance:
+        with self._instance() as instance:
             return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job))))
+
+    def _instance(self) -> dg.DagsterInstance:
+        return dg.DagsterInstance.from_config(str(self.directory / "dagster"))
 
     def ended(self, job: str, status: dg.DagsterRunStatus, *, since: int = 0) -> list[dg.DagsterRun]:
         """Runs that ended so, from the n-th on."""
