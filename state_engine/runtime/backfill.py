@@ -29,7 +29,7 @@ from state_engine.runtime.replay import was_drained
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.source_positions import SourcePositions
 from state_engine.runtime.sources.base import Slice
-from state_engine.runtime.stale_outputs import stale_of, withdrawing
+from state_engine.runtime.stale_outputs import stale_beside, withdrawing
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
     # what stays now leaves when its partition is run again: better to know at once that it cannot
     publication.check_withdrawable(moves(rows, head.checkpoint_id, target.checkpoint_id))
-    stale = stale_of(rows, head.checkpoint_id, [p.key for p in plan.todo])
+    stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
     sinks = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]

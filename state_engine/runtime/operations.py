@@ -29,6 +29,7 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.rescaling import plan_rescaling, wanted_parallelism
+from state_engine.runtime.stale_outputs import stale_beside, withdrawing
 
 OutputsPolicy = Literal["withdraw", "keep"]
 Change = Callable[[CheckpointRow], CheckpointRow]
@@ -150,6 +151,10 @@ class Operations:
         left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
+        if (
+            outputs == "withdraw"
+        ):  # partitions that an earlier backfill left behind and that the new path ran again
+            sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
         planned = HeadMove(kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.lineage import Rows
+from state_engine.core.lineage import Rows, path
 from state_engine.core.sink_moves import DEAD_LETTERS, kept_outputs
 from state_engine.runtime.publication import Publication
 
@@ -25,6 +25,17 @@ def stale_of(rows: Rows, head_id: int | None, partitions: Collection[str]) -> li
     """What is stale of some partitions."""
     found = stale_outputs(rows, head_id).items()
     return [sink for i, sinks in found if rows[i].partition in partitions for sink in sinks]
+
+
+def stale_beside(rows: Rows, head_id: int | None, target_id: int) -> list[StagedSink]:
+    """What is stale of the partitions that the path to ``target_id`` ran, for when the head moves there.
+
+    What the path of the head shows is left out: whoever moves the head takes that along anyway.
+    """
+    old = {row.checkpoint_id for row in path(rows, head_id)}
+    ran = {row.partition for row in path(rows, target_id)}
+    found = stale_outputs(rows, target_id).items()
+    return [sink for i, sinks in found if i not in old and rows[i].partition in ran for sink in sinks]
 
 
 def withdrawing(sinks: list[StagedSink], stale: list[StagedSink]) -> list[StagedSink]:

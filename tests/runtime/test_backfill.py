@@ -269,6 +269,21 @@ def test_a_branch_is_compared_and_promoted(place: Place, mended: Place, right: P
 
 
 @pytest.mark.long
+def test_a_promoted_branch_takes_what_a_stop_left_behind(place: Place, mended: Place, right: Place) -> None:
+    place.run()
+    place.engine().backfill(place.job(10), DAYS[0], DAYS[1], "stop")
+    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[3], "branch", clock=END_MS)
+    place.engine().promote("days", report.branch)
+    assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert len(place.outputs()) == len(right.outputs())
+    # and back to where all began, whose outputs are in the sinks as they were
+    place.engine().restore(place.job(10), 5)
+    assert place.same(right)
+    place.engine().backfill(place.job(10), DAYS[0], DAYS[4], clock=END_MS)
+    assert place.same(mended)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["roll_forward", "stop"])
 @pytest.mark.parametrize(
     "fault",
