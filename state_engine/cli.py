@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine import cli_backfill, cli_state
+from state_engine import cli_backfill, cli_key_type, cli_state
 from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
 from state_engine import cli_queries as queries
@@ -40,6 +40,7 @@ app.add_typer(config, name="config")
 app.command()(upgrade)
 jobs.add_to(app)
 cli_backfill.add_to(app)
+cli_key_type.add_to(app)
 operations.add_to(app)
 app.command()(status)
 queries.add_to(app)

@@ -89,7 +89,7 @@ class OperatorLifecycle:
         if isinstance(function, CheckpointedFunction):
             function.initialize_state(self._initialization_context())
         elif isinstance(function, ListCheckpointed) and self._restored is not None:
-            function.restore_state(self._list().get())
+            function.restore_state(self.list_state().get())
 
     def open(self) -> None:
         """Open the function, where it can be opened."""
@@ -141,9 +141,10 @@ class OperatorLifecycle:
                 f"operator '{self._info.task_name}': snapshot_state of {type(function).__name__} returned "
                 f"{elements!r}; return a list, [{elements!r}] for a state that cannot be divided"
             )
-        self._list().update(elements)
+        self.list_state().update(elements)
 
-    def _list(self) -> Any:
+    def list_state(self) -> Any:
+        """The list of a ``ListCheckpointed`` function."""
         declared = self.function.state_type
         kind = PlainType() if declared is None else to_type(declared, parameter="state_type")
         return self.store.list_checkpointed(kind)

@@ -103,6 +103,19 @@ class OperatorStateStore:
         descriptor = ListStateDescriptor(LIST_CHECKPOINTED, element_type)
         return cast(ListState, self._get(descriptor, EVEN_SPLIT, own=True).handle)
 
+    def fill(self, name: str, elements: Any) -> None:
+        """Give a state that was asked for before its elements: a sequence, or for broadcast state a dict or pairs.
+
+        Raises:
+            ValueTypeError: an element is not of the declared type.
+        """
+        handle = self._registered[name].handle
+        if isinstance(handle, ListState):
+            handle.update(list(elements))
+        else:
+            handle.clear()
+            handle.put_all(elements)
+
     def snapshot(self) -> tuple[StateElements, ...]:
         """The states by name, as they are now; later writes do not change what is returned."""
         now = {name: state.elements(self._restored.get(name)) for name, state in self._registered.items()}

@@ -18,6 +18,7 @@ from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, Stat
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.descriptors import SHAPES
 from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.key_schema import KeySchema
 from state_engine.core.lineage import Rows
 from state_engine.core.ttl import TtlTime, TtlVisibility
 from state_engine.core.type_text import shown_storage, type_from_text
@@ -132,7 +133,7 @@ class DeclaredState:
     def key_names(self, *, metadata: bool) -> list[str]:
         """Names of the key's columns for readers; one that another column has gets ``key_`` before it."""
         others = {"value", *(["map_key"] if self.shape == "map" else []), *(METADATA if metadata else ())}
-        names = [f.name for f in self.key_type]
+        names = KeySchema.recorded(self.operator.key_schema, self.operator.key_type).names
         return [_free(name, {*others, *(n.lower() for n in names if n != name)}) for name in names]
 
     def columns(self) -> list[tuple[str, pa.DataType]]:

@@ -3,6 +3,7 @@
     rows      each state's DataFrame becomes rows of keyed state: checked, canonical keys, hashes (``state_rows``)
     write     one Spark job per operator groups them by key group and writes one sorted file a key group: a base
     positions what the state holds already is put down as consumed, in each source's own terms
+    others    timers are entries of a map state; operator state is written as the lists of one subtask
     commit    one row of kind ``bootstrap``, the first of the job
 
 A crash before the row leaves files that nobody lists. Mirrors ``SavepointWriter`` of Flink's State Processor API, which
@@ -11,7 +12,7 @@ knows nothing of sources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -33,8 +34,17 @@ from state_engine.core.checkpoint import (
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_schema import KeySchema
+from state_engine.core.timers import TIMERS
+from state_engine.runtime.bootstrap_operator_state import (
+    Elements,
+    GivenOperatorState,
+    given_operator_state,
+)
+from state_engine.runtime.bootstrap_timers import SCHEMA as TIMERS_SCHEMA
+from state_engine.runtime.bootstrap_timers import Timers, first_timers, timer_entries
+from state_engine.runtime.declared_key import selected_key
 from state_engine.runtime.declared_states import declared_states
-from state_engine.runtime.graph import OperatorNode, SelectedKey
+from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.operations import WriteAttempt
@@ -52,11 +62,12 @@ class BootstrapReport:
 
     Attributes:
         job: name.
-        entries: values, map entries or lists with anything in them, by operator and state.
+        entries: values, map entries or lists with anything in them, by operator and state; timers as ``_timers``.
         bytes: size of the files; 0 in a dry run.
         positions: where sources start, by name: what their state holds already.
         from_the_beginning: sources that were not named and start with all that they have.
         committed_id: the row that begins the job; None in a dry run.
+        operator_state: elements by operator and state.
     """
 
     job: str
@@ -65,6 +76,24 @@ class BootstrapReport:
     positions: dict[str, str]
     from_the_beginning: list[str]
     committed_id: int | None = None
+    operator_state: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a job is to begin with, by operator, and by source what that holds already.
+
+    Attributes:
+        states: DataFrames of keyed states.
+        timers: DataFrames of timers, by domain.
+        operator_state: elements, by state.
+        positions: in the terms of each source.
+    """
+
+    states: Mapping[str, States] = field(default_factory=dict)
+    timers: Mapping[str, Timers] = field(default_factory=dict)
+    operator_state: Mapping[str, Elements] = field(default_factory=dict)
+    positions: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,6 +104,7 @@ class _Operator:
     key: KeySchema
     states: list[StateSchema]
     rows: DataFrame
+    timers: Timers
 
 
 @dataclass(frozen=True)
@@ -96,31 +126,36 @@ class Bootstrap:
     requested_by: str = ""
     attempt: WriteAttempt = field(default_factory=WriteAttempt)
 
-    def planned(self, operators: Mapping[str, States], positions: Mapping[str, Any]) -> BootstrapReport:
+    def planned(self, given: Given) -> BootstrapReport:
         """Read and check everything, and write nothing."""
-        elements = self._positions(positions)
-        written = {one.node.uid: self._write(one, dry_run=True) for one in self._operators(operators)}
-        return self._report(written, elements)
+        elements, lists = (
+            self._positions(given.positions),
+            given_operator_state(self.job, given.operator_state),
+        )
+        written = {one.node.uid: self._write(one, dry_run=True) for one in self._operators(given)}
+        return self._report(written, elements, lists)
 
-    def run(
-        self,
-        operators: Mapping[str, States],
-        positions: Mapping[str, Any],
-        *,
-        tables: JobTables,
-        kernel: DeltaKernel,
-    ) -> BootstrapReport:
+    def run(self, given: Given, *, tables: JobTables, kernel: DeltaKernel) -> BootstrapReport:
         """Write state and positions, and commit the row; see ``StateEngine.bootstrap``."""
-        elements = self._positions(positions)
-        found = self._operators(operators)
+        elements, lists = (
+            self._positions(given.positions),
+            given_operator_state(self.job, given.operator_state),
+        )
+        found = self._operators(given)
         written = {one.node.uid: self._write(one, dry_run=False) for one in found}
         made = [self._based(one, written[one.node.uid]) for one in found]
         for operator in made:
             tables.list_base(operator, operator.base_files, self.attempt.write_id)
-        files = []
+        refs, files = [], []
+        for one in lists:
+            ref, own = one.write(uri=tables.layout.operator_state, write_id=self.attempt.write_id)
+            refs.append(ref)
+            files += own
         if any(elements.values()):
-            tables.ensure_operator_state()
             files.append(tables.positions.write(self.attempt.write_id, elements))
+            refs += [OperatorStateRef(n, self.attempt.write_id, len(e)) for n, e in elements.items() if e]
+        if files:
+            tables.ensure_operator_state()
             kernel.append(tables.layout.operator_state, files, partition={"write_id": self.attempt.write_id})
         row = CheckpointRow(
             checkpoint_id=1,
@@ -134,9 +169,7 @@ class Bootstrap:
             rows_in=0,
             rows_refused=0,
             operators=made,
-            operator_state=[
-                OperatorStateRef(name, self.attempt.write_id, len(e)) for name, e in elements.items() if e
-            ],
+            operator_state=refs,
             operator_state_files=files,
             sources=[self._progress(name, elements.get(name, [])) for name in self.job.sources],
             sinks=[],
@@ -147,28 +180,35 @@ class Bootstrap:
         )
         tables.check(row, None)
         tables.store.append(row)
-        return self._report(written, elements, committed_id=row.checkpoint_id)
+        return self._report(written, elements, lists, committed_id=row.checkpoint_id)
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _operators(self, operators: Mapping[str, States]) -> list[_Operator]:
-        unknown = sorted(set(operators) - set(self.job.operators))
-        if unknown or not operators:
+    def _operators(self, given: Given) -> list[_Operator]:
+        uids = dict.fromkeys([*given.states, *given.timers])
+        unknown = sorted(set(uids) - set(self.job.operators))
+        if unknown or not (uids or given.operator_state):
             raise ConfigurationError(
                 f"job '{self.job.name}': state is given for operators {unknown or 'none at all'}; the job has "
                 f"{sorted(self.job.operators)}"
             )
-        return [self._operator(self.job.operators[uid], states) for uid, states in operators.items()]
+        return [
+            self._operator(self.job.operators[u], given.states.get(u, {}), given.timers.get(u, {}))
+            for u in uids
+        ]
 
-    def _operator(self, node: OperatorNode, states: States) -> _Operator:
+    def _operator(self, node: OperatorNode, states: States, timers: Timers) -> _Operator:
         where = f"job '{self.job.name}', operator '{node.uid}'"
         if not node.keyed:
             raise ConfigurationError(f"{where}: its stream has no key, so it has no keyed state: use key_by")
-        if not states:
+        if not states and not timers:
             raise ConfigurationError(f"{where}: no state is given; name at least one")
         declared = declared_states(self.job, node, states)
-        key, parts = _declared_key(node), []
-        for given, frame in states.items():
+        key, parts, frames = selected_key(node), list[DataFrame](), dict(states)
+        if timers:
+            declared[TIMERS] = TIMERS_SCHEMA
+            frames[TIMERS] = timer_entries(timers, node.key_columns, what=where)
+        for given, frame in frames.items():
             name = given.name if isinstance(given, StateDescriptor) else given
             what = f"{where}, state '{name}'"
             if not isinstance(frame, DataFrame):
@@ -183,7 +223,7 @@ class Bootstrap:
             parts.append(state_rows(frame, form, node.key_columns, clock_ms=self.clock_ms, what=what))
         assert key is not None
         rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-        return _Operator(node, key, list(declared.values()), rows)
+        return _Operator(node, key, list(declared.values()), rows, timers)
 
     def _write(self, one: _Operator, *, dry_run: bool) -> WrittenStates:
         spec = BaseSpec(
@@ -210,6 +250,7 @@ class Bootstrap:
             bases=[BaseRange(0, groups - 1, self.attempt.write_id, 1)],
             changed_entries=0,
             key_type=one.key.declared_text,
+            next_timers_ms=first_timers(one.timers, one.node.key_columns),
             base_files=written.files,
         )
 
@@ -237,6 +278,7 @@ class Bootstrap:
         self,
         written: Mapping[str, WrittenStates],
         elements: Mapping[str, list[Element]],
+        lists: Sequence[GivenOperatorState],
         committed_id: int | None = None,
     ) -> BootstrapReport:
         sources = self.job.sources
@@ -247,14 +289,5 @@ class Bootstrap:
             positions={n: sources[n].source.position_text(e) for n, e in elements.items()},
             from_the_beginning=sorted(set(sources) - set(elements)),
             committed_id=committed_id,
+            operator_state={one.uid: one.counts for one in lists},
         )
-
-
-def _declared_key(node: OperatorNode) -> KeySchema | None:
-    """The key, where the job itself declares its type and does not take it from columns."""
-    key = node.inputs[0].key
-    if not isinstance(key, SelectedKey):
-        return None
-    names, kind = node.key_columns, key.key_type.arrow
-    types = [f.type for f in kind] if len(names) > 1 else [kind]
-    return KeySchema(names, tuple(types))

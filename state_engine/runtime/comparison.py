@@ -23,8 +23,9 @@ from state_engine.core.lineage import Rows
 from state_engine.core.sink_moves import Outputs, content
 from state_engine.runtime.output_reader import OutputReader
 from state_engine.runtime.sinks.staging import Staging
-from state_engine.runtime.state_pairs import state_pairs
+from state_engine.runtime.state_pairs import StatePair, state_pairs
 from state_engine.runtime.state_reader import read_state
+from state_engine.runtime.stored_entries import key_schema
 
 COUNT = "_rows"
 """Column of differing outputs: how many more of this row there are on that side."""
@@ -210,13 +211,24 @@ def changed_entries(
     for pair in state_pairs(*paths):
         if wanted is not None and not pair.names & set(wanted):
             continue
+        what = f"state '{pair.state}' of operator '{pair.operator}'"
+        _check_keys(pair, what)
         sides = [
             read_state(spark, layout, path, pair.operator, s.schema.name, shown=pair.shown(s)) if s else None
             for path, s in zip(paths, (pair.old, pair.new), strict=True)
         ]
-        what = f"state '{pair.state}' of operator '{pair.operator}'"
         found[pair.operator, pair.state] = _by_key(_difference(*sides, what=what))
     return found
+
+
+def _check_keys(pair: StatePair, what: str) -> None:
+    """Raise ConfigurationError where the type of the key was changed between the two sides."""
+    old, new = (key_schema(side.operator) if side else None for side in (pair.old, pair.new))
+    if old is not None and new is not None and not old.is_stored_like(new):
+        raise ConfigurationError(
+            f"{what} cannot be compared: it is keyed by another type on the two sides, {old.declared_text} and "
+            f"{new.declared_text}. Compare other states, or checkpoints on one side of the change"
+        )
 
 
 def _by_key(difference: DataFrame) -> DataFrame:

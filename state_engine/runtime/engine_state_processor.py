@@ -14,11 +14,16 @@ from pyspark.sql import Column, DataFrame
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime.bootstrap import Bootstrap, BootstrapReport, States
+from state_engine.runtime.bootstrap import Bootstrap, BootstrapReport, Given, States
+from state_engine.runtime.bootstrap_operator_state import Elements
+from state_engine.runtime.bootstrap_timers import Timers
+from state_engine.runtime.declared_key import declared_key
 from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
 from state_engine.runtime.engine_operations import EngineOperations
 from state_engine.runtime.forget import ForgetReport, Forgetting, Purge
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.key_change import KeyTypeChange, KeyTypeReport
+from state_engine.runtime.key_conversion import Convert
 from state_engine.runtime.key_traces import Key, KeyTraces
 from state_engine.runtime.spark_state_reader import SparkQuery, SparkState
 from state_engine.runtime.state_transform import Keys, Map, StateTransform, TransformReport
@@ -32,12 +37,14 @@ class EngineStateProcessor(EngineOperations):
         job: StatefulJob,
         states: Mapping[str, States],
         *,
+        timers: Mapping[str, Timers] | None = None,
+        operator_state: Mapping[str, Elements] | None = None,
         positions: Mapping[str, Any] | None = None,
         clock: Clock = None,
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> BootstrapReport:
-        """Begin a job that never ran with keyed state from DataFrames.
+        """Begin a job that never ran with keyed state and timers from DataFrames, and with operator state.
 
         A DataFrame has the key columns, ``map_key`` for a map, and ``value`` or the fields of a record as columns of
         their own; of a list it has one row an element, in the order of ``position`` if there is one, or whole lists.
@@ -46,6 +53,11 @@ class EngineStateProcessor(EngineOperations):
         Args:
             states: by operator, DataFrames by state: ``{"planes": {"last_flight": df}}``. Where a function declares a
                 state only as it runs, its descriptor stands in place of its name.
+            timers: by operator, DataFrames of ``event`` and ``processing`` timers: the columns of the key, and the time
+                in milliseconds or as a timestamp.
+            operator_state: by operator, elements by state: a sequence of a list, a dict of a broadcast state, whose
+                ``MapStateDescriptor`` stands in place of its name; ``list_checkpointed`` is that of a
+                ``ListCheckpointed``. They are handed out as after a restore.
             positions: by source, what the state holds of it already: of a ``FileSource`` ``"all"`` files that are there
                 now, or paths and patterns; of a ``DeltaSource`` ``"all"`` or the last version; of a collection how many
                 elements. A source that is not named is read from its beginning.
@@ -69,9 +81,10 @@ class EngineStateProcessor(EngineOperations):
             )
         layout = JobLayout(self.root, job.name)
         found = Bootstrap(self.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
-            return found.planned(states, positions or {})
-        return found.run(states, positions or {}, tables=self._open(job.name), kernel=self.kernel)
+            return found.planned(given)
+        return found.run(given, tables=self._open(job.name), kernel=self.kernel)
 
     def bootstrap_from_spark(
         self,
@@ -168,6 +181,55 @@ class EngineStateProcessor(EngineOperations):
         if state is None:
             raise ConfigurationError(f"transform_state needs the name of a state for {chosen[0]}")
         return found.one_state(operator, state, map=map, filter=filter)
+
+    def change_key_type(
+        self,
+        job: StatefulJob | str,
+        operator: str,
+        *,
+        code: StatefulJob | None = None,
+        convert: Convert | None = None,
+        key_type: Any = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> KeyTypeReport:
+        """Give the keyed state and the timers of an operator the key that the job's code of today declares.
+
+        All of it is written anew, as a checkpoint upon the head: new hashes, new key groups; values and times stay what
+        they are. Code of the old key goes on from the checkpoint before, once that is restored; replays do not reach
+        back over it. Keys that only became wider (``int`` to ``bigint``) are stored alike, and nothing is done.
+
+        Args:
+            job: of today's code; or the name, with ``code``.
+            code: of today.
+            convert: makes the new key of an old one: scalars, or tuples of several columns. By default they are cast,
+                as far as nothing can be lost: numbers to wider ones, and numbers, dates and booleans to text.
+            key_type: of today's key, such as ``"day string"``, where sources without input cannot tell it.
+            dry_run: check everything, and tell how much would be written.
+
+        Raises:
+            ConfigurationError: two keys would become one, with examples; a cast could lose something; no such operator.
+            InvalidKeyError: a key cannot be one of the new type, or ``convert`` failed; names it.
+            StaleParentError: the job went on meanwhile; nothing was done.
+
+        Example::
+
+            engine.change_key_type(job, "planes", convert=lambda tailnum: tailnum.upper(), dry_run=True)
+        """
+        code = code if code is not None else job if isinstance(job, StatefulJob) else None
+        if code is None:
+            raise ConfigurationError(
+                f"change_key_type needs the job itself: its code says what '{operator}' is keyed by"
+            )
+        name = job_name(job)
+        if operator not in code.operators:
+            raise ConfigurationError(
+                f"job '{name}' has no operator '{operator}'; it has {sorted(code.operators)}"
+            )
+        operations, tables = self._operations(job, requested_by), self._ran(name)
+        declared = declared_key(self.spark, code, code.operators[operator], key_type)
+        found = KeyTypeChange(name, tables, self.kernel, operations, self.spark, dry_run)
+        return found.run(operator, declared, convert)
 
     def forget(
         self,

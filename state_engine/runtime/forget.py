@@ -122,7 +122,7 @@ class Forgetting:
         found = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
         found += [*look.of_dead_letters(uids, keys), *sinks]
         return ForgetReport(
-            look.job, list(keys), done, found, [*_without_keys(look), *unseen], retired, collection
+            look.job, list(keys), done, found, [*_unseen(look, uids), *unseen], retired, collection
         )
 
     # -- pieces ----------------------------------------------------------------------------------------------------
@@ -219,6 +219,24 @@ def _delete_rows(look: KeyTraces, uri: str, condition: Any) -> None:
 
 def _retiring(chosen: list[int]) -> Change:
     return lambda row: replace(row, retired=chosen)
+
+
+def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
+    """What is not kept by key, and what is kept by keys of a type that a later checkpoint changed."""
+    return [*_without_keys(look), *_of_other_keys(look, uids)]
+
+
+def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
+    gone, found = lineage.retired(look.rows), []
+    for uid in uids:
+        known = [
+            (i, key_schema(o)) for i, r in sorted(look.rows.items()) if (o := r.operator(uid)) is not None
+        ]
+        others = [i for i, key in known if i not in gone and not key.is_stored_like(known[-1][1])]
+        if others:
+            told = ", ".join(map(str, others))
+            found.append(f"state of {uid} at checkpoints {told}, where its key is of another type")
+    return found
 
 
 def _without_keys(look: KeyTraces) -> list[str]:

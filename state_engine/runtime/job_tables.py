@@ -120,7 +120,12 @@ class JobTables:
         if added:
             # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
             with table_lock(uri):
-                self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({columns_text(added)})")
+                text = columns_text(added)
+                # a table that is there learns of such columns only when told
+                if "timestamp_ntz" in text.lower():
+                    feature = "'delta.feature.timestampNtz' = 'supported'"
+                    self._spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")
+                self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({text})")
             self._columns[uri] = needed
 
     def _ensure(self, uri: str, schema: pa.Schema, partitions: pa.Schema = _BY_WRITE_ID) -> None:

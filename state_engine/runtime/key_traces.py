@@ -26,13 +26,13 @@ from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.core.collection import base_table, changelog_table, keyed_state_files
-from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.lineage import MAIN
 from state_engine.core.retention import pins
 from state_engine.runtime.frames import quoted
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND
+from state_engine.runtime.stored_entries import key_schema
 
 _READERS = 8
 Key = dict[str, Any]
@@ -84,7 +84,7 @@ class KeyTraces:
         """
         keyed: dict[str, tuple[str, ...]] = {}
         for row in self.rows.values():
-            keyed |= {o.uid: key_names(o.key_schema) for o in row.operators}
+            keyed |= {o.uid: key_schema(o).names for o in row.operators}
         found = [u for u, names in keyed.items() if set(names) == set(columns) and only in (None, u)]
         if not found:
             known = {uid: list(names) for uid, names in sorted(keyed.items())}
@@ -225,11 +225,6 @@ class KeyTraces:
         with ThreadPoolExecutor(_READERS) as pool:
             counts = dict(zip(files, pool.map(count, files), strict=True))
         return {file.removeprefix(uri + "/"): n for file, n in counts.items() if n}
-
-
-def key_names(key_schema: str) -> tuple[str, ...]:
-    """The columns of a recorded key."""
-    return tuple(f.name for f in parse_ddl(key_schema).arrow)
 
 
 def row_condition(table: DataFrame, keys: Sequence[Key]) -> Column:

@@ -28,6 +28,7 @@ from state_engine.core.errors import ConfigurationError, RescaleError, StalePare
 from state_engine.core.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.core.operation_rows import continuing
 from state_engine.core.operator_state_ref import RAW
+from state_engine.core.resumption import TRANSFORM
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
@@ -191,7 +192,9 @@ class MaxParallelismChange:
         """Raise StaleParentError where the head went elsewhere than on from the checkpoint that was folded."""
         now = {o.uid: o.max_parallelism for o in path[-1].operators}
         on_path = any(row.checkpoint_id == as_of.checkpoint_id for row in path)
-        if not on_path or any(now.get(o.uid) != o.max_parallelism for o in as_of.operators):
+        since = [row for row in path if row.checkpoint_id > as_of.checkpoint_id and row.kind == TRANSFORM]
+        rewritten = any(o.base_files for row in since for o in row.operators)
+        if not on_path or rewritten or any(now.get(o.uid) != o.max_parallelism for o in as_of.operators):
             raise StaleParentError(
                 f"job '{self._job.name}': another operation moved the head while the state of checkpoint "
                 f"{as_of.checkpoint_id} was written in {self._max} key groups; nothing was changed. Rescale again"

@@ -6,6 +6,7 @@ Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -171,15 +172,18 @@ def checked_key(
     if recorded is None:
         return found
     where = f"job '{job.name}', operator '{operator.uid}'"
+    known = KeySchema.recorded(recorded.key_schema, recorded.key_type)
     if not operator.keyed:
         raise StateMigrationError(
             f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
             "Restore the old key_by, or give the operator another uid to start empty"
         )
-    if found is not None and recorded.key_schema != str(found):
+    if found is not None and not found.is_stored_like(known):
         raise StateMigrationError(
-            f"{where}: its state is stored by key {recorded.key_schema}, the job keys by {found}. "
-            "Restore the old key_by, or give the operator another uid to start empty"
+            f"{where}: its state is stored by key {known.declared_text}, the job keys by {found.declared_text}. "
+            "Restore the old key_by; or have the state written anew by the new key: "
+            f"engine.change_key_type(job, '{operator.uid}'), or `statelake change-key-type {job.name} --operator "
+            f"{operator.uid}`, first with a dry run; or give the operator another uid to start empty"
         )
     if recorded.max_parallelism != job.max_parallelism:
         raise StateMigrationError(
@@ -188,7 +192,9 @@ def checked_key(
             f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
             f"--max-parallelism {job.max_parallelism}`"
         )
-    return KeySchema.declared(recorded.key_type) if found is None and recorded.key_type else found
+    if found is None:
+        return known if recorded.key_type else None
+    return replace(found, stored=known.stored)
 
 
 def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:

@@ -40,7 +40,8 @@ from state_engine.runtime.state_changes import (
     marked,
     taken_away,
 )
-from state_engine.runtime.state_rows import KEY_HASH, STATE, StateForm, key_schema_of, state_rows
+from state_engine.runtime.state_rows import KEY, KEY_HASH, STATE, StateForm, key_schema_of, state_rows
+from state_engine.runtime.stored_columns import spark_data_type
 from state_engine.runtime.stored_entries import form_of, key_schema, keys_frame, state_view, stored_entries
 
 Keys = DataFrame | Iterable[Any]
@@ -119,7 +120,7 @@ class StateTransform:
         form, key = form_of(operator, state, what=what), key_schema(operator)
         entries = self._entries(path, uid)
         old = entries.where(F.col(STATE) == form.name)
-        view = state_view(entries, form, key.names)
+        view = state_view(entries, form, key)
         if map is not None:
             found = map(view)
             if not isinstance(found, DataFrame) or set(found.columns) != set(view.columns):
@@ -132,6 +133,8 @@ class StateTransform:
             found = view.where(filter)
         self._check_key(found, operator, what)
         made = state_rows(found, form, key.names, clock_ms=path[-1].clock_ms, what=what)
+        if key.stored:
+            made = made.withColumn(KEY, F.col(KEY).cast(spark_data_type(key.storage)))
         changes = difference(old, made, form)
         if any(s.name == TIMERS for s in operator.states):
             others = entries.where(F.col(STATE) != form.name)
@@ -187,8 +190,8 @@ class StateTransform:
 
     def _check_key(self, found: DataFrame, operator: OperatorCheckpoint, what: str) -> None:
         """Whether keys are still of the stored types."""
-        names = key_schema(operator).names
-        made = key_schema_of(found, names, what=what)
+        known = key_schema(operator)
+        made = replace(key_schema_of(found, known.names, what=what), stored=known.stored)
         if str(made) != operator.key_schema:
             raise ConfigurationError(
                 f"{what}: its key is stored as {operator.key_schema}, and made is {made}: cast it"

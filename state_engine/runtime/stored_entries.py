@@ -119,14 +119,14 @@ def _reader(
     return run
 
 
-def state_view(entries: DataFrame, form: StateForm, key_names: Sequence[str]) -> DataFrame:
+def state_view(entries: DataFrame, form: StateForm, key: KeySchema) -> DataFrame:
     """One state as users see it: key columns as stored, ``map_key``, ``value``, and with a time to live ``updated_at``.
 
     Of a list, ``updated_at`` is a list, too: one time an element. Fields are called as they are declared.
     """
     column = F.col(form.column_name)
     stored, shown = form.value.storage, form.shown
-    made = [F.col(KEY).getField(n).alias(n) for n in key_names]
+    made = [F.col(KEY).getField(c).alias(n) for c, n in zip(key.columns, key.names, strict=True)]
     stamp = F.col(UPDATED_AT)
     if form.shape == "map":
         made += [column["key"].alias(MAP_KEY), renamed(column["value"], stored, shown).alias(VALUE)]
@@ -143,7 +143,7 @@ def state_view(entries: DataFrame, form: StateForm, key_names: Sequence[str]) ->
 
 def key_schema(operator: OperatorCheckpoint) -> KeySchema:
     """Names and types of an operator's key: as declared, or where that is not known as stored."""
-    return KeySchema.declared(operator.key_type or operator.key_schema)
+    return KeySchema.recorded(operator.key_schema, operator.key_type)
 
 
 def keys_frame(
@@ -180,7 +180,7 @@ def keys_frame(
         raise InvalidKeyError(
             f"{what}: {bad[0].asDict()} cannot be a key, or is none of type {schema.declared_text}"
         )
-    canonical = [canonical_column(c, t).alias(n) for n, (c, t) in zip(schema.names, pairs, strict=True)]
+    canonical = [canonical_column(c, t).alias(n) for n, (c, t) in zip(schema.columns, pairs, strict=True)]
     return typed.select(F.struct(*canonical).alias(KEY), key_hash_column(pairs).alias(KEY_HASH)).distinct()
 
 

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +19,18 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from typer.testing import CliRunner
 
 from state_engine import (
+    CheckpointedFunction,
+    DataStream,
     DeltaSink,
     FileSource,
     KeyedProcessFunction,
     ListStateDescriptor,
+    ProcessFunction,
     RuntimeContext,
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
+    cli_key_type,
 )
 from state_engine.cli import app
 
@@ -111,7 +116,7 @@ def block(part: str, language: str = "python") -> str:
 
 def test_no_block_is_left_out() -> None:
     kinds = re.findall(r"^```(\w*)\n.*?^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    assert sorted(kinds) == ["", "python", "python", "python", "python"]
+    assert sorted(kinds) == ["", "", "python", "python", "python", "python", "python", "python"]
 
 
 def test_a_job_begins_with_state(place: Place, spark: SparkSession) -> None:
@@ -121,7 +126,7 @@ def test_a_job_begins_with_state(place: Place, spark: SparkSession) -> None:
         "last": spark.createDataFrame([("N123", 8)], "tailnum string, value int"),
         "recent": spark.createDataFrame([("N123", 1), ("N123", 2)], "tailnum string, value int"),
     }
-    code = block("engine.bootstrap(")
+    code = block('"recent": recent')
     entries = eval(code, names)
     assert entries == {"planes": {"last_flight": 1, "recent": 1}}
     assert place.engine.checkpoints("planes") == []
@@ -129,6 +134,55 @@ def test_a_job_begins_with_state(place: Place, spark: SparkSession) -> None:
     assert (place.state("last_flight"), place.state("recent")) == ({"N123": 8}, {"N123": [1, 2]})
     place.arrive([("N9", 4)])  # what was there before is in the state already
     assert place.engine.run(place.job()).rows_in == 1
+
+
+class Export(ProcessFunction, CheckpointedFunction):
+    """Tells what it was given."""
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.buffered = store.get_list_state(ListStateDescriptor("buffered", int))
+        self.told = store.get_union_list_state(ListStateDescriptor("told", str))
+
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
+        yield f"{value.total}", sum(self.buffered.get())
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+
+def test_a_job_begins_with_timers_and_operator_state(place: Place, spark: SparkSession) -> None:
+    job = place.job()
+    totals = DataStream(job, job.operators["planes"])
+    totals.process(Export(), uid="export", output_type="total string, buffered bigint").set_parallelism(
+        1
+    ).sink("exported", DeltaSink(str(place.directory / "exported")))
+    names: dict[str, Any] = {
+        "engine": place.engine,
+        "job": job,
+        "last": spark.createDataFrame([("N123", 8)], "tailnum string, value int"),
+        "alarms": spark.createDataFrame([("N123", 5000)], "tailnum string, at bigint"),
+    }
+    exec(block("operator_state="), names)
+    (row,) = place.engine.checkpoints("planes")
+    assert row.operators[0].next_timers_ms == {"processing": 5000}
+    place.engine.run(job)
+    exported = spark.read.format("delta").load(str(place.directory / "exported")).collect()
+    assert {r["buffered"] for r in exported} == {16}
+
+
+def test_a_key_gets_another_type(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.engine.run(place.job())
+    exec(block("change_key_type("), {"engine": place.engine, "job": place.job()})
+    assert place.state("count") == {"123": 2, "456": 1, "TEST1": 1}
+    assert [r.kind for r in place.engine.checkpoints("planes")] == ["checkpoint", "transform"]
+    line = block("change-key-type", "").strip()
+    registered = SimpleNamespace(job=place.job(), prepare=lambda: None)
+    monkeypatch.setattr(cli_key_type, "declared", {"planes": registered}.__getitem__)
+    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    done = CliRunner().invoke(app, shlex.split(line)[1:])
+    assert done.exit_code == 0, done.output
+    assert "stored alike" in done.output
 
 
 @pytest.fixture

@@ -1,0 +1,111 @@
+"""The type of the key that a job declares for an operator, told without running the job.
+
+Where a function makes the key, the job says its type. Where columns do, they are those of the stream, and Spark knows
+them without reading a row: of a source from the input that is there, of an operator from its declared outputs, of
+DataFrame code by asking Spark for the plan. Plays the part of the key's ``TypeInformation`` in a Flink job graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.type_parsing import to_type
+from state_engine.core.types import StructType
+from state_engine.runtime.frames import StreamFrame, from_source, order_name, united
+from state_engine.runtime.graph import (
+    Node,
+    OperatorNode,
+    SelectedKey,
+    SideOutputNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+)
+from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.state_rows import key_schema_of
+
+
+def declared_key(
+    spark: SparkSession, job: StatefulJob, operator: OperatorNode, key_type: Any = None
+) -> KeySchema:
+    """Names and types of an operator's key.
+
+    Args:
+        key_type: as a user gives it, where there is no input yet that would tell: a type, or of several columns a
+            record of them.
+
+    Raises:
+        ConfigurationError: the stream has no key, or nothing tells its type.
+    """
+    what, names = f"job '{job.name}', operator '{operator.uid}'", operator.key_columns
+    if not operator.keyed:
+        raise ConfigurationError(f"{what}: its stream has no key, so it has no keyed state: use key_by")
+    if (selected := selected_key(operator)) is not None:
+        return selected
+    if key_type is not None:
+        return _given(names, key_type, what)
+    frame = _frame(spark, job, operator.inputs[0].parent)
+    if frame is None:
+        raise ConfigurationError(
+            f"{what}: its sources have no input that would tell the types of {list(names)}: give key_type, such as "
+            f"key_type='{names[0]} string'"
+        )
+    return key_schema_of(frame.rows, names, what=what)
+
+
+def selected_key(operator: OperatorNode) -> KeySchema | None:
+    """The key, where the job itself declares its type and does not take it from columns."""
+    key = operator.inputs[0].key
+    return _of_type(operator.key_columns, key.key_type.arrow) if isinstance(key, SelectedKey) else None
+
+
+def _given(names: tuple[str, ...], key_type: Any, what: str) -> KeySchema:
+    found = to_type(key_type, parameter="key_type")
+    if not isinstance(found, StructType):
+        return _of_type(names, found.arrow)
+    if tuple(found.names) != names and len(names) > 1:
+        raise ConfigurationError(
+            f"{what}: key_type has the columns {list(found.names)}, the key {list(names)}"
+        )
+    named = tuple(found.names) == names
+    return KeySchema(names, tuple(t.arrow for t in found.types)) if named else _of_type(names, found.arrow)
+
+
+def _of_type(names: tuple[str, ...], kind: pa.DataType) -> KeySchema:
+    return KeySchema(names, tuple(f.type for f in kind) if len(names) > 1 else (kind,))
+
+
+def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | None:
+    """The stream with its columns, of whose rows none is read; None where there is no input yet."""
+    if isinstance(node, SourceNode):
+        part = node.source.plan(spark, [])
+        if part is None:
+            return None
+        read = node.source.read(spark, part, keep_refused=job.on_error == "dead_letter")
+        return from_source(
+            spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=()
+        )
+    if isinstance(node, TransformNode):
+        parent = _frame(spark, job, node.parent)
+        return None if parent is None else parent.transformed(node)
+    if isinstance(node, UnionNode):
+        parts = [f for p in node.parents if (f := _frame(spark, job, p)) is not None]
+        return united(parts) if parts else None
+    if isinstance(node, SideOutputNode):
+        return _empty(spark, OutputType.of(node.tag.type_info))
+    if node.output_type is not None:
+        return _empty(spark, node.output_type)
+    return _frame(spark, job, node.inputs[0].parent)
+
+
+def _empty(spark: SparkSession, kind: OutputType) -> StreamFrame:
+    schema = pa.schema([*kind.columns.arrow, (order_name(0), pa.int64())])
+    return StreamFrame(
+        spark, schema.empty_table(), order_by=(), hidden_order=(order_name(0),), named=0, event_time=None
+    )
