@@ -151,7 +151,7 @@ class Operations:
         left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
-        if outputs == "withdraw":  # also what an earlier backfill left behind of partitions that the new path ran
+        if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
             sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
