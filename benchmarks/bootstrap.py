@@ -173,6 +173,7 @@ def run(
 
         def told(what: str) -> None:
             bar.update(task, advance=1, description=what)
+            bar.console.print(what, highlight=False)  # a bar alone shows nothing in a log
 
         try:
             for number in range(warm_up + rounds):

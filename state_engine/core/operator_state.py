@@ -10,13 +10,18 @@ that was restored and that nobody asked for stays as it is. A declared type may 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError
+from state_engine.core.errors import (
+    ConfigurationError,
+    StateAccessError,
+    StateMigrationError,
+    ValueTypeError,
+)
 from state_engine.core.evolution import MapEntryType, evolve
 from state_engine.core.json_values import from_json, to_json, type_text
 from state_engine.core.list_state import ListState
@@ -111,6 +116,8 @@ class OperatorStateStore:
         """
         handle = self._registered[name].handle
         if isinstance(handle, ListState):
+            if isinstance(elements, str | bytes | Mapping):
+                raise ValueTypeError(f"a list is given as a sequence of its elements, not as {elements!r}")
             handle.update(list(elements))
         else:
             handle.clear()

@@ -14,7 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import errors
-from state_engine.core.checkpoint import CheckpointRow, OperatorStateRef, StateSchema
+from state_engine.core.checkpoint import (
+    CheckpointRow,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    StateSchema,
+)
 from state_engine.core.columns import one_chunk
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.key_schema import KeySchema
@@ -178,7 +183,7 @@ def checked_key(
             f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
             "Restore the old key_by, or give the operator another uid to start empty"
         )
-    if found is not None and not found.is_stored_like(known):
+    if found is not None and not _is_key_of(found, known, recorded):
         raise StateMigrationError(
             f"{where}: its state is stored by key {known.declared_text}, the job keys by {found.declared_text}. "
             "Restore the old key_by; or have the state written anew by the new key: "
@@ -195,6 +200,11 @@ def checked_key(
     if found is None:
         return known if recorded.key_type else None
     return replace(found, stored=known.stored)
+
+
+def _is_key_of(found: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
+    """Whether keys are the recorded ones; where no more is known of these than how they are stored, that decides."""
+    return found.is_stored_like(known) if recorded.key_type else found.storage == known.storage
 
 
 def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:

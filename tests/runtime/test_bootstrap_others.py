@@ -237,6 +237,7 @@ def test_lists_of_functions_and_broadcast_state(tmp_path: Path, spark: SparkSess
         ({"counted": {"x": []}}, ConfigurationError, r"it.* asks for \['list_checkpointed'\]"),
         ({"ruled": {RULES: {"a": "ten"}}}, ValueTypeError, "operator state 'rules': .*'ten'"),
         ({"ruled": {RULES: 7}}, ValueTypeError, "operator state 'rules'"),
+        ({"counted": {"list_checkpointed": "12"}}, ValueTypeError, "a sequence of its elements, not as '12'"),
     ]
     for given, error, message in refused:
         with pytest.raises(error, match=message):
