@@ -84,8 +84,10 @@ def drop_branch(job: Job, branch: Branch) -> None:
 
 def compact(job: Job) -> None:
     """Fold the keyed state into new bases; micro-batches go on meanwhile."""
-    with opened() as engine, console.status("Compacting …"):
-        done = engine.compact(job)
+    with opened() as engine, console.status("Compacting …") as status:
+        done = engine.compact(
+            job, on_progress=lambda n, of: status.update(f"Compacting: {n} of {of} tasks …")
+        )
     for uid, entries in done.entries.items():
         console.print(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes", highlight=False)
     if done.committed_id is not None:
@@ -157,8 +159,10 @@ def create_savepoint(
     path: Annotated[str | None, typer.Option(help="Directory; beside the job's tables by default.")] = None,
 ) -> None:
     """Copy the head into a directory that can be moved; micro-batches go on."""
-    with opened() as engine, console.status("Copying …"):
-        made = engine.savepoint(job, name, path)
+    with opened() as engine, console.status("Copying …") as status:
+        made = engine.savepoint(
+            job, name, path, on_progress=lambda n, of: status.update(f"Copying: {n} of {of} tasks …")
+        )
     console.print(
         f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "
         f"{made.path}",

@@ -63,7 +63,9 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
         run.log(f"compacting: {due.told}")
         wanted = config.operators or (None if config.force else list(due.reasons))
         with run.committing():
-            done = run.engine.compact(run.job, wanted, requested_by=run.requested_by)
+            done = run.engine.compact(
+                run.job, wanted, requested_by=run.requested_by, on_progress=run.log_tasks
+            )
         found |= {
             "folded_checkpoint_id": done.checkpoint_id,
             "dropped": bool(done.entries) and done.committed_id is None,

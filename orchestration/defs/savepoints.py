@@ -76,6 +76,7 @@ def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.Materi
                 config.path,
                 checkpoint_id=config.checkpoint_id,
                 requested_by=run.requested_by,
+                on_progress=run.log_tasks,
             )
     else:
         if config.checkpoint_id not in (None, known.checkpoint_id) or config.path is not None:

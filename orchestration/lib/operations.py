@@ -57,6 +57,10 @@ class OperationRun:
         """Tell the event log how far it is."""
         self.context.log.info(f"job '{self.job.name}': {text}")
 
+    def log_tasks(self, done: int, of: int) -> None:
+        """Tell the event log how many tasks of long Spark work are done."""
+        self.log(f"{done} of {of} tasks are done")
+
     def never_ran(self) -> bool:
         """Whether there is nothing to operate on, which is told, and is no failure."""
         if self.rows():

@@ -94,7 +94,7 @@ def write_base(
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):
-        numbers = spark.range(0, len(chunks), 1, min(len(chunks), spark.sparkContext.defaultParallelism))
+        numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be told
         rows = numbers.mapInArrow(_runner(spec, chunks), "report string").collect()
     reports = [json.loads(row["report"]) for row in rows]
     for report in reports:
@@ -210,7 +210,7 @@ class _Chunk:
 def _runner(
     spec: BaseSpec, chunks: Sequence[_Chunk]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that ``mapInArrow`` runs once a task, over the numbers of its chunks."""
+    """The function that ``mapInArrow`` runs once a task, over the number of its chunk."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

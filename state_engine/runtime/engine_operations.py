@@ -29,6 +29,7 @@ from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
 from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
+from state_engine.runtime.task_progress import OnProgress, task_progress
 
 
 class EngineOperations(EngineBase):
@@ -130,6 +131,7 @@ class EngineOperations(EngineBase):
         *,
         checkpoint_id: int | None = None,
         requested_by: str | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Savepoint:
         """Copy a checkpoint, whole, into a directory that can be moved and restored anywhere; micro-batches go on.
 
@@ -137,6 +139,7 @@ class EngineOperations(EngineBase):
             name: ``[a-z][a-z0-9_]*``, unique in the job.
             path: an empty or new directory; by default ``savepoints/<name>`` beside the job's tables.
             checkpoint_id: the head by default.
+            on_progress: told how many tasks are done, and of how many, from another thread.
 
         Raises:
             ConfigurationError: the name is taken, the directory is not empty, or there is no such checkpoint.
@@ -144,7 +147,10 @@ class EngineOperations(EngineBase):
         name, at = check_name(name, what="savepoint"), path
         if at is None:
             at = join(JobLayout(self.root, job_name(job)).directory, "savepoints", name)
-        return self._savepoints(job, requested_by).create(name, normal_uri(at), checkpoint_id=checkpoint_id)
+        with task_progress(self.spark, on_progress):
+            return self._savepoints(job, requested_by).create(
+                name, normal_uri(at), checkpoint_id=checkpoint_id
+            )
 
     def savepoints(self, job: StatefulJob | str) -> dict[str, PinnedCheckpoint]:
         """Savepoints of a job, by name."""
@@ -241,6 +247,7 @@ class EngineOperations(EngineBase):
         policy: CompactionPolicy | None = None,
         full: bool = False,
         requested_by: str | None = None,
+        on_progress: OnProgress | None = None,
     ) -> Compaction:
         """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
 
@@ -251,11 +258,13 @@ class EngineOperations(EngineBase):
             operators: uids; all by default.
             policy: pass over the operators that it sees no reason for; None to fold whatever changed.
             full: write all key groups anew.
+            on_progress: told how many tasks are done, and of how many, from another thread.
 
         Raises:
             ConfigurationError: the job never ran, or has no such operator.
         """
-        return self._maintenance(job, requested_by).compact(operators, policy=policy, full=full)
+        with task_progress(self.spark, on_progress):
+            return self._maintenance(job, requested_by).compact(operators, policy=policy, full=full)
 
     def retain(
         self,

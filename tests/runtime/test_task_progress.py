@@ -1,0 +1,42 @@
+"""How far Spark work is, told from outside of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.runtime.task_progress import task_progress
+
+pytestmark = pytest.mark.spark
+
+
+def slowly(batches: Iterator[object]) -> Iterator[object]:
+    time.sleep(0.5)
+    yield from batches
+
+
+def test_tasks_are_told_while_they_run_and_at_the_end(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("spark.jobGroup.id", "of the user")
+    told: list[tuple[int, int]] = []
+    tasks = 3 * context.defaultParallelism
+    with task_progress(spark, lambda done, of: told.append((done, of))):
+        spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
+    assert context.getLocalProperty("spark.jobGroup.id") == "of the user"
+    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert told[-1] == (tasks, tasks)
+    assert told == sorted(told)
+    assert any(0 < done < tasks for done, _ in told)
+    spark.range(5).collect()
+    assert told[-1] == (tasks, tasks), "what runs afterwards is not told"
+
+
+def test_a_failure_ends_the_telling_and_goes_on(spark: SparkSession) -> None:
+    told: list[tuple[int, int]] = []
+    with pytest.raises(ZeroDivisionError), task_progress(spark, lambda done, of: told.append((done, of))):
+        raise ZeroDivisionError
+    assert told == []
+    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
