@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-core check ui bench bench-all clean
+.PHONY: help setup demo test test-all test-faults test-core test-ui check ui bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,16 +25,19 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui"
 
 test-all: $(READY) ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 500 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"
+
+test-ui: $(READY) $(VENV)/.ui ## click through Dagster's web interface in a real browser (needs Chromium)
+	$(BIN)/python -m pytest tests/ui -x
 
 check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster definitions
 	$(BIN)/ruff format --check
@@ -80,6 +83,12 @@ $(VENV)/.installed: requirements.lock requirements-uv.lock pyproject.toml
 	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock \
 		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# What drives the browser of `make test-ui`; the browser itself is the machine's.
+$(VENV)/.ui: tests/ui/requirements.txt $(VENV)/.installed
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r $< \
+		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 $(READY): $(VENV)/.installed

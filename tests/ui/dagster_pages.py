@@ -1,0 +1,150 @@
+"""What a person does on the pages of Dagster: look at assets, materialise, launch with configuration, backfill, follow.
+
+Everything goes by what is written on a page, and nothing by the structure of its HTML; but the editor of configuration
+and the buttons that are pictures have no text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+LOCATION = "statelake"
+RUN_MS = 400_000
+"""A run starts an interpreter and a Spark session first, on a machine that may be busy."""
+ZOOM_OUT = 9
+MOST_BYTES = 300_000
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+
+@dataclass(frozen=True)
+class Ui:
+    """The web interface at one address, in one page of a browser."""
+
+    page: Page
+    address: str
+
+    def __post_init__(self) -> None:
+        # Dagster asks every new instance once.
+        self.page.add_locator_handler(
+            self.page.get_by_text("Join the Dagster community"),
+            lambda: self.page.get_by_role("button", name="Skip").click(),
+        )
+
+    def go(self, path: str, **query: str) -> None:
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        self.page.goto(f"{self.address}/{path}{'?' if text else ''}{text}")
+
+    def lineage(self, group: str) -> None:
+        """The graph of an asset group, small enough to be seen whole."""
+        self.go(f"locations/{LOCATION}/asset-groups/{group}/lineage")
+        self.sees("checkpoint")
+        for _ in range(ZOOM_OUT):
+            self.page.get_by_label("zoom_out").click()
+
+    def asset(self, key: str, *, view: str = "overview") -> None:
+        """A tab of the page of an asset."""
+        self.go(f"assets/{key}", view=view)
+
+    def sees(self, *texts: str | re.Pattern[str]) -> None:
+        """Wait until the page shows each text somewhere."""
+        for text in texts:
+            self.shown(text).first.wait_for()
+
+    def shown(self, text: str | re.Pattern[str]) -> Locator:
+        """What is in sight and is just this text, or matches."""
+        found = (
+            self.page.get_by_text(text, exact=True) if isinstance(text, str) else self.page.get_by_text(text)
+        )
+        return found.filter(visible=True)
+
+    def button(self, name: str) -> Locator:
+        """By its text; the name of its picture comes before that."""
+        return self.page.get_by_role("button", name=re.compile(f"(^| ){name}…?$"))
+
+    def materialize(self, key: str) -> str:
+        """Click on Materialize on the page of an asset; the id of the run."""
+        self.asset(key)
+        self.button("Materialize").click()
+        return self._view()
+
+    def launchpad(self, job: str) -> None:
+        """The page where a job is launched with configuration."""
+        self.go(f"locations/{LOCATION}/jobs/{job}/playground")
+        self.sees("Launch Run", "No errors")
+
+    def type_config(self, text: str) -> None:
+        """Replace what is in the editor of the launchpad."""
+        self.page.locator(".CodeMirror").first.click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.press("Delete")
+        self.page.keyboard.insert_text(text)
+
+    def launch(self) -> str:
+        """Launch what is in the launchpad; the id of the run, whose page opens by itself."""
+        self.button("Launch Run").click()
+        self.page.wait_for_url(re.compile(r"/runs/[0-9a-f-]{36}"))
+        return self.page.url.rpartition("/")[2].partition("?")[0]
+
+    def ends_with(self, status: str, run_id: str) -> None:
+        """Follow a run on its own page to its end."""
+        self.go(f"runs/{run_id}")
+        self._follow(self.shown(re.compile("^(Success|Failure|Canceled)$")), status)
+
+    def newest_event(self, key: str, *labels: str) -> dict[str, str]:
+        """Labels and texts of the newest event of an asset, as its page shows them, these labels among them."""
+        self.asset(key, view="events")
+        self.sees(*labels)
+        rows = self.page.locator("tr").evaluate_all(
+            "rows => rows.map(r => [...r.children].map(c => c.innerText))"
+        )
+        return {cells[0].strip(): cells[1].strip() for cells in reversed(rows) if len(cells) == 2}
+
+    def plots(self) -> int:
+        """How many pictures of ours are in sight or further down, drawn and not just named."""
+        drawn = "all => all.filter(one => one.complete && one.naturalWidth > 0).length"
+        return int(self.page.locator('img[src^="data:image/svg+xml"]').evaluate_all(drawn))
+
+    def backfill(self, key: str, partitions: str) -> str:
+        """Click on Materialize, choose partitions in the dialog and launch; the id of the backfill."""
+        self.asset(key)
+        self.button("Materialize").click()
+        confirm = self.button("Confirm")
+        selection = self.page.get_by_placeholder(re.compile("^ex: "))
+        confirm.or_(selection).first.wait_for()
+        if confirm.is_visible():  # Dagster warns of what the same run is going to make
+            confirm.click()
+        selection.fill(partitions)
+        selection.press("Enter")
+        self.sees(re.compile("^[1-9][0-9]* partitions?$"))
+        self.button("Launch backfill").click()
+        return self._view()
+
+    def backfill_ends_with(self, status: str, backfill_id: str) -> None:
+        """Follow a backfill on its own page to its end."""
+        self.go(f"runs/b/{backfill_id}")
+        end = self.shown(re.compile("^(Succeeded|Completed|Failed|Canceled)$"))
+        self._follow(end, status)
+
+    def picture(self, name: str) -> None:
+        """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves any more."""
+        self.page.wait_for_load_state("networkidle")
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        taken: bytes = self.page.screenshot(animations="disabled", caret="hide")
+        assert taken.startswith(b"\x89PNG")
+        assert len(taken) < MOST_BYTES
+        (PICTURES / f"{name}.png").write_bytes(taken)
+
+    def _view(self) -> str:
+        """The id that is behind the link of the message about what was launched."""
+        target = self.page.get_by_role("link", name="View", exact=True).get_attribute("href") or ""
+        return target.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+    def _follow(self, end: Locator, status: str) -> None:
+        end.first.wait_for(timeout=RUN_MS)
+        assert end.first.inner_text() == status
