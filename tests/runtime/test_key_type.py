@@ -37,7 +37,7 @@ from state_engine.core.errors import (
     StaleParentError,
     StateMigrationError,
 )
-from state_engine.runtime import maintenance
+from state_engine.runtime import maintenance, max_parallelism
 from state_engine.runtime.operations import Operations
 from tests.runtime.tiny import Site
 
@@ -348,3 +348,14 @@ def test_who_comes_second_gets_nothing(
         patch.setattr(maintenance, "write_base", overtaken)
         assert engine.compact("tiny").committed_id is None, "it would bring the old keys back"
     assert site.state() == {"1": 6}
+
+    def renamed(*args: Any, **options: Any) -> Any:
+        files = write_base(*args, **options)
+        site.engine().change_key_type(job, "sums", convert=lambda k: f"{k}!")
+        return files
+
+    with monkeypatch.context() as patch:
+        patch.setattr(max_parallelism, "write_base", renamed)
+        with pytest.raises(StaleParentError, match="moved the head while"):
+            engine.rescale(job, max_parallelism=16)
+    assert site.state() == {"1!": 6}
