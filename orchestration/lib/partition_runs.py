@@ -8,10 +8,11 @@ retried, and loses nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import dagster as dg
+from dagster._core.storage.tags import BACKFILL_ID_TAG
 from pydantic import Field, model_validator
 
 from jobs import RegisteredJob
@@ -93,7 +94,8 @@ def run_partitions(
         dagster.Failure: the engine refuses the order, or what was asked for makes no sense; not to be retried.
         StatelakeError: anything else; partitions that were committed before it are in the event log.
     """
-    asked = context.partition_keys if context.has_partition_key or context.has_partition_key_range else []
+    sliced = context.has_partition_key or context.has_partition_key_range
+    asked = list(context.partition_keys) if sliced else []
     single = asked[0] if len(asked) == 1 else None
     events = PartitionEvents(context, engine, registered.job, declared, returned=single)
     registered.prepare()
@@ -126,25 +128,28 @@ class _Run:
         return self._ordinary(None)
 
     def partitions(self, asked: Sequence[str]) -> Outcome:
-        """The partitions of a run, which lie side by side."""
+        """The partitions of a run, which lie side by side; those that ran elsewhere are shown as well."""
         states = {one.key: one for one in self.events.engine.partitions(self.registered.job)}
         done = [key for key in asked if key in states and states[key].state == "done"]
-        if self.config.missing_only:
-            asked = [key for key in asked if key not in done]
-            done = []
-            if not asked:
-                self._log("what was asked for was run already, so there is nothing to do")
-                return Outcome()
-        if self.config.dry_run:
-            return self._foreseen(asked)
-        if len(asked) > 1:
-            return self._backfilled(asked)
-        if not done:
-            return self._ordinary(asked[0])
-        last = [key for key, one in states.items() if one.state == "done"][-1]
-        if asked[0] == last and not self.config.runs_again:
-            return self._once_more(states[last])
-        return self._backfilled(asked)
+        wanted = [key for key in asked if key not in done] if self.config.missing_only else asked
+        if self.config.dry_run and wanted:
+            return self._foreseen(wanted)
+        outcome = self._run(wanted, states)
+        behind = [key for key in done if key not in outcome.partitions and not self._is_shown(states[key])]
+        if behind:
+            self._log(f"{behind} were run before, and are shown now")
+        return replace(outcome, partitions=[*behind, *outcome.partitions])
+
+    def _run(self, wanted: Sequence[str], states: Mapping[str, PartitionStatus]) -> Outcome:
+        done = [key for key, one in states.items() if one.state == "done"]
+        if not wanted:
+            self._log("what was asked for was run already, so there is nothing to do")
+            return Outcome()
+        if len(wanted) == 1 and wanted[0] not in done:
+            return self._ordinary(wanted[0])
+        if wanted == done[-1:] and not self.config.runs_again:
+            return self._once_more(states[done[-1]])
+        return self._backfilled(wanted)
 
     def _ordinary(self, partition: str | None) -> Outcome:
         report = self.events.engine.run(
@@ -168,10 +173,7 @@ class _Run:
             f"partition {last.key} is the last one that was run, as checkpoint {last.checkpoint_id}, and is not run "
             "twice; to run it again, give the run the configuration mode: roll_forward, or recut: true"
         )
-        if outcome.partitions or self.events.is_in_step(last.key, last.checkpoint_id):
-            return outcome
-        self._log(f"checkpoint {last.checkpoint_id} was committed elsewhere, and is shown now")
-        return Outcome([last.key], outcome.shown)
+        return outcome
 
     def _backfilled(self, asked: Sequence[str]) -> Outcome:
         report = self._backfill(asked, dry_run=False)
@@ -199,6 +201,11 @@ class _Run:
             requested_by=self.events.requester,
             on_batch=self.events.batch,
         )
+
+    def _is_shown(self, state: PartitionStatus) -> bool:
+        # a backfill of Dagster calls a partition failed that its runs show nothing of: the version stays the same
+        of_backfill = BACKFILL_ID_TAG in self.events.context.run.tags
+        return not of_backfill and self.events.is_in_step(state.key, state.checkpoint_id)
 
     def _log(self, text: str) -> None:
         self.events.context.log.info(f"job '{self.registered.job.name}': {text}")

@@ -146,7 +146,7 @@ class Days:
         assert record.asset_observation is not None
         return {name: value.value for name, value in record.asset_observation.metadata.items()}
 
-    def outputs(self) -> list[tuple[str, int, int]]:
+    def outputs(self) -> list[tuple[int, str, int]]:
         table = DeltaTable(str(self.directory / "sink")).to_pyarrow_table()
         return sorted(tuple(row.values()) for row in table.select(["v", "k", "total"]).to_pylist())
 
