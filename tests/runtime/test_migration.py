@@ -37,7 +37,7 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     "another uid": ({"uid": "renamed"}, r"holds state of operators \['sums'\], which the job does not have"),
     "another type of key": (
         {"through": lambda s: s.transform(lambda f: f.withColumn("k", F.ascii("k")))},
-        "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: bigint>",
+        "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: int>.*change_key_type",
     ),
     "another key column": ({"key_by": ("v",)}, "its state is stored by key"),
     "one more key column": ({"key_by": ("k", "v")}, "its state is stored by key"),
