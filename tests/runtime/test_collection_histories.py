@@ -72,9 +72,8 @@ class Story:
     def branch(self) -> None:
         """The first row of a replay, from anywhere."""
         engine, rows = self.ground.engine(), self.rows()
-        begun = next(
-            row for row in rows if row.checkpoint_id == self.chance.choice(sorted(self.restorable()))
-        )
+        wanted = self.chance.choice(sorted(self.restorable()))
+        begun = next(row for row in rows if row.checkpoint_id == wanted)
         row = continuing(
             begun, kind="checkpoint", checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
             created_at=datetime.now(UTC), requested_by="test",
