@@ -16,6 +16,7 @@ from typing import Protocol
 
 from rich.console import Console
 
+from state_engine.cli_logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import StatefulJob
@@ -40,8 +41,10 @@ class Registered(Protocol):
 
 
 def loaded_settings() -> LoadedSettings:
-    """The settings file of this directory, overridden by the environment."""
-    return load(environ=os.environ, directory=Path.cwd())
+    """The settings file of this directory, overridden by the environment; the log is shown as they say."""
+    loaded = load(environ=os.environ, directory=Path.cwd())
+    set_up_logs(loaded.settings.logging)
+    return loaded
 
 
 @contextmanager

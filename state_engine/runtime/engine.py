@@ -115,7 +115,12 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             self._open(job.name).store.merge()
             return self._compacted(job, checkpoint_id, requested_by)
         except Exception:
-            _LOG.warning("job '%s': tidying up failed; it is tried again", job.name, exc_info=True)
+            _LOG.warning(
+                "job '%s': tidying up failed; it is tried again",
+                job.name,
+                exc_info=True,
+                extra={"job": job.name, "checkpoint_id": checkpoint_id},
+            )
             return []
 
     def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
@@ -125,5 +130,6 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
         due = compaction_due(path, job.compaction)
         if not due:
             return []
-        _LOG.info("job '%s': compacting: %s", job.name, due.told)
+        facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
+        _LOG.info("job '%s': compacting: %s", job.name, due.told, extra=facts)
         return [self.compact(job, list(due.reasons), requested_by=requested_by)]

@@ -198,4 +198,5 @@ def tell_late_rows(job: StatefulJob, report: BatchReport) -> None:
             "job '%s': %d rows came after their partition had been run, found with partition %s; to take them in: "
             "engine.backfill(..., recut=True), or TimePartitions(late='next')",
             job.name, report.late_rows, report.partition,
+            extra={"job": job.name, "partition": report.partition, "late_rows": report.late_rows},
         )  # fmt: skip

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
@@ -76,6 +76,13 @@ class StorageSettings(_Section):
     options: Annotated[dict[str, SecretStr], BeforeValidator(_option_texts)] = {}
 
 
+class LoggingSettings(_Section):
+    """Section ``[logging]``: what the commands show of the engine's log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    format: Literal["text", "json"] = "text"
+
+
 class Settings(_Section):
     """All settings; ``root`` is where state lives, a directory or any location that Spark can write."""
 
@@ -83,6 +90,7 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     jobs: JobsSettings = JobsSettings()
     storage: StorageSettings = StorageSettings()
+    logging: LoggingSettings = LoggingSettings()
 
 
 @dataclass(frozen=True, kw_only=True)

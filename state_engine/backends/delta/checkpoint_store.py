@@ -11,6 +11,7 @@ in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpoi
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -38,6 +39,19 @@ from state_engine.core.errors import (
 )
 from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, written_at_ms
 
+_LOG = logging.getLogger(__name__)
+_LOGGED = (
+    "checkpoint_id",
+    "parent_id",
+    "kind",
+    "branch",
+    "write_id",
+    "rows_in",
+    "rows_refused",
+    "partition",
+    "requested_by",
+)
+"""What the log tells of a row."""
 _READERS = 8
 _TOGETHER = 64
 """So many files of one size are made one."""
@@ -139,7 +153,9 @@ class CheckpointStore:
         except (TransactionTakenError, CommitUnknownError) as error:
             # taken, too, may mean by ourselves: a write that succeeded and was repeated after a lost answer
             self._look_up(row, error)
+            self._log(row)
             return
+        self._log(row)
         self._rows[row.checkpoint_id] = row
         self._read.add(name)
         if version == self._version + 1:
@@ -182,6 +198,13 @@ class CheckpointStore:
         self._read.difference_update(names)
         self._read.add(merged)
         return merged
+
+    def _log(self, row: CheckpointRow) -> None:
+        facts = {name: getattr(row, name) for name in _LOGGED if getattr(row, name) not in (None, "")}
+        _LOG.info(
+            "job '%s': checkpoint %d was committed (%s)", self._job, row.checkpoint_id, row.kind,
+            extra={"job": self._job, **facts},
+        )  # fmt: skip
 
     def _check_age(self, row: CheckpointRow) -> None:
         """Refuse what an attempt wrote so long ago that it may have been collected as an orphan."""
