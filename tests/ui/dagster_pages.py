@@ -18,6 +18,7 @@ LOCATION = "statelake"
 RUN_MS = 400_000
 """A run starts an interpreter and a Spark session first, on a machine that may be busy."""
 ZOOM_OUT = 9
+"""Clicks on the button."""
 MOST_BYTES = 300_000
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -40,11 +41,11 @@ class Ui:
         text = "&".join(f"{name}={value}" for name, value in query.items())
         self.page.goto(f"{self.address}/{path}{'?' if text else ''}{text}")
 
-    def lineage(self, group: str) -> None:
-        """The graph of an asset group, small enough to be seen whole."""
+    def lineage(self, group: str, *, zoom_out: int = ZOOM_OUT) -> None:
+        """The graph of an asset group; by default so small that it is seen whole."""
         self.go(f"locations/{LOCATION}/asset-groups/{group}/lineage")
         self.sees("checkpoint")
-        for _ in range(ZOOM_OUT):
+        for _ in range(zoom_out):
             self.page.get_by_label("zoom_out").click()
 
     def asset(self, key: str, *, view: str = "overview") -> None:
@@ -100,13 +101,21 @@ class Ui:
         """Labels and texts of the newest event of an asset, as its page shows them, these labels among them."""
         self.asset(key, view="events")
         self.sees(*labels)
-        rows = self.page.locator("tr").evaluate_all(
-            "rows => rows.map(r => [...r.children].map(c => c.innerText))"
-        )
-        return {cells[0].strip(): cells[1].strip() for cells in reversed(rows) if len(cells) == 2}
+        outermost = "all => all.filter(row => !row.parentElement.closest('tr'))"
+        texts = f"all => ({outermost})(all).map(row => [...row.children].map(cell => cell.innerText.trim()))"
+        rows = self.page.locator("tr").evaluate_all(texts)
+        return {cells[0]: cells[1] for cells in reversed(rows) if len(cells) > 1}
 
-    def plots(self) -> int:
-        """How many pictures of ours are in sight or further down, drawn and not just named."""
+    def plots(self, key: str) -> int:
+        """How many of its numbers Dagster plots on the page of an asset."""
+        self.asset(key)
+        self.button("Plots").click()
+        graphs = self.page.locator("canvas")
+        graphs.first.wait_for()
+        return graphs.count()
+
+    def pictures(self) -> int:
+        """How many pictures of ours are on the page, drawn and not just named."""
         drawn = "all => all.filter(one => one.complete && one.naturalWidth > 0).length"
         return int(self.page.locator('img[src^="data:image/svg+xml"]').evaluate_all(drawn))
 
@@ -129,7 +138,9 @@ class Ui:
         """Follow a backfill on its own page to its end."""
         self.go(f"runs/b/{backfill_id}")
         end = self.shown(re.compile("^(Succeeded|Completed|Failed|Canceled)$"))
-        self._follow(end, status)
+        self._follow(
+            end.and_(self.page.locator("[data-tooltip]")), status
+        )  # columns of a table have these names, too
 
     def picture(self, name: str) -> None:
         """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves any more."""
