@@ -12,8 +12,10 @@ import pytest
 
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.micro_batches import DATA_VERSION_TAG
+from orchestration.lib.time_partitions import request_for
 from state_engine import CheckpointRow
 from state_engine.core.checkpoint import MAIN
+from state_engine.core.partitions import TimePartitions
 from state_engine.runtime.backfill import BackfillReport
 from state_engine.runtime.partition_runs import PartitionStatus
 from state_engine.runtime.reports import RunReport
@@ -101,3 +103,13 @@ def test_what_ran_elsewhere_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert launch(days, WrittenDown(3), monkeypatch, D8, D10, config={"missing_only": True}) == []
         shown = [(e.partition, (e.tags or {})[DATA_VERSION_TAG]) for e in days.events(CHECKPOINT)]
         assert shown == [(D8, "1"), (D9, "2"), (D10, "3")]
+
+
+def test_a_request_names_partitions_and_runs_none_twice() -> None:
+    own = TimePartitions("at", start=D8)
+    one, many = request_for(JOB, own.between(D8, D8)), request_for(JOB, own.between(D8, D10), tags={"x": "y"})
+    assert one.partition_key == D8
+    assert many.partition_key is None
+    assert many.tags["x"] == "y"
+    for request in (one, many):
+        assert request.run_config["ops"][f"{JOB}_micro_batches"]["config"] == {"missing_only": True}

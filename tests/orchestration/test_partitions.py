@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from jobs import load_jobs
 from orchestration.lib import watching
-from orchestration.lib.time_partitions import definition_of, request_for
+from orchestration.lib.time_partitions import definition_of
 from state_engine.core.errors import StaleParentError
 from state_engine.core.partitions import TimePartitions
 from state_engine.runtime.coordinator import CheckpointCoordinator
@@ -85,11 +85,8 @@ def test_a_partition_that_is_not_next_is_refused_and_nothing_is_lost(days: Days,
     days.run(D9)
     assert days.log() == [("08", "1"), ("09", "2")]
     assert days.outputs() == RIGHT[:3]
-    assert (days.shown(D9)["partition"], days.shown(D9)["rows_in"], days.shown(D9)["partitions_done"]) == (
-        D9,
-        1,
-        2,
-    )
+    shown = days.shown(D9)
+    assert (shown["partition"], shown["rows_in"], shown["partitions_done"]) == (D9, 1, 2)
 
 
 @pytest.mark.long
@@ -279,16 +276,6 @@ def test_nonsense_is_refused(
     assert not refused.success
     assert message in failure_of(refused)
     assert days.engine(spark).checkpoints(JOB) == []
-
-
-def test_a_request_names_partitions_and_runs_none_twice() -> None:
-    own = TimePartitions("at", start=D8)
-    one, many = request_for(JOB, own.between(D8, D8)), request_for(JOB, own.between(D8, D10), tags={"x": "y"})
-    assert one.partition_key == D8
-    assert many.partition_key is None
-    assert many.tags["x"] == "y"
-    for request in (one, many):
-        assert request.run_config["ops"][f"{JOB}_micro_batches"]["config"] == {"missing_only": True}
 
 
 def _asked(days: Days, by: str) -> list[dg.RunRequest]:
