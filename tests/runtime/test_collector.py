@@ -329,10 +329,9 @@ def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
         return append(self, uri, *args, **options)
 
     monkeypatch.setattr(DeltaKernel, "append", sleeps)
-    monkeypatch.setattr(
-        "state_engine.backends.delta.checkpoint_store.time.time_ns",
-        lambda real=time.time_ns: real() + hours * HOUR_MS * 1_000_000,
-    )
+    monkeypatch.setattr(time, "time_ns", lambda real=time.time_ns: real() + hours * HOUR_MS * 1_000_000)
+    # ids never go back in time: those of later tests would stay a day ahead
+    monkeypatch.setattr("uuid6._last_v7_timestamp", None)
     outputs = ground.outputs()
     with pytest.raises(CommitFailedError, match=r"began 25\.0 hours ago"):
         ground.run(3)
