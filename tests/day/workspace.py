@@ -36,7 +36,7 @@ PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 MARK = "STATELAKE_TEST_WORKSPACE"
 """Variable that every process of a workspace inherits."""
-PATIENCE_S = 240.0
+PATIENCE_S = 300.0
 """Of waiting for one thing, so that a test that goes wrong ends; nothing is measured by it."""
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
 Found = TypeVar("Found")
@@ -101,6 +101,7 @@ class Workspace:
 
     directory: Path
     numbers: Iterator[int] = field(default_factory=count)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("feeds/readings", "feeds/daily", "signals", "dagster", "logs"):
@@ -152,6 +153,7 @@ class Workspace:
                 start_new_session=True,
             )
         process.log = Path(log.name)  # type: ignore[attr-defined]
+        self.started.append(process)
         return process
 
     def run(self, *command: str, code: int = 0) -> str:
@@ -255,6 +257,8 @@ class Workspace:
             for process in alive:
                 process.kill()
             psutil.wait_procs(alive, timeout=10)
+        for started in self.started:
+            started.wait(timeout=10)
 
     def _is_ours(self, process: Any) -> bool:
         try:
