@@ -24,7 +24,9 @@ from state_engine.backends.files import normal_uri
 from state_engine.core.ddl import ddl_text
 from state_engine.runtime.graph import OperatorNode, SinkNode
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.partitioned_input import PartitionedSource
 from state_engine.runtime.settings import Settings
+from state_engine.runtime.sources.base import Source
 
 
 def micro_batch_assets(registered: RegisteredJob, settings: Settings) -> dg.AssetsDefinition:
@@ -94,16 +96,18 @@ def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetS
 
 def source_specs(job: StatefulJob) -> list[dg.AssetSpec]:
     """What the job reads, as external assets: they are shown, and nothing of ours makes them."""
-    return [
-        dg.AssetSpec(
-            source_key(job.name, name),
-            description=f"Read by the job {job.name}: {text_of(node.source)}",
-            metadata=_uri(getattr(node.source, "path", None)),
-            group_name=job.name,
-            kinds=_kinds(getattr(node.source, "format", None)),
-        )
-        for name, node in job.sources.items()
-    ]
+    return [_source(job, name, node.source) for name, node in job.sources.items()]
+
+
+def _source(job: StatefulJob, name: str, source: Source) -> dg.AssetSpec:
+    read = source.source if isinstance(source, PartitionedSource) else source
+    return dg.AssetSpec(
+        source_key(job.name, name),
+        description=f"Read by the job {job.name}: {text_of(read)}",
+        metadata=_uri(getattr(read, "path", None)),
+        group_name=job.name,
+        kinds=_kinds(getattr(read, "format", None)),
+    )
 
 
 def _checkpoint(registered: RegisteredJob, layout: JobLayout) -> dg.AssetSpec:

@@ -117,7 +117,7 @@ def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Seque
     recorded = row.operator(operator)
     schema = next((s for s in recorded.states if s.name == state), None) if recorded else None
     if recorded is not None and schema is not None:
-        key = parse_ddl(recorded.key_schema)
+        key = parse_ddl(recorded.key_type or recorded.key_schema)  # as declared, where that is known
         found["kind"] = schema.kind
         found["stored_type"] = ddl_text(shown_storage(schema.type))
         if isinstance(key, StructType):

@@ -60,7 +60,7 @@ class PartitionSlice:
 
 
 class PartitionedSource(Source):
-    """See the module docstring.
+    """A source that is cut into time partitions.
 
     Args:
         name: of the source, for messages.

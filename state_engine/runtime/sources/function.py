@@ -25,7 +25,7 @@ from state_engine.runtime.sources.local_rows import local_frame
 
 @dataclass(frozen=True)
 class FunctionSource(Source):
-    """See the module docstring.
+    """Rows that a source function of the user collects.
 
     Args:
         name: of the source, for messages.

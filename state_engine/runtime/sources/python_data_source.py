@@ -41,7 +41,7 @@ _ROWS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PythonDataSource(Source):
-    """See the module docstring.
+    """Rows of one of Spark's Python data sources.
 
     Args:
         data_source: the class.
