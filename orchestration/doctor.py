@@ -31,7 +31,7 @@ def doctor(
     if not found:
         typer.echo("No dead run holds a slot of a pool.")
     elif free_slots:
-        typer.echo(f"{len(found)} slots are free again.")
+        typer.echo("The slot is free again." if len(found) == 1 else f"{len(found)} slots are free again.")
     else:
         typer.echo("Give them back with: python -m orchestration.doctor --free")
         raise typer.Exit(code=1)

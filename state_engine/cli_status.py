@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -44,13 +45,11 @@ def status(
     ] = _MINUTES,
 ) -> None:
     """Tell how jobs are; ends with 0: fine, 1: stuck or unpublished, 2: never ran or unknown."""
-    settings = loaded_settings().settings
-    known = registered(settings)
-    names = [check_name(job, what="job")] if job else list(known)
-    found = [
-        look(settings.root, name, known.get(name), stuck_after=timedelta(minutes=stuck_minutes))
-        for name in names
-    ]
+    try:
+        found = _looked_at(job, timedelta(minutes=stuck_minutes))
+    except StatelakeError as error:  # 1 is for jobs
+        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(code=2) from None
     if as_json:
         typer.echo(json.dumps({one.job: one.to_json() for one in found}, indent=2))
     else:
@@ -59,6 +58,13 @@ def status(
             if one.problem:
                 console.print(f"{escape(one.job)}: {escape(one.problem)}", soft_wrap=True, highlight=False)
     raise typer.Exit(code=worst(found))
+
+
+def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
+    settings = loaded_settings().settings
+    known = registered(settings)
+    names = [check_name(job, what="job")] if job else list(known)
+    return [look(settings.root, name, known.get(name), stuck_after=stuck_after) for name in names]
 
 
 def registered(settings: Settings) -> Mapping[str, StatefulJob]:

@@ -117,6 +117,10 @@ def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinit
     def new_data(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         if run := unfinished(context.instance, name):
             return dg.SkipReason(f"run {run} of {name} is under way")
+        if failures_in_a_row(context.instance, name, most=MOST_RETRIES) == MOST_RETRIES:
+            return dg.SkipReason(
+                f"the last {MOST_RETRIES} runs of {name} failed: mend what they tell, and launch one by hand"
+            )
         if registered.job.partitions is not None:
             wanted = missing_partitions(registered, settings)
             return request_for(name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)

@@ -127,7 +127,7 @@ def the_doctor_and_a_recovery(day: Workspace) -> None:
     """The dead run holds its slot until the doctor gives it back; a recovery publishes; the next run takes the rest."""
     doctor = ("python", "-m", "orchestration.doctor")
     assert "pool readings_head: held by run" in day.run(*doctor, code=1)
-    assert "1 slots are free again" in day.run(*doctor, "--free")
+    assert "The slot is free again" in day.run(*doctor, "--free")
     launch = ("dg", "launch", "-m", "orchestration.definitions", "--job")
     day.run(*launch, "readings__recover")
     assert unpublished(day) == []

@@ -13,7 +13,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from state_engine.cli import app
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.job_status import JobStatus, status_of
@@ -150,3 +152,10 @@ def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
         found = json.loads(text)[JOB]
         assert (code, found["state"], found["unpublished"], found["head_id"]) == (1, "unpublished", [4], 4)
         assert command(ground, "no_such_job")[0] == 2
+
+
+def test_settings_that_are_wrong_are_no_state_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATELAKE__SPARK__SPRAK", "x")
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 2
+    assert "sprak" in done.stderr
