@@ -80,6 +80,7 @@ def run(
             done = number + 1 - warm_up
             if done > 0 and done % every == 0:
                 points.append(_point(job, done, seconds[-every:]))
+                console.print(f"{done} micro-batches: {points[-1]}", highlight=False)
                 _let_time_pass(job, passed=PAUSE * (done // every))
         job.close()
     counted = seconds[warm_up:]
@@ -96,6 +97,7 @@ def run(
 def _point(job: Statelake, done: int, seconds: list[float]) -> Point:
     rows = {row.checkpoint_id: row for row in job.engine.checkpoints(job.job)}
     need = compaction_need(path(rows, max(rows)), "averages", job.job.compaction or CompactionPolicy())
+    job.engine.kernel.join_hooks()  # they write and clean up the logs
     logs = [file for log in job.root.rglob("_delta_log") for file in log.iterdir()]
     return Point(
         batches=done,

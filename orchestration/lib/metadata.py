@@ -18,7 +18,7 @@ from orchestration.lib.pictures import (
     key_group_load,
     state_sizes,
 )
-from state_engine.core.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.type_text import shown_storage
 from state_engine.core.types import StructType
@@ -93,9 +93,9 @@ def history_metadata(path: Sequence[CheckpointRow]) -> Metadata:
     }
 
 
-def sink_metadata(sink: StagedSink, rows: Sequence[CheckpointRow]) -> Metadata:
-    """What a run published to one sink: ``rows`` are the checkpoints that it published."""
-    staged = [found for row in rows if (found := row.sink(sink.name)) is not None]
+def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
+    """What a run published to the sink of a name: ``rows`` are the checkpoints that it published."""
+    staged = [found for row in rows if (found := row.sink(sink)) is not None]
     return {
         "rows_out": sum(one.rows for one in staged),
         "files": sum(len(one.files) for one in staged),

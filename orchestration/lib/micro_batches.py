@@ -171,7 +171,7 @@ def _results(
     history = history_metadata(lineage.path(recorded, head.checkpoint_id))
     found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run, **history}}
     for sink in head.sinks:
-        found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink, published))
+        found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:
         for state in operator.states:
             key = state_key(report.job, operator.uid, state.name)

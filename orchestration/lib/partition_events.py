@@ -152,12 +152,14 @@ class PartitionEvents:
         found: dict[dg.AssetKey, Mapping[str, Any]] = {
             checkpoint_key(job): {**checkpoint_metadata(last, reports[-1] if reports else None), **more}
         }
-        for sink in last.sinks:
-            found[sink_key(job, sink.name)] = sink_metadata(sink, rows)
+        for sink in self.job.sinks:  # also one that got nothing: a partition without rows is done, too
+            found[sink_key(job, sink)] = sink_metadata(sink, rows)
         for operator in last.operators:
             for state in operator.states:
                 key = state_key(job, operator.uid, state.name)
                 found[key] = state_metadata(last, operator.uid, state.name, reports)
+        for key in self.declared:
+            found.setdefault(key, {})
         return {key: (last.checkpoint_id, values) for key, values in found.items()}
 
     def _results(

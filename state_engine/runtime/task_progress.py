@@ -21,10 +21,10 @@ _EVERY_S = 0.25
 def task_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterator[None]:
     """Tell of the Spark jobs that this thread runs inside; of nothing where nobody wants to know.
 
-    Example:
-        >>> with task_progress(spark, lambda done, of: print(f"{done} of {of} tasks")):  # doctest: +SKIP
-        ...     spark.range(10).count()
-        2 of 2 tasks
+    Example::
+
+        with task_progress(spark, lambda done, of: print(f"{done} of {of} tasks")):
+            frame.collect()
     """
     if on_progress is None:
         yield

@@ -135,9 +135,9 @@ class Days:
         """Partition and data version of every materialisation, oldest first, the year and month left out."""
         return [((e.partition or "")[8:], (e.tags or {})[DATA_VERSION_TAG]) for e in self.events(key)]
 
-    def shown(self, partition: str) -> dict[str, Any]:
-        """Metadata of a partition's newest checkpoint."""
-        event = [e for e in self.events() if e.partition == partition][-1]
+    def shown(self, partition: str, key: dg.AssetKey = CHECKPOINT) -> dict[str, Any]:
+        """Metadata of a partition's newest materialisation."""
+        event = [e for e in self.events(key) if e.partition == partition][-1]
         return {name: value.value for name, value in event.metadata.items()}
 
     def observed(self) -> dict[str, Any]:

@@ -112,6 +112,18 @@ def test_the_last_one_is_not_run_twice_and_one_that_ran_elsewhere_is_shown(
 
 @pytest.mark.long
 @pytest.mark.spark
+def test_partitions_without_rows_are_done_in_all_assets(days: Days, spark: SparkSession) -> None:
+    (days.directory / "feed" / "a.parquet").unlink()
+    days.arrive("b", [("a", 3, 9, 12)])
+    days.run(D8, D10)
+    days.run(D11)
+    for key in ASSETS:
+        assert days.log(key) == [("08", "1"), ("09", "2"), ("10", "3"), ("11", "4")]
+    assert [days.shown(day, SUMS)["rows_out"] for day in (D8, D9, D10, D11)] == [0, 1, 0, 0]
+
+
+@pytest.mark.long
+@pytest.mark.spark
 def test_a_range_forward_and_again_from_any_day(days: Days, spark: SparkSession) -> None:
     days.run(D8, D11)
     ran = [("08", "1"), ("09", "2"), ("10", "3"), ("11", "4")]
