@@ -17,6 +17,7 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, OPERATOR_STATE_SCHEMA, WRITE_ID, JobLayout
@@ -106,7 +107,8 @@ def query(session: SparkSession, views: Sequence[View], text: str) -> DataFrame:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep PySpark from writing errors of queries to stderr, stack trace and all: they are raised as well."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # of PySpark's own kind: a plain one, made first, would be in its way for ever
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:

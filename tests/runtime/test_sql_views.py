@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
@@ -21,6 +23,7 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.key_groups import subtask_for_key_group
 from state_engine.core.retention import RetentionPolicy
 from state_engine.runtime import state_reader
+from state_engine.runtime.state_views import quiet
 from tests.runtime.remembering import STATES, Memory, by_key, entries, model
 from tests.runtime.test_bad_input import raises
 from tests.runtime.test_open_state import BATCHES, opened
@@ -105,6 +108,18 @@ def test_errors_are_readable(memory: Memory, capfd: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.long
+def test_pyspark_can_still_log_its_errors_afterwards() -> None:
+    name = "SQLQueryContextLogger"
+    known = logging.root.manager.loggerDict.pop(name, None)
+    try:
+        with quiet():
+            pass
+        assert isinstance(logging.getLogger(name), PySparkLogger)
+    finally:
+        if known is not None:
+            logging.root.manager.loggerDict[name] = known
+
+
 def test_checkpoints_sources_and_key_groups_are_views(memory: Memory) -> None:
     engine = memory.engine
     found = rows(

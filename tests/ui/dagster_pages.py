@@ -72,6 +72,7 @@ class Ui:
         """Click on Materialize on the page of an asset; the id of the run."""
         self.asset(key)
         self.button("Materialize").click()
+        self._confirm(self._link())
         return self._view()
 
     def launchpad(self, job: str) -> None:
@@ -123,11 +124,8 @@ class Ui:
         """Click on Materialize, choose partitions in the dialog and launch; the id of the backfill."""
         self.asset(key)
         self.button("Materialize").click()
-        confirm = self.button("Confirm")
         selection = self.page.get_by_placeholder(re.compile("^ex: "))
-        confirm.or_(selection).first.wait_for()
-        if confirm.is_visible():  # Dagster warns of what the same run is going to make
-            confirm.click()
+        self._confirm(selection)
         selection.fill(partitions)
         selection.press("Enter")
         self.sees(re.compile("^[1-9][0-9]* partitions?$"))
@@ -151,9 +149,20 @@ class Ui:
         assert len(taken) < MOST_BYTES
         (PICTURES / f"{name}.png").write_bytes(taken)
 
+    def _confirm(self, following: Locator) -> None:
+        """Say yes to Dagster's warning about what the same run is going to make, if there is one."""
+        confirm = self.button("Confirm")
+        confirm.or_(following).first.wait_for()
+        if confirm.is_visible():
+            confirm.click()
+
+    def _link(self) -> Locator:
+        """Of the message about what was launched."""
+        return self.page.get_by_role("link", name="View", exact=True)
+
     def _view(self) -> str:
-        """The id that is behind the link of the message about what was launched."""
-        target = self.page.get_by_role("link", name="View", exact=True).get_attribute("href") or ""
+        """The id that is behind it."""
+        target = self._link().get_attribute("href") or ""
         return target.partition("?")[0].rstrip("/").rpartition("/")[2]
 
     def _follow(self, end: Locator, status: str) -> None:
