@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,8 +99,26 @@ def validate(suite: Suite, frame: DataFrame, *, docs: Path) -> tuple[dict[str, O
     return found, (docs / page).as_uri()
 
 
+def great_expectations() -> Any:
+    """The module, imported when it is needed.
+
+    On its way it imports Spark Connect, which takes a main module without a file (a run that Dagster's daemon or web
+    server launched has such a one) for a doctest, and ends the process.
+    """
+    main = sys.modules["__main__"]
+    nameless = not hasattr(main, "__file__")
+    if nameless:
+        main.__file__ = "<statelake>"
+    try:
+        import great_expectations as gx
+    finally:
+        if nameless:
+            del main.__file__
+    return gx
+
+
 def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Outcome], Path]:
-    import great_expectations as gx
+    gx = great_expectations()
     from great_expectations.data_context.types.base import ProgressBarsConfig
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
