@@ -7,8 +7,8 @@ what only a task has (a model file, say): what it declared until then is told, a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,15 +57,35 @@ def trial_open(
     store = KeyedStateStore(info.task_name, KeyContext(), loader)
     problem: Exception | None = None
     try:
-        run = OperatorLifecycle(
-            copy.deepcopy(function), info=info, restored=None, checkpoint_id=1, clock_ms=0, keyed_store=store
-        )
-        try:
+        with on_trial(function, info, keyed_store=store) as run:
             run.initialize()
             run.open()
-        finally:
-            with suppress(Exception):  # nothing is wanted of it any more
-                run.close()
     except Exception as error:
         problem = error
     return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem)
+
+
+@contextmanager
+def on_trial(
+    function: Any, info: TaskInfo, *, keyed_store: KeyedStateStore | None
+) -> Iterator[OperatorLifecycle]:
+    """A copy of a function as a task would have it before its first element; it is closed in the end.
+
+    Args:
+        function: the user's; it is left alone.
+        info: of the task that it is to take itself for.
+        keyed_store: hands out keyed states; None outside of keyed streams.
+    """
+    run = OperatorLifecycle(
+        copy.deepcopy(function),
+        info=info,
+        restored=None,
+        checkpoint_id=1,
+        clock_ms=0,
+        keyed_store=keyed_store,
+    )
+    try:
+        yield run
+    finally:
+        with suppress(Exception):  # nothing is wanted of it any more
+            run.close()

@@ -10,11 +10,8 @@ broadcast state go to every subtask whole. Plays the part of ``StateBootstrapFun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-
-from pyspark import cloudpickle
 
 from state_engine.backends.delta.operator_state_files import write_subtask_state
 from state_engine.core.checkpoint import DataFile, OperatorStateRef
@@ -22,12 +19,12 @@ from state_engine.core.checkpointed import ListCheckpointed
 from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.errors import ConfigurationError, StatelakeError, ValueTypeError
 from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.operator_state import OperatorStateStore
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
+from state_engine.core.trial_open import on_trial
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 
@@ -104,25 +101,16 @@ def _given(job: StatefulJob, operator: OperatorNode, given: Elements) -> GivenOp
 
 def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[OperatorStateStore, str]:
     """The operator state that a copy of the function asks for, and why that may be less than there is."""
-    run = OperatorLifecycle(
-        cloudpickle.loads(cloudpickle.dumps(operator.function)),
-        info=TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism, 0, {}),
-        restored=None,
-        checkpoint_id=1,
-        clock_ms=0,
-        keyed_store=KeyedStateStore(operator.uid, KeyContext(), loader=lambda _: {})
-        if operator.keyed
-        else None,
-    )
+    info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
+    keyed = KeyedStateStore(operator.uid, KeyContext(), loader=lambda _: {}) if operator.keyed else None
     problem = ""
-    try:
-        run.initialize()
-        if isinstance(run.function, ListCheckpointed):
-            run.list_state()
-    except StatelakeError:
-        raise
-    except Exception as error:  # the user's code, which may need what only a task has
-        problem = f"its function cannot be initialized here ({type(error).__name__}: {error})"
-    with suppress(Exception):  # the user's code, of which nothing is wanted any more
-        run.close()
+    with on_trial(operator.function, info, keyed_store=keyed) as run:
+        try:
+            run.initialize()
+            if isinstance(run.function, ListCheckpointed):
+                run.list_state()
+        except StatelakeError:
+            raise
+        except Exception as error:  # the user's code, which may need what only a task has
+            problem = f"its function cannot be initialized here ({type(error).__name__}: {error})"
     return run.store, problem

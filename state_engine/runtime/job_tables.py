@@ -120,12 +120,7 @@ class JobTables:
         if added:
             # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
             with table_lock(uri):
-                text = columns_text(added)
-                # a table that is there learns of such columns only when told
-                if "timestamp_ntz" in text.lower():
-                    feature = "'delta.feature.timestampNtz' = 'supported'"
-                    self._spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")
-                self._spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({text})")
+                add_columns(self._spark, uri, added)
             self._columns[uri] = needed
 
     def _ensure(self, uri: str, schema: pa.Schema, partitions: pa.Schema = _BY_WRITE_ID) -> None:
@@ -141,3 +136,12 @@ class JobTables:
 
 def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:
     return {s.column_name: type_from_text(s.type).storage for s in states}
+
+
+def add_columns(spark: SparkSession, uri: str, added: list[tuple[tuple[str, ...], pa.DataType]]) -> None:
+    """Add columns and fields to a table, under whose lock the caller is."""
+    text = columns_text(added)
+    if "timestamp_ntz" in text.lower():  # a table that is there learns of such columns only when told
+        feature = "'delta.feature.timestampNtz' = 'supported'"
+        spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")
+    spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({text})")

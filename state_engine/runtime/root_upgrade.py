@@ -25,8 +25,9 @@ from state_engine.backends.files import join, open_location, write_parquet
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import RootError
 from state_engine.core.format_versions import FORMAT_VERSION, FormatStep, steps_from, upgraded_row
-from state_engine.core.stored_form import added_fields, columns_text, grown
+from state_engine.core.stored_form import added_fields, grown
 from state_engine.core.type_parsing import from_spark_json
+from state_engine.runtime.job_tables import add_columns
 from state_engine.runtime.root import read_marker, write_marker
 
 _FORMAT = "statelake.format"
@@ -126,7 +127,7 @@ class _Checkpoints:
         added = added_fields(have, grown(have, pa.struct(list(CHECKPOINTS_SCHEMA))))
         if added:
             with table_lock(self._uri):
-                self._spark.sql(f"ALTER TABLE delta.`{self._uri}` ADD COLUMNS ({columns_text(added)})")
+                add_columns(self._spark, self._uri, added)
 
     def _read(self, path: str) -> pa.Table:
         at = open_location(join(self._uri, path))
