@@ -6,11 +6,10 @@ put after it. Entries that stay are only counted.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,10 @@ from pyspark.sql import functions as F
 
 from state_engine.backends.delta.layout import changelog_schema, file_name, partition_path, state_column
 from state_engine.backends.files import join, write_parquet
-from state_engine.core import errors
 from state_engine.core.checkpoint import DataFile, OperatorCheckpoint
 from state_engine.core.columns import one_chunk
 from state_engine.core.ddl import parse_ddl
-from state_engine.core.errors import InvalidKeyError, StatelakeError, ValueTypeError
+from state_engine.core.errors import InvalidKeyError, ValueTypeError
 from state_engine.core.state_table import CLEAR
 from state_engine.core.type_text import type_from_text
 from state_engine.runtime.execution import execution
@@ -32,6 +30,7 @@ from state_engine.runtime.key_columns import key_group_column, subtask_column
 from state_engine.runtime.state_changes import COUNTS, KIND
 from state_engine.runtime.state_rows import KEY, KEY_HASH, OP, STATE, WHY
 from state_engine.runtime.state_writer import GROUP, name_of, whole_groups
+from state_engine.runtime.task_reports import Report, reports_of, written_files
 
 _FILES_OF_A_TASK = 10_000
 
@@ -78,38 +77,22 @@ def write_changes(spark: SparkSession, changes: DataFrame, spec: ChangeSpec, *, 
     placed = changes.withColumn(GROUP, group).withColumn("_subtask", subtask)
     sent = placed.repartitionById(operator.parallelism, F.col("_subtask")).drop("_subtask")
     with execution(spark, what):
-        found = sent.sortWithinPartitions(GROUP).mapInArrow(_runner(spec), "report string").collect()
-    reports = [json.loads(row["report"]) for row in found]
+        reports = reports_of(sent.sortWithinPartitions(GROUP), partial(_write_all, spec), told=f"{what}: ")
     counts: dict[str, Counter[str]] = {}
-    for report in reports:
-        if report["error"] is not None:
-            kind = getattr(errors, report["error"]["class"], StatelakeError)
-            raise kind(f"{what}: {report['error']['message']}")
-        for state, kind, number in report["counts"]:
-            counts.setdefault(name_of(operator.states, state), Counter())[kind] += number
-    return WrittenChanges([DataFile(**file) for report in reports for file in report["files"]], counts)
+    for state, kind, number in (found for report in reports for found in report["counts"]):
+        counts.setdefault(name_of(operator.states, state), Counter())[kind] += number
+    return WrittenChanges(written_files(reports), counts)
 
 
-def _runner(spec: ChangeSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        subtask, attempt = context.partitionId(), int(context.taskAttemptId()) * _FILES_OF_A_TASK
-        counts: Counter[tuple[str, str]] = Counter()
-        report: dict[str, Any] = {"files": (files := list[DataFile]()), "error": None}
-        try:
-            for number, table in enumerate(whole_groups(batches)):
-                rows = _checked(spec, table, counts)
-                if rows.num_rows and not spec.dry_run:
-                    files.append(_write(spec, rows, subtask, attempt + number))
-        except StatelakeError as error:  # Spark would only run it again
-            report["error"] = {"class": type(error).__name__, "message": str(error)}
-        report["counts"] = [[*at, number] for at, number in counts.items()]
-        yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})
-
-    return run
+def _write_all(spec: ChangeSpec, batches: Iterable[pa.RecordBatch], subtask: int, attempt: int) -> Report:
+    """What a task does: changes come in, sorted by key group, and files go out."""
+    counts: Counter[tuple[str, str]] = Counter()
+    files: list[DataFile] = []
+    for number, table in enumerate(whole_groups(batches)):
+        rows = _checked(spec, table, counts)
+        if rows.num_rows and not spec.dry_run:
+            files.append(_write(spec, rows, subtask, attempt * _FILES_OF_A_TASK + number))
+    return {"files": files, "counts": [[*at, number] for at, number in counts.items()]}
 
 
 def _checked(spec: ChangeSpec, table: pa.Table, counts: Counter[tuple[str, str]]) -> pa.Table:

@@ -7,9 +7,9 @@ compaction, savepoints and a change of max parallelism rest on.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import gcd
 
@@ -20,15 +20,15 @@ from pyspark.sql import SparkSession
 from state_engine.backends.delta.base import BaseSpec, write_base_files
 from state_engine.backends.delta.changelog import KeyGroups
 from state_engine.backends.delta.layout import JobLayout
-from state_engine.core import errors
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.ddl import parse_ddl
-from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.runtime.changed_groups import as_ranges
 from state_engine.runtime.execution import execution
 from state_engine.runtime.state_files import remaining, state_files
 from state_engine.runtime.subtask_spec import StateFile
+from state_engine.runtime.task_reports import Report, reports_of, written_files
 
 _ROWS_AT_ONCE = 500_000
 """Rows that a task holds in memory, where no single key group has more."""
@@ -95,14 +95,8 @@ def write_base(
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):
         numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be told
-        rows = numbers.mapInArrow(_runner(spec, chunks), "report string").collect()
-    reports = [json.loads(row["report"]) for row in rows]
-    for report in reports:
-        if report["error"] is not None:
-            kind = getattr(errors, report["error"]["class"], StatelakeError)
-            raise kind(f"job '{layout.job}': {report['error']['message']}")
-    found = [DataFile(**file) for report in reports for file in report["files"]]
-    return sorted(found, key=lambda f: f.key_group_min or 0)
+        reports = reports_of(numbers, partial(_fold, spec, chunks), told=f"job '{layout.job}': ")
+    return written_files(reports)
 
 
 def compacted(
@@ -207,28 +201,15 @@ class _Chunk:
     files: list[StateFile]
 
 
-def _runner(
-    spec: BaseSpec, chunks: Sequence[_Chunk]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that ``mapInArrow`` runs once a task, over the number of its chunk."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        report: dict[str, object] = {"files": (written := list[DataFile]()), "error": None}
-        try:
-            for number in (n for batch in batches for n in batch.column(0).to_pylist()):
-                chunk = chunks[number]
-                files = [f.listed for f in chunk.files]
-                task, attempt = context.partitionId(), int(context.taskAttemptId())
-                written += write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
-        except StatelakeError as error:  # Spark would only run it again
-            report["error"] = {"class": type(error).__name__, "message": str(error)}
-        yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})
-
-    return run
+def _fold(
+    spec: BaseSpec, chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch], task: int, attempt: int
+) -> Report:
+    """What a task does: the numbers of its chunks come in, files go out."""
+    written: list[DataFile] = []
+    for chunk in (chunks[n] for batch in batches for n in batch.column(0).to_pylist()):
+        files = [f.listed for f in chunk.files]
+        written += write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
+    return {"files": written}
 
 
 def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -> list[int]:

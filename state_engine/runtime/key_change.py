@@ -12,11 +12,10 @@ State Processor API and a new savepoint for this.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +27,10 @@ from state_engine.backends.delta.base import BaseSpec, write_entries
 from state_engine.backends.delta.entry_codes import entry_codes
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import changelog_schema
-from state_engine.core import errors, lineage
+from state_engine.core import lineage
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.columns import one_chunk
-from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError
+from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.operator_state_ref import RAW_KEYED
 from state_engine.core.resumption import TRANSFORM
@@ -45,6 +44,7 @@ from state_engine.runtime.operations import Operations, WriteAttempt
 from state_engine.runtime.state_rows import KEY, KEY_HASH, PLACE, STATE, WHY
 from state_engine.runtime.state_writer import GROUP, name_of, whole_groups
 from state_engine.runtime.stored_entries import key_schema, stored_entries
+from state_engine.runtime.task_reports import Report, reports_of, written_files
 
 _EXAMPLES = 3
 
@@ -163,21 +163,12 @@ class KeyTypeChange:
         placed = made.withColumn(GROUP, group).withColumn("_task", task)
         sent = placed.repartitionById(tasks, F.col("_task")).drop("_task").sortWithinPartitions(GROUP, PLACE)
         with execution(self.spark, f"{what}: keys become {report.after}"):
-            found = sent.mapInArrow(_runner(whole), "report string").collect()
-        answers = [json.loads(row["report"]) for row in found]
-        for answer in answers:
-            if answer["error"] is not None:
-                kind = getattr(errors, answer["error"]["class"], StatelakeError)
-                raise kind(f"{what}: {answer['error']['message']}")
+            reports = reports_of(sent, partial(_write, whole), told=f"{what}: ")
         counts: Counter[str] = Counter()
-        for answer in answers:
-            counts.update({name_of(spec.states, stored): n for stored, n in answer["entries"].items()})
-        files = [DataFile(**file) for answer in answers for file in answer["files"]]
-        keys = sum(answer["keys"] for answer in answers)
-        return (
-            sorted(files, key=lambda f: f.key_group_min or 0),
-            replace(report, keys=keys, entries=dict(sorted(counts.items()))),
-        )
+        for one in reports:
+            counts.update({name_of(spec.states, stored): n for stored, n in one["entries"].items()})
+        keys = sum(one["keys"] for one in reports)
+        return written_files(reports), replace(report, keys=keys, entries=dict(sorted(counts.items())))
 
 
 @dataclass(frozen=True)
@@ -190,31 +181,18 @@ class _Spec:
     dry_run: bool
 
 
-def _runner(spec: _Spec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that ``mapInArrow`` runs once a task."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        task, attempt = context.partitionId(), int(context.taskAttemptId())
-        counts: Counter[str] = Counter()
-        report: dict[str, Any] = {"files": (written := list[DataFile]()), "error": None, "keys": 0}
-        try:
-            for table in whole_groups(batches):
-                report["keys"] += _checked(spec, table)
-                found = table[STATE].value_counts()
-                counts.update(dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)))
-                if not spec.dry_run:
-                    rows = _stored(spec.base, table)
-                    written += write_entries(spec.base, rows, task=task, attempt=attempt)
-        except StatelakeError as error:  # Spark would only run it again
-            report["error"] = {"class": type(error).__name__, "message": str(error)}
-        report["entries"] = counts
-        yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})
-
-    return run
+def _write(spec: _Spec, batches: Iterable[pa.RecordBatch], task: int, attempt: int) -> Report:
+    """What a task does: converted rows come in, sorted by key group, and files go out."""
+    written: list[DataFile] = []
+    counts: Counter[str] = Counter()
+    keys = 0
+    for table in whole_groups(batches):
+        keys += _checked(spec, table)
+        found = table[STATE].value_counts()
+        counts.update(dict(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)))
+        if not spec.dry_run:
+            written += write_entries(spec.base, _stored(spec.base, table), task=task, attempt=attempt)
+    return {"files": written, "keys": keys, "entries": counts}
 
 
 def _checked(spec: _Spec, table: pa.Table) -> int:

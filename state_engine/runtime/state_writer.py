@@ -6,9 +6,9 @@ a whole, and folds and writes them as a compaction does. Only the list of files 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from state_engine.backends.delta.base import BaseSpec, write_entries
 from state_engine.backends.delta.entry_codes import entry_codes
 from state_engine.backends.delta.layout import changelog_schema, state_column
-from state_engine.core import errors
 from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.columns import one_chunk
-from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.runtime.execution import execution
 from state_engine.runtime.key_columns import key_group_column, subtask_column
 from state_engine.runtime.state_rows import KEY, KEY_HASH, PLACE, STATE, WHOLE, WHY, StateForm
+from state_engine.runtime.task_reports import Report, reports_of, written_files
 
 GROUP = "key_group"
 _ROWS_AT_ONCE = 200_000
@@ -68,47 +68,25 @@ def write_states(
     )
     grouped = placed.repartitionById(tasks, F.col("_task")).drop("_task").sortWithinPartitions(GROUP, PLACE)
     with execution(spark, f"{what}: state from DataFrames"):
-        found = grouped.mapInArrow(_runner(spec, dry_run=dry_run), "report string").collect()
-    reports = [json.loads(row["report"]) for row in found]
-    for report in reports:
-        if report["error"] is not None:
-            kind = getattr(errors, report["error"]["class"], StatelakeError)
-            raise kind(f"{what}, {report['error']['message']}")
-    files = [DataFile(**file) for report in reports for file in report["files"]]
+        reports = reports_of(grouped, partial(_write, spec, dry_run), told=f"{what}, ")
     given = [s for s in spec.states if state_column(s.column_name) in rows.columns]
     return WrittenStates(
-        sorted(files, key=lambda f: f.key_group_min or 0),
+        written_files(reports),
         {s.name: sum(r["entries"].get(s.name, 0) for r in reports) for s in given},
     )
 
 
-def _runner(
-    spec: BaseSpec, *, dry_run: bool
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that ``mapInArrow`` runs once a task."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        task, attempt = context.partitionId(), int(context.taskAttemptId())
-        entries: dict[str, int] = {}
-        report: dict[str, object] = {
-            "files": (written := list[DataFile]()),
-            "entries": entries,
-            "error": None,
-        }
-        try:
-            for table in whole_groups(batches):
-                rows = _checked(spec, table, entries)
-                if not dry_run:
-                    written += write_entries(spec, rows, task=task, attempt=attempt)
-        except StatelakeError as error:  # Spark would only run it again
-            report["error"] = {"class": type(error).__name__, "message": str(error)}
-        yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})
-
-    return run
+def _write(
+    spec: BaseSpec, dry_run: bool, batches: Iterable[pa.RecordBatch], task: int, attempt: int
+) -> Report:
+    """What a task does: rows come in, sorted by key group, and files go out."""
+    written: list[DataFile] = []
+    entries: dict[str, int] = {}
+    for table in whole_groups(batches):
+        rows = _checked(spec, table, entries)
+        if not dry_run:
+            written += write_entries(spec, rows, task=task, attempt=attempt)
+    return {"files": written, "entries": entries}
 
 
 def whole_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
