@@ -40,7 +40,8 @@ def status(
     stuck_minutes: Annotated[
         float,
         typer.Option(
-            min=0, help="A job is stuck when a source has news, and nothing was committed for so long."
+            min=0,
+            help="A job is stuck when so long nothing was committed, and a source has news or a partition is over.",
         ),
     ] = _MINUTES,
 ) -> None:
@@ -84,6 +85,8 @@ def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelt
     except (StatelakeError, OSError) as error:
         return JobStatus(name, "unknown", problem=str(error))
     now_ms = time.time_ns() // 1_000_000
+    if job is not None and job.partitions is not None:  # until the next one is over, nothing can be committed
+        stuck_after += job.partitions.interval
     return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after)
 
 

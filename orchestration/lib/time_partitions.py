@@ -7,7 +7,7 @@ whether one was run, is never asked of Dagster: the rows of ``checkpoints`` tell
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -49,11 +49,6 @@ def previous_of_itself(key: dg.AssetKey) -> dg.AssetDep:
     return dg.AssetDep(key, partition_mapping=before)
 
 
-def interval(partitions: TimePartitions) -> timedelta:
-    """How often there is a new one."""
-    return timedelta(days=1) if partitions.every == "day" else timedelta(hours=1)
-
-
 def cron_of(registered: RegisteredJob, definition: dg.TimeWindowPartitionsDefinition) -> str:
     """When a schedule looks for partitions that are over: as the job says, or a little after each has ended."""
     if registered.cron != EVERY_TEN_MINUTES:
@@ -66,12 +61,7 @@ def waiting(
 ) -> list[Partition]:
     """Partitions that are over and were not run, in order, the next one first; up to a number."""
     head = history.head if history else None
-    found: list[Partition] = []
-    following = partitions.next_of(head.partition_end_ms if head else None)
-    while following is not None and following.end_ms <= now_ms and len(found) < most:
-        found.append(following)
-        following = partitions.after(following)
-    return found
+    return partitions.waiting(head.partition_end_ms if head else None, now_ms=now_ms, most=most)
 
 
 def request_for(

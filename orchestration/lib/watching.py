@@ -9,11 +9,10 @@ import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from jobs import RegisteredJob
-from orchestration.lib.time_partitions import interval, waiting
+from orchestration.lib.time_partitions import waiting
 from state_engine.core.partitions import Partition
 from state_engine.runtime.job_history import JobHistory, read_history
 from state_engine.runtime.job_status import JobStatus, status_of_history
-from state_engine.runtime.job_status import status_of as by_path
 from state_engine.runtime.settings import Settings
 
 INTERVALS_UNTIL_STUCK = 3
@@ -39,7 +38,7 @@ def interval_of(cron: str) -> timedelta:
 def stuck_after(registered: RegisteredJob) -> timedelta:
     """How long a job may commit nothing while a source has news, or a partition is over."""
     partitions = registered.job.partitions
-    return INTERVALS_UNTIL_STUCK * (interval(partitions) if partitions else interval_of(registered.cron))
+    return INTERVALS_UNTIL_STUCK * (partitions.interval if partitions else interval_of(registered.cron))
 
 
 def now_ms() -> int:
@@ -49,18 +48,9 @@ def now_ms() -> int:
 
 def status_of(registered: RegisteredJob, settings: Settings, history: JobHistory | None = None) -> JobStatus:
     """How a job is now."""
-    job, at_ms = registered.job, now_ms()
+    job = registered.job
     history = history or read_history(settings.root, job.name)
-    continuous = job if job.partitions is None else None
-    limit = stuck_after(registered)
-    found = status_of_history(job.name, history, job=continuous, now_ms=at_ms, stuck_after=limit)
-    if job.partitions is None or history is None or found.state == "unknown":
-        return found
-    # what a partition will find in its sources only running it tells; whether it is over the clock does
-    following = waiting(job.partitions, history, now_ms=at_ms, most=1)
-    lag = {f"partition {one.key}": True for one in following}
-    unpublished = found.unpublished
-    return by_path(job.name, history.path, unpublished=unpublished, lag=lag, now_ms=at_ms, stuck_after=limit)
+    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=stuck_after(registered))
 
 
 def missing_partitions(registered: RegisteredJob, settings: Settings) -> list[Partition]:

@@ -145,6 +145,32 @@ class TimePartitions:
         """The one to be run next, from where the last one that was run ended; None: none was."""
         return self.first() if last_end_ms is None else self.starting_at(last_end_ms)
 
+    @property
+    def interval(self) -> timedelta:
+        """How often there is a new one."""
+        return timedelta(days=1) if self.every == "day" else timedelta(hours=1)
+
+    def waiting(self, last_end_ms: int | None, *, now_ms: int, most: int) -> list[Partition]:
+        """Those that are over and were not run, in order, the next one first.
+
+        Args:
+            last_end_ms: where the last one that was run ended; None: none was.
+            now_ms: in milliseconds since 1970.
+            most: no more than so many.
+
+        Example:
+            >>> days = TimePartitions("at", start="2013-11-02")
+            >>> now_ms = 1_383_652_800_000  # noon of November 5
+            >>> [day.key for day in days.waiting(None, now_ms=now_ms, most=10)]
+            ['2013-11-02', '2013-11-03', '2013-11-04']
+        """
+        found: list[Partition] = []
+        following = self.next_of(last_end_ms)
+        while following is not None and following.end_ms <= now_ms and len(found) < most:
+            found.append(following)
+            following = self.after(following)
+        return found
+
     def before(self, partition: Partition) -> Partition | None:
         """The one in front; None for the first."""
         if partition.start_ms <= self.first().start_ms:

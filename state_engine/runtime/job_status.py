@@ -34,7 +34,8 @@ class JobStatus:
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
         unpublished: ids of checkpoints that a sink has not seen.
-        lag: whether each source has news; None where only running it would tell.
+        lag: whether each source has news; None where only running it would tell. In a job with time partitions the
+            next partition that is over, as ``partition <key>``.
         changelog_files: files of changes that reading the state takes beside the bases.
         changelog_rows: rows in these.
         base_rows: rows of the bases.
@@ -132,7 +133,7 @@ def status_of_history(
     problem = ""
     try:
         unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished()})
-        lag = history.news(job) if job is not None else None
+        lag = _lag(job, history, now_ms) if job is not None else None
     except (StatelakeError, OSError) as error:
         problem = str(error)
     found = status_of(
@@ -141,6 +142,14 @@ def status_of_history(
     if problem and found.state == "ok":
         return JobStatus(**{**vars(found), "state": "unknown", "problem": problem})
     return JobStatus(**{**vars(found), "problem": problem})
+
+
+def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, bool | None]:
+    """Whether sources have news; or, as only running a partition would tell that, whether the next one is over."""
+    if job.partitions is None:
+        return history.news(job)
+    last_end_ms = history.head.partition_end_ms if history.head else None
+    return {f"partition {p.key}": True for p in job.partitions.waiting(last_end_ms, now_ms=now_ms, most=1)}
 
 
 def age_s(row: CheckpointRow, now_ms: int) -> float:

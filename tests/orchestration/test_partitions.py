@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from jobs import load_jobs
 from orchestration.lib import watching
 from orchestration.lib.time_partitions import definition_of
+from state_engine.cli_status import look
 from state_engine.core.errors import StaleParentError
 from state_engine.core.partitions import TimePartitions
 from state_engine.runtime.coordinator import CheckpointCoordinator
@@ -103,6 +104,12 @@ def test_the_last_one_is_not_run_twice_and_one_that_ran_elsewhere_is_shown(
     days.engine(spark).run(registered.job, partition=D9)
     days.run(D9)
     assert days.log() == [("08", "1"), ("09", "2")] == days.log(SUMS)
+    for allowed, state in (
+        (timedelta(hours=-23), "ok"),
+        (timedelta(hours=-25), "stuck"),
+    ):  # besides the day itself
+        found = look(days.settings.root, JOB, registered.job, stuck_after=allowed)
+        assert (found.state, found.lag) == (state, {f"partition {D10}": True})
     # asked for in so many words, it is
     days.factor = 10
     days.run(D9, mode="roll_forward")
@@ -207,7 +214,7 @@ def test_two_runs_of_one_partition(days: Days, spark: SparkSession, monkeypatch:
     commit = CheckpointCoordinator.commit
 
     def both(self: CheckpointCoordinator, *given: object) -> object:
-        together.wait(60)
+        together.wait(240)
         with turn:
             return commit(self, *given)  # type: ignore[arg-type]
 
