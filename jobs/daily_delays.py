@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any, Literal
 
 from jobs import JobParameters, RegisteredJob, beside, data_directory
 from jobs.expectations import Expectation, OfSink, Suite
@@ -34,6 +31,9 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FEED = """
     time_hour timestamp, minute int, dep_delay int,
@@ -85,6 +85,8 @@ class DailyDelays(KeyedProcessFunction):
 
 def departed(flights: DataFrame) -> DataFrame:
     """The flights that left."""
+    from pyspark.sql import functions as F
+
     return flights.where(F.col("dep_delay").isNotNull())
 
 

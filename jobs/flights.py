@@ -19,10 +19,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jobs import JobParameters, RegisteredJob, beside, data_directory
 from jobs.expectations import Expectation, OfSink, OfState, Suite
@@ -39,6 +36,9 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FEED = """
     time_hour timestamp, minute int, dep_time int, dep_delay int, arr_delay int,
@@ -69,6 +69,8 @@ def clean(flights: DataFrame, *, keep_cancelled: bool = False) -> DataFrame:
     A cancelled flight has no `dep_time`; where it is kept, it stands at its scheduled time. Delays are minutes,
     negative when early. Columns are dropped, not selected, so that each row still knows the file it came from.
     """
+    from pyspark.sql import functions as F
+
     minutes = F.col("minute") + F.coalesce("dep_delay", F.lit(0))
     timed = flights.withColumn("departed_at", F.timestamp_add("MINUTE", minutes, F.col("time_hour")))
     left = timed if keep_cancelled else timed.where(F.col("dep_time").isNotNull())
@@ -181,6 +183,8 @@ def worst_routes(totals: DataFrame, *, minimum_arrived: int = 100) -> DataFrame:
     `totals` is what `engine.read_state(job, "route_ranking", "totals")` returns. Routes with fewer than
     `minimum_arrived` known arrivals are left out: one bad day would put them on top.
     """
+    from pyspark.sql import functions as F
+
     mean = F.col("value.total_arr_delay") / F.col("value.arrived")
     return (
         totals.where(F.col("value.arrived") >= minimum_arrived)

@@ -1,6 +1,6 @@
 """The one entry point of Dagster: every registered job as assets, jobs, a schedule and sensors.
 
-Loading starts no Spark and reads no data: a job is configuration.
+Loading imports no PySpark and reads no data: a job is configuration.
 """
 
 import dagster as dg

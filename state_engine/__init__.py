@@ -1,7 +1,11 @@
 """Statelake: Flink's state model for scheduled, incremental PySpark batches, kept in Delta tables.
 
-This module is the public API; everything else may change.
+This module is the public API; everything else may change. A job is described without Spark: what needs it at once
+is imported when it is first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from state_engine.backends.custom_backend import CustomStateBackend
 from state_engine.backends.heap_backend import HashMapStateBackend
@@ -67,23 +71,40 @@ from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
 from state_engine.runtime.collector import CollectionReport
-from state_engine.runtime.comparison import Comparison
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-from state_engine.runtime.engine import StateEngine
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction
 from state_engine.runtime.operations import HeadMove
-from state_engine.runtime.replay import ReplayReport
 from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
-from state_engine.runtime.savepoints import Savepoint
 from state_engine.runtime.sinks.delta import DeltaSink
 from state_engine.runtime.sinks.files import FileSink
 from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
 from state_engine.runtime.sinks.sql import SqlSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
-from state_engine.runtime.sources.python_data_source import PythonDataSource
 from state_engine.runtime.streams import DataStream, KeyedStream
+
+if TYPE_CHECKING:
+    from state_engine.runtime.comparison import Comparison
+    from state_engine.runtime.engine import StateEngine
+    from state_engine.runtime.replay import ReplayReport
+    from state_engine.runtime.savepoints import Savepoint
+    from state_engine.runtime.sources.python_data_source import PythonDataSource
+
+_WITH_SPARK = {
+    "StateEngine": "engine",
+    "Comparison": "comparison",
+    "ReplayReport": "replay",
+    "Savepoint": "savepoints",
+    "PythonDataSource": "sources.python_data_source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_SPARK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"state_engine.runtime.{_WITH_SPARK[name]}"), name)
+
 
 __all__ = [
     # jobs

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import PrivateAttr
-from pyspark import SparkContext
 
-from state_engine import StateEngine
-from state_engine.runtime.session import local_session
 from state_engine.runtime.settings import load_settings
 
+if TYPE_CHECKING:
+    from state_engine import StateEngine
 
-class StateEngineResource(dg.ConfigurableResource[StateEngine]):
+
+class StateEngineResource(dg.ConfigurableResource[Any]):
     """The engine of a run.
 
     A session that is there already is used and left alone; one that was started for the run ends with it. Options of
@@ -29,6 +29,11 @@ class StateEngineResource(dg.ConfigurableResource[StateEngine]):
 
     def engine(self) -> StateEngine:
         """The engine; started by the first call."""
+        from pyspark import SparkContext
+
+        from state_engine import StateEngine
+        from state_engine.runtime.session import local_session
+
         if self._engine is None:
             self._own_session = SparkContext._active_spark_context is None
             self._engine = StateEngine(self.root, local_session(load_settings().spark))

@@ -14,18 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
-
 from jobs.expectations import OfSink, OfState, Suite
-from state_engine import DeltaSink, StateEngine, StatefulJob
+from state_engine import DeltaSink, StatefulJob
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.sinks.files import FileSink
+from state_engine.runtime.spark_names import F, T
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from state_engine import StateEngine
 
 _SHOWN_ROWS = 20
 _SITE = "docs"
@@ -185,7 +187,7 @@ def _error(info: Mapping[str, Any]) -> str:
 def _flat(frame: DataFrame) -> DataFrame:
     """The entries of a state; of a record, a column for each field."""
     kind = frame.schema["value"].dataType
-    if not isinstance(kind, StructType):
+    if not isinstance(kind, T.StructType):
         return frame
     fields = [F.col(f"value.`{name}`").alias(f"value_{name}") for name in kind.names]
     return frame.select(*[c for c in frame.columns if c != "value"], *fields)

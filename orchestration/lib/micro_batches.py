@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -23,9 +24,12 @@ from orchestration.lib.metadata import (
     state_metadata,
 )
 from orchestration.lib.naming import checkpoint_key, sink_key, state_key
-from state_engine import BatchReport, CheckpointRow, RunReport, StateEngine, StatefulJob
+from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
 
 DATA_VERSION_TAG = "dagster/data_version"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -19,9 +19,12 @@ from jobs import RegisteredJob
 from orchestration.lib.declared import code_version
 from orchestration.lib.micro_batches import requester_of, row_event
 from orchestration.lib.naming import Operation, operation_key, operations_group
-from state_engine import CheckpointRow, StateEngine, StatefulJob
+from state_engine import CheckpointRow, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -23,11 +23,14 @@ from orchestration.lib.metadata import (
 )
 from orchestration.lib.micro_batches import DATA_VERSION_TAG, requester_of
 from orchestration.lib.naming import checkpoint_key, sink_key, state_key
-from state_engine import BatchReport, CheckpointRow, StateEngine, StatefulJob
+from state_engine import BatchReport, CheckpointRow, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime.partition_runs import PartitionStatus, by_partition
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
 
 MOST_LINES = 60
 """Of the table of partitions: the newest ones."""

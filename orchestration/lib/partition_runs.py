@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from dagster._core.storage.tags import BACKFILL_ID_TAG
@@ -18,11 +18,13 @@ from pydantic import Field, model_validator
 from jobs import RegisteredJob
 from orchestration.lib.metadata import markdown, run_metadata
 from orchestration.lib.partition_events import PartitionEvents
-from state_engine import StateEngine
 from state_engine.core.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
-from state_engine.runtime.backfill import BackfillReport
 from state_engine.runtime.partition_runs import PartitionStatus
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
+    from state_engine.runtime.backfill import BackfillReport
 
 
 class PartitionConfig(dg.Config):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import gcd
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.base import BaseSpec, write_base_files
 from state_engine.backends.delta.changelog import KeyGroups
@@ -29,6 +29,9 @@ from state_engine.runtime.execution import execution
 from state_engine.runtime.state_files import remaining, state_files
 from state_engine.runtime.subtask_spec import StateFile
 from state_engine.runtime.task_reports import Report, reports_of, written_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _ROWS_AT_ONCE = 500_000
 """Rows that a task holds in memory, where no single key group has more."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from pyspark.sql import DataFrame, Row, SparkSession
+from typing import TYPE_CHECKING
 
 from state_engine.runtime.sources.failures import reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _OPTIONS = {
     "spark.sql.adaptive.enabled": "false",

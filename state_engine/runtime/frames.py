@@ -13,25 +13,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    LongType,
-    MapType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.graph import TransformNode
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.runtime.sources.few_rows import FEW_ROWS
+from state_engine.runtime.spark_names import F, T
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 HIDDEN = "_statelake_"
 """Prefix of all columns of ours."""
@@ -82,18 +76,18 @@ class StreamFrame:
     small: bool = False
 
     @cached_property
-    def schema(self) -> StructType:
+    def schema(self) -> T.StructType:
         """Of user columns and hidden columns."""
-        if isinstance(self.given, DataFrame):
-            return self.given.schema
-        return StructType.fromJson(spark_schema(self.given.schema))
+        if isinstance(self.given, pa.Table):
+            return T.StructType.fromJson(spark_schema(self.given.schema))
+        return self.given.schema
 
     @cached_property
     def rows(self) -> DataFrame:
         """As a DataFrame."""
-        if isinstance(self.given, DataFrame):
-            return self.given
-        return self.spark.createDataFrame(self.given, schema=self.schema)
+        if isinstance(self.given, pa.Table):
+            return self.spark.createDataFrame(self.given, schema=self.schema)
+        return self.given
 
     @property
     def table(self) -> pa.Table | None:
@@ -108,12 +102,14 @@ class StreamFrame:
         return [c for c in self.schema.names if not c.startswith(HIDDEN)]
 
     @property
-    def user_schema(self) -> StructType:
+    def user_schema(self) -> T.StructType:
         """The columns that functions and sinks see, with their types."""
-        return StructType([f for f in self.schema.fields if not f.name.startswith(HIDDEN)])
+        return T.StructType([f for f in self.schema.fields if not f.name.startswith(HIDDEN)])
 
     def transformed(self, step: TransformNode) -> StreamFrame:
         """The frame after DataFrame code of the user."""
+        from pyspark.sql import DataFrame
+
         rows = step.function(self.rows)
         if not isinstance(rows, DataFrame):
             raise ConfigurationError(
@@ -148,13 +144,13 @@ class StreamFrame:
                 "a transform dropped the columns that give the rows their order. Name an order: "
                 "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
             )
-        fields = [f for f in self.schema.fields if not isinstance(f.dataType, MapType)]
+        fields = [f for f in self.schema.fields if not isinstance(f.dataType, T.MapType)]
         return [*named, F.xxhash64(*[F.col(quoted(f.name)) for f in fields])]
 
-    def order_types(self) -> list[DataType]:
+    def order_types(self) -> list[T.DataType]:
         """Types of the order columns."""
         types = {f.name: f.dataType for f in self.schema.fields}
-        hidden = [types[c] for c in self.hidden_order] or [LongType()]  # the hash of the row
+        hidden = [types[c] for c in self.hidden_order] or [T.LongType()]  # the hash of the row
         return [types[c] for c in self.order_by] + hidden
 
     def event_time_column(self, what: str) -> Column:
@@ -217,7 +213,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     named = shared_names(frames)
     return StreamFrame(
         spark=frames[0].spark,
-        given=reduce(DataFrame.union, parts),
+        given=reduce(lambda above, below: above.union(below), parts),
         order_by=(),
         hidden_order=tuple(order_name(i) for i in range(len(orders[0]))),
         named=named,
@@ -272,13 +268,13 @@ def quoted(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
 
 
-def _milliseconds(name: str, kind: DataType) -> Column:
+def _milliseconds(name: str, kind: T.DataType) -> Column:
     column = F.col(quoted(name))
-    if isinstance(kind, DateType):
+    if isinstance(kind, T.DateType):
         return F.unix_date(column).cast("bigint") * 86_400_000
-    if isinstance(kind, TimestampType):
+    if isinstance(kind, T.TimestampType):
         return F.unix_millis(column)
-    if isinstance(kind, TimestampNTZType):
+    if isinstance(kind, T.TimestampNTZType):
         # no cast to timestamp: that would go through the session's time zone
         since = column - F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
         part = [F.extract(F.lit(unit), since) for unit in ("DAY", "HOUR", "MINUTE", "SECOND")]

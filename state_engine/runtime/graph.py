@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING
 
 from state_engine.core.function import Function
 from state_engine.core.key_selector import KeySelector
@@ -18,6 +17,9 @@ from state_engine.core.types import StructType, TypeInformation
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.sources.base import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 KEY_COLUMN = "key"
 """Column of the stored key where a key selector makes it."""

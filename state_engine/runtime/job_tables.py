@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.base import BASE_PARTITIONS, base_schema
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
@@ -28,6 +28,9 @@ from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
 from state_engine.runtime.source_positions import SourcePositions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _BY_WRITE_ID = pa.schema([WRITE_ID])
 

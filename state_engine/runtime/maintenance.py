@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.backends.delta.kernel import DeltaKernel
@@ -27,6 +27,9 @@ from state_engine.runtime.changed_groups import groups_to_write
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.state_files import remaining, state_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _POSITION_FILES = 16
 """A compaction states the positions of sources whole where they are in so many files."""

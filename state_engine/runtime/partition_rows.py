@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.execution import execution
 from state_engine.runtime.frames import from_source, quoted
 from state_engine.runtime.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.runtime.sources.failures import reading
+from state_engine.runtime.spark_names import F, T
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,11 +146,11 @@ def _table_ms(rows: pa.Table, column: str) -> pa.ChunkedArray:
     return pc.subtract(whole, pc.less(us, pc.multiply(whole, 1000)).cast(pa.int64()))
 
 
-def _field(rows: DataFrame, column: str) -> tuple[str, DataType]:
+def _field(rows: DataFrame, column: str) -> tuple[str, T.DataType]:
     found = next((f for f in rows.schema.fields if f.name.lower() == column.lower()), None)
     if found is None:
         raise _missing(column, rows.columns)
-    if not isinstance(found.dataType, DateType | TimestampType | TimestampNTZType):
+    if not isinstance(found.dataType, T.DateType | T.TimestampType | T.TimestampNTZType):
         raise _no_time(found.name, found.dataType.simpleString())
     return found.name, found.dataType
 
@@ -161,11 +163,11 @@ def _frame_ms(rows: DataFrame, column: str) -> Column:
     return frame.event_time_column("TimePartitions")
 
 
-def _literal(kind: DataType, at_ms: int) -> Column:
+def _literal(kind: T.DataType, at_ms: int) -> Column:
     """The smallest value of a type that is not before an instant."""
-    if isinstance(kind, DateType):
+    if isinstance(kind, T.DateType):
         return F.expr(f"date_from_unix_date({-(-at_ms // DAY_MS)})")
-    if isinstance(kind, TimestampType):
+    if isinstance(kind, T.TimestampType):
         return F.expr(f"timestamp_millis({at_ms}L)")
     text = (_EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")
     return F.expr(f"TIMESTAMP_NTZ'{text}'")

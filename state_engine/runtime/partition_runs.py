@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Literal, cast
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
@@ -25,6 +23,9 @@ from state_engine.runtime.run_always import any_timer_due
 from state_engine.runtime.source_positions import SourcePositions
 from state_engine.runtime.sources.base import Slice
 from state_engine.runtime.stale_outputs import stale_outputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STOP = "stop"
 """Mode of a backfill that leaves later partitions stale; told in the rows that it commits."""

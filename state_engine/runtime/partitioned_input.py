@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, cast
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from functools import reduce
+from typing import TYPE_CHECKING, Any, cast
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.partitions import Partition, TimePartitions
@@ -23,6 +21,10 @@ from state_engine.runtime.sources.base import FILE_COLUMN, Element, Slice, Sourc
 from state_engine.runtime.sources.delta import DeltaSlice
 from state_engine.runtime.sources.file import FileSlice
 from state_engine.runtime.sources.function import FunctionSource
+from state_engine.runtime.spark_names import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SEEN, MARK = "#seen", "#partition"
 """Splits of the elements that tell what is new in the source, and which partition was read."""
@@ -118,8 +120,8 @@ class PartitionedSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         detail: PartitionSlice = part.detail
-        rows, refused = [], list[DataFrame]()
-        first = 0
+        rows, first = [], 0
+        refused: list[DataFrame] = []
         for piece in detail.pieces:
             found = self.source.read(spark, piece.part, keep_refused=keep_refused)
             rows.append((between(found.rows, self.column, piece.from_ms, piece.to_ms), first))
@@ -128,9 +130,7 @@ class PartitionedSource(Source):
                 text, _, row = found.refused.columns
                 refused.append(found.refused.select(text, place, row))
             first += len(piece.part.labels)
-        bad = refused[0] if refused else None
-        for more in refused[1:]:
-            bad = cast(DataFrame, bad).unionByName(more)
+        bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None
         return SourceFrame(joined(spark, rows), bad)
 
     def confirm(self, part: Slice) -> None:

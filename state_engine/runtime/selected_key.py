@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
-from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.columns import elements
 from state_engine.core.errors import InvalidKeyError
@@ -22,6 +20,7 @@ from state_engine.core.types import StructType, TypeInformation
 from state_engine.runtime.frames import HIDDEN, StreamFrame
 from state_engine.runtime.graph import SelectedKey
 from state_engine.runtime.routed import KEY_REFUSAL
+from state_engine.runtime.spark_names import T
 
 
 def selected_name(position: int) -> str:
@@ -46,14 +45,15 @@ def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> 
     fields += [pa.field(n, p.arrow) for n, p in zip(names, parts, strict=True)]
     schema = pa.schema([*fields, pa.field(KEY_REFUSAL, pa.string())])
     get_key = key.selector.get_key
-    if (
-        frame.table is not None
-    ):  # a copy, as a task would have: what the function remembers ends with the batch
+    if frame.table is not None:
+        # A copy, as a task would have: what the function remembers ends with the batch.
+        from pyspark import cloudpickle
+
         get_key = cloudpickle.loads(cloudpickle.dumps(get_key))
     select = _selector(get_key, key.key_type, frame.user_columns, names, scalar)
     if frame.table is not None:
         return replace(frame, given=pa.Table.from_batches(select(frame.table.to_batches()), schema)), names
-    rows = frame.rows.mapInArrow(select, SparkStruct.fromJson(spark_schema(schema)))
+    rows = frame.rows.mapInArrow(select, T.StructType.fromJson(spark_schema(schema)))
     return replace(frame, given=rows), names
 
 

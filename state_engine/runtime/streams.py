@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import DataFrame
-
 from state_engine.core.aggregates import AggregateFunction, ReduceFunction
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import ConfigurationError
@@ -43,6 +41,8 @@ from state_engine.runtime.stream import Stream, key_of
 from state_engine.runtime.typed_by_input import TypedByInput
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from state_engine.runtime.job import StatefulJob
 
 

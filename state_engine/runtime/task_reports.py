@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from state_engine.core import errors
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Report = dict[str, Any]
 """What a task tells; files that it wrote are in ``files``."""

@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.commit_actions import CommitActions, FileGroup
 from state_engine.backends.delta.commit_ends import (
@@ -38,6 +37,9 @@ from state_engine.backends.delta.table_facts import FactsReader, TableFacts
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "DeltaKernel",

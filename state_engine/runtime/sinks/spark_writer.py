@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
@@ -22,6 +21,9 @@ from state_engine.backends.files import join
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitFailedError, SinkError
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files, write_ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SPARK_KIND = "delta_spark"
 """Kind of a sink whose table Kernel cannot write to."""
@@ -45,6 +47,8 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
         CommitFailedError: another writer was in the way.
         SinkError: the table does not take the rows.
     """
+    from pyspark.errors import PySparkException
+
     verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
     session = _session(kernel.spark)
     with table_lock(staged.path):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, SourceError, ValueTypeError
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.local_rows import local_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _BYTES_A_ROW = 64
 """A guess, to tell little from much."""

@@ -14,10 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
-
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.backends.files import normal_uri
 from state_engine.core.errors import ConfigurationError, SourceError
@@ -35,6 +32,10 @@ from state_engine.runtime.sources.delta_position import (
 )
 from state_engine.runtime.sources.places import place_columns
 from state_engine.runtime.sources.schema_change import incompatible_change
+from state_engine.runtime.spark_names import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _QUIET_VERSIONS = 100
 """So many versions without rows are recorded as a batch of none, lest the log forgets them first."""

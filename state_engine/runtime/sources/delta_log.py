@@ -13,18 +13,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from state_engine.backends.files import join, open_location
 from state_engine.core.errors import SourceError
 from state_engine.runtime.sources.parquet_files import parquet_row_count
+from state_engine.runtime.spark_names import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _SCAN_COLUMNS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector",
                  "baseRowId", "defaultRowCommitVersion")  # fmt: skip
@@ -152,7 +153,7 @@ class TableLog:
             sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(adds).toSeq()
             snapshot = self._with_row_index(self._snapshot(version))
             frame = self._log.createDataFrame(snapshot, sequence, False, self._jvm.scala.Option.empty())
-            return DataFrame(frame, self._spark)
+            return self._frame(frame)
 
     def _with_row_index(self, snapshot: Any) -> Any:
         """A description of the table with which a scan has ``_metadata.row_index``.
@@ -177,7 +178,7 @@ class TableLog:
             return self._log.getSnapshotAt(version, none, none, False)
 
     def _list(self, snapshot: Any) -> list[TableFile]:
-        rows = DataFrame(snapshot.allFiles().toDF(), self._spark)
+        rows = self._frame(snapshot.allFiles().toDF())
         known = [c for c in _SCAN_COLUMNS if c in rows.columns]
         records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
         found = []
@@ -185,6 +186,11 @@ class TableLog:
             add = json.loads(row["add"])
             found.append((add["modificationTime"], add["path"], self._file(add, _left(add, row["records"]))))
         return [file for *_, file in sorted(found, key=lambda one: one[:2])]
+
+    def _frame(self, java: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        return DataFrame(java, self._spark)
 
     def _file(self, add: dict[str, Any], rows: int | None) -> TableFile:
         path = unquote(add["path"])
@@ -198,6 +204,8 @@ class TableLog:
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
         """Turns what Java and Spark raise into a SourceError."""
+        from pyspark.errors import PySparkException
+
         try:
             yield
         except Py4JJavaError as error:

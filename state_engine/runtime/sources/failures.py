@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
 
 from state_engine.core.errors import SourceError
 
@@ -29,6 +28,8 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
     Raises:
         SourceError: a file cannot be read, or a record cannot be parsed.
     """
+    from pyspark.errors.exceptions.captured import CapturedException
+
     try:
         yield
     except (Py4JJavaError, CapturedException) as error:

@@ -8,46 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import types as T
 
 from state_engine.backends.files import open_location
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.runtime.sources.file_ranges import FileRange
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 FEW_BYTES, FEW_ROWS = 2**18, 20_000
 """Files up to this size together, with up to as many rows: columns that repeat take little space."""
-_PLAIN: dict[T.DataType, pa.DataType] = {
-    T.ByteType(): pa.int8(),
-    T.ShortType(): pa.int16(),
-    T.IntegerType(): pa.int32(),
-    T.LongType(): pa.int64(),
-    T.FloatType(): pa.float32(),
-    T.DoubleType(): pa.float64(),
-    T.BooleanType(): pa.bool_(),
-    T.StringType(): pa.string(),
-    T.BinaryType(): pa.binary(),
-    T.DateType(): pa.date32(),
-    T.TimestampType(): pa.timestamp("us", "UTC"),
-    T.TimestampNTZType(): pa.timestamp("us"),
+_PLAIN = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
 }
+"""Types in Arrow, by their names in Spark."""
 _SAME = {pa.string(): (pa.string(), pa.large_string())}
 """Types in files that are read as a type, where it is not that type alone."""
 _OLD = date(1900, 1, 1)
 """Spark may shift dates before this, or refuse them, by who wrote the file."""
 
 
-def few_rows(ranges: Sequence[FileRange], schema: T.StructType) -> pa.Table | None:
+def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None:
     """The rows of these ranges with the hidden columns of a slice; None where they are many, or not plainly readable.
 
     Args:
         schema: that the rows must have.
     """
-    fields = [pa.field(f.name, kind) for f in schema.fields if (kind := _PLAIN.get(f.dataType)) is not None]
+    kinds = {f.name: _PLAIN.get(f.dataType.simpleString()) for f in schema.fields}
+    fields = [pa.field(name, kind) for name, kind in kinds.items() if kind is not None]
     if sum(r.size for r in ranges) > FEW_BYTES or len(fields) < len(schema.fields):
         return None
     wanted, left, found = pa.schema(fields), FEW_ROWS, []

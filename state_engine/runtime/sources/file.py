@@ -12,12 +12,9 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow.fs as pafs
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
 
 from state_engine.backends.files import is_local, normal_uri, open_location
 from state_engine.core.errors import ConfigurationError, SourceError
@@ -43,6 +40,10 @@ from state_engine.runtime.sources.file_ranges import (
 )
 from state_engine.runtime.sources.parquet_files import parquet_schema
 from state_engine.runtime.sources.places import place_columns
+from state_engine.runtime.spark_names import F, T
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 REFUSED_TEXT = "_statelake_corrupt"
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
@@ -55,7 +56,7 @@ class FileSlice:
     """What ``read`` needs: rows, and the schema where none is declared."""
 
     ranges: list[FileRange]
-    schema: StructType | None
+    schema: T.StructType | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class FileSource(Source):
     """
 
     path: str
-    schema: str | StructType | None = None
+    schema: str | T.StructType | None = None
     format: Literal["parquet", "csv", "json"] = "parquet"
     pattern: str = "*"
     max_rows_per_batch: int | None = None
@@ -128,7 +129,7 @@ class FileSource(Source):
     ) -> Slice:
         """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
         known = [e["position"] for e in (*before, *recorded) if e["split"].endswith(SCHEMA)]
-        schema = StructType.fromJson(known[-1]) if known else None
+        schema = T.StructType.fromJson(known[-1]) if known else None
         appended = list(recorded) or [r.element() for r in ranges]
         if (
             self.schema is None and schema is None
@@ -151,7 +152,7 @@ class FileSource(Source):
         if self.format == "parquet":
             few = None if self.options else few_rows(ranges, schema)
             return SourceFrame(self._read_parquet(spark, ranges, schema) if few is None else few)
-        kept = StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
+        kept = T.StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
         reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode, **_STRICT)
@@ -179,7 +180,7 @@ class FileSource(Source):
     def position_text(self, elements: Sequence[Element]) -> str:
         return position_summary(elements)
 
-    def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: StructType) -> DataFrame:
+    def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])
         frame = frame.select("*", *place_columns([r.uri for r in ranges], F.col("_metadata.row_index")))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
@@ -248,13 +249,13 @@ class FileSource(Source):
             "old file back and add changes as new files, or set on_change='ignore' to skip such files"
         )
 
-    def _declared(self) -> StructType | None:
+    def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
-            return cast(StructType, StructType.fromDDL(self.schema))
+            return cast(T.StructType, T.StructType.fromDDL(self.schema))
         return self.schema
 
 
-def _is_whole(schema: StructType) -> Column:
+def _is_whole(schema: T.StructType) -> Column:
     """True for every row, and needs all columns: one that is pruned away is not parsed, so its bad values go unseen."""
     columns = [
         F.to_json(F.struct(f"`{f.name}`")) if _has_map(f.dataType) else F.col(f"`{f.name}`") for f in schema
@@ -262,5 +263,5 @@ def _is_whole(schema: StructType) -> Column:
     return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
 
 
-def _has_map(kind: DataType) -> bool:
+def _has_map(kind: T.DataType) -> bool:
     return '"map"' in kind.json()

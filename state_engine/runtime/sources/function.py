@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.operator_snapshot import StateElements, SubtaskSnapshot
@@ -21,6 +19,9 @@ from state_engine.core.source_operator import SourceOperator
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.runtime.sources.local_rows import local_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)

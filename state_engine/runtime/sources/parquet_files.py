@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 
 from state_engine.backends.files import open_location
 from state_engine.core.errors import SourceError
 from state_engine.core.spark_types import spark_schema
+from state_engine.runtime.spark_names import T
 
 
 def parquet_row_count(uri: str) -> int:
@@ -20,10 +20,10 @@ def parquet_row_count(uri: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def parquet_schema(uri: str) -> StructType:
+def parquet_schema(uri: str) -> T.StructType:
     """The schema that Spark gives the file; raises SourceError where it cannot read it."""
     with _parquet(uri) as file:
-        return StructType.fromJson(spark_schema(_readable(file.schema_arrow, uri)))
+        return T.StructType.fromJson(spark_schema(_readable(file.schema_arrow, uri)))
 
 
 @contextmanager

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from state_engine.core.hashing import hash_string
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
+from state_engine.runtime.spark_names import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 _FEW_FILES = 64
 _LEGAL = "/-_.!~'()*,;:$&+=@"
