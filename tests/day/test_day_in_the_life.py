@@ -17,7 +17,7 @@ import pytest
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import normal_uri
 from state_engine.core.checkpoint import CheckpointRow
-from tests.day.day_jobs import BATCH_ROWS, TTL_HOURS
+from tests.day.day_jobs import BATCH_ROWS, FIRST_DAY, TTL_HOURS
 from tests.day.workspace import Reading, Workspace, readings, sums, until, workspace
 
 FILE_ROWS = 1_300
@@ -88,6 +88,30 @@ def test_a_day_from_the_command_line_alone(day: Workspace, right: Workspace) -> 
     assert right.outputs("daily") == sums(DAYS, ttl=timedelta(hours=TTL_HOURS["daily"]))
     told = json.loads(day.run("statelake", "status", "--json"))
     assert {job["state"] for job in told.values()} == {"ok"}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_backfill_that_ignores_the_order_does_no_harm(day: Workspace, right: Workspace) -> None:
+    """`dagster job backfill` makes a run of each partition; those whose turn it is not fail, and change nothing."""
+    beside = right.start("statelake", "run", "daily")
+    day.start("dagster-daemon", "run", "-w", "workspace.yaml")
+    day.put("daily", "all", DAYS)
+    asked = f"{FOURTH},{SECOND},{FIRST_DAY},{THIRD}"
+    backfill = ("dagster", "job", "backfill", "-w", "workspace.yaml", "-j", "daily", "--noprompt")
+    day.run(*backfill, "--partitions", asked)
+    until(
+        lambda: len(day.ended("daily", SUCCESS)) + len(day.ended("daily", FAILURE)) == 4, "four runs to end"
+    )
+    done = [row.partition for row in day.path("daily") if row.partition]
+    assert done == [FIRST_DAY, SECOND, THIRD, FOURTH][: len(done)]
+    assert {run.tags["dagster/partition"] for run in day.ended("daily", SUCCESS)} == set(done)
+    assert "caught up" in right.finish(beside)
+    assert "caught up" in day.run("statelake", "run", "daily")
+    assert day.results("daily") == right.results("daily")
+    assert day.problems("daily") == []
 
 
 def ticks_and_a_kill(day: Workspace) -> None:
