@@ -88,8 +88,9 @@ def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.Materializ
     run.log("publishing what is not published yet")
     found["settled"] = dg.MetadataValue.json(run.engine.settle(run.job))
     found |= _verified(run)
-    head = run.path()[-1]
-    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None), **found})
+    path = run.path()
+    head, rows = path[-1], {row.checkpoint_id: row for row in path}
+    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, rows), **found})
 
 
 def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import hashlib
 import inspect
 import logging
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from state_engine.runtime.job import StatefulJob
 logger = logging.getLogger(__name__)
 
 _VERSION_DIGITS = 12
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "dagster.md"
 
 
 def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
@@ -66,6 +69,28 @@ def text_of(thing: Any) -> str:
     """The first paragraph of a docstring, on one line."""
     text = thing if isinstance(thing, str) else inspect.getdoc(type(thing)) or ""
     return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def code_references(functions: Iterable[Any]) -> dict[str, Any]:
+    """Where to read on, as Dagster links it: the code of functions, and the guide where this is a checkout."""
+    found = [_code_of(kind) for kind in dict.fromkeys(type(function) for function in functions)]
+    places = [one for one in found if one is not None]
+    if GUIDE.exists():
+        places.append((GUIDE, 1, "Guide: Statelake in Dagster"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # the version of Dagster is pinned
+        files = [
+            dg.LocalFileCodeReference(file_path=str(file), line_number=line, label=label)
+            for file, line, label in places
+        ]
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=list(files))}
+
+
+def _code_of(kind: type) -> tuple[Path, int, str] | None:
+    try:
+        return Path(inspect.getfile(kind)), inspect.getsourcelines(kind)[1], kind.__qualname__
+    except (OSError, TypeError):  # typed into a notebook
+        return None
 
 
 def code_version(job: StatefulJob) -> str:

@@ -12,7 +12,7 @@ from datetime import timedelta
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.declared import code_version, columns_of, states_of, text_of
+from orchestration.lib.declared import code_references, code_version, columns_of, states_of, text_of
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
 from orchestration.lib.naming import checkpoint_key, pool_of, sink_key, source_key, state_key
@@ -122,6 +122,7 @@ def _checkpoint(registered: RegisteredJob, layout: JobLayout) -> dg.AssetSpec:
         description=f"{about}\n\nOne row a committed micro-batch; its data version is the checkpoint id.".strip(),
         metadata={
             **_uri(layout.checkpoints),
+            **code_references(operator.function for operator in job.operators.values()),
             "parallelism": job.parallelism,
             "max_parallelism": job.max_parallelism,
         },
@@ -145,6 +146,7 @@ def _sink(job: StatefulJob, sink: SinkNode) -> dg.AssetSpec:
         description=about or f"Published by the job {job.name}.",
         metadata={
             **_uri(getattr(sink.sink, "path", None)),
+            **code_references([sink.parent.function] if isinstance(sink.parent, OperatorNode) else []),
             **({"dagster/column_schema": columns} if columns else {}),
         },
         kinds=_kinds(getattr(sink.sink, "format", None) or sink.sink.kind),
@@ -163,6 +165,7 @@ def _states(job: StatefulJob, operator: OperatorNode, layout: JobLayout) -> list
             ),
             metadata={
                 **_uri(layout.changelog(operator.uid)),
+                **code_references([operator.function]),
                 "state_kind": state.kind,
                 "stored_type": ddl_text(state.column_type),
                 "key": ", ".join(operator.key_columns),

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from orchestration.lib.declared import table_schema
+from orchestration.lib.naming import RUN
 from orchestration.lib.pictures import (
     durations_and_lag,
     event_time_lag_s,
@@ -27,12 +28,15 @@ from state_engine.runtime.reports import BatchReport, OperatorReport
 Metadata = Mapping[str, Any]
 
 
-def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metadata:
+def checkpoint_metadata(
+    row: CheckpointRow, batch: BatchReport | None, rows: Mapping[int, CheckpointRow]
+) -> Metadata:
     """One committed micro-batch.
 
     Args:
         row: what was committed.
         batch: what the run that committed it measured; None where an earlier run did and this one published it.
+        rows: of the job, by id: the parent links to the run that committed it.
     """
     found: dict[str, Any] = {
         "checkpoint_id": row.checkpoint_id,
@@ -47,6 +51,9 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None) -> Metada
         "write_id": row.write_id,
         "requested_by": row.requested_by,
     }
+    parent = rows.get(row.parent_id) if row.parent_id is not None else None
+    if parent is not None and parent.requested_by.startswith(RUN):
+        found["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
     if row.partition:
         found |= {"partition": row.partition, "late_rows": row.late_rows}
     if (lag_s := event_time_lag_s(row)) is not None:

@@ -23,7 +23,7 @@ from orchestration.lib.metadata import (
     sink_metadata,
     state_metadata,
 )
-from orchestration.lib.naming import checkpoint_key, sink_key, state_key
+from orchestration.lib.naming import RUN, checkpoint_key, sink_key, state_key
 from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
@@ -48,13 +48,13 @@ class MicroBatchConfig(dg.Config):
 
 
 def row_event(
-    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None
+    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, rows: Mapping[int, CheckpointRow]
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """A row of ``checkpoints`` as a version of the asset.
 
     In a job with time partitions a row of an operation is no new version of any partition: it is told, and that is all.
     """
-    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch))
+    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, rows))
     if job.partitions is not None:
         return dg.AssetObservation(key, metadata=metadata)
     return dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: str(row.checkpoint_id)})
@@ -62,7 +62,7 @@ def row_event(
 
 def requester_of(context: dg.AssetExecutionContext) -> str:
     """What rows that a run commits record as ``requested_by``."""
-    return f"dagster run {context.run.run_id}"
+    return f"{RUN}{context.run.run_id}"
 
 
 @dataclass
@@ -75,11 +75,12 @@ class _Progress:
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
     shown: set[int] = field(default_factory=set)
+    known: dict[int, CheckpointRow] = field(default_factory=dict)
 
     def batch(self, report: BatchReport) -> None:
         """A batch was committed and published."""
+        committed = self.committed()
         self.flush()
-        committed = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job.name)}
         self.compactions(report.checkpoint_id, committed)
         self.rows.append(committed[report.checkpoint_id])
         self.last = report
@@ -106,11 +107,16 @@ class _Progress:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
         self.flush()
         try:
-            for row in self.engine.checkpoints(self.job.name):
+            for row in self.committed().values():
                 if row.requested_by == self.requester and row.checkpoint_id not in self.shown:
                     self._log(row, None)
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
+
+    def committed(self) -> dict[int, CheckpointRow]:
+        """All rows of the job, by id, as of now."""
+        self.known = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job.name)}
+        return self.known
 
     @property
     def requester(self) -> str:
@@ -119,7 +125,7 @@ class _Progress:
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.shown.add(row.checkpoint_id)
-        self.context.log_event(row_event(self.job, row, batch))
+        self.context.log_event(row_event(self.job, row, batch, self.known))
 
 
 def run_micro_batches(
@@ -167,13 +173,14 @@ def _results(
 ) -> Iterator[dg.MaterializeResult[None]]:
     """The head first, then everything that follows from it, all with the head's id as their data version."""
     context = progress.context
-    recorded = {row.checkpoint_id: row for row in progress.engine.checkpoints(report.job)}
+    recorded = progress.committed()
     published = [*(recorded[i] for i in report.settled), *progress.rows]
     head = published[-1]
     version = dg.DataVersion(str(head.checkpoint_id))
     whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
     history = history_metadata(lineage.path(recorded, head.checkpoint_id))
-    found = {checkpoint_key(report.job): {**checkpoint_metadata(head, progress.last), **whole_run, **history}}
+    shown = checkpoint_metadata(head, progress.last, recorded)
+    found = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
     for sink in head.sinks:
         found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:

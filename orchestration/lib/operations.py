@@ -86,10 +86,11 @@ class OperationRun:
         self._show_since(before)
 
     def _show_since(self, before: set[int]) -> None:
-        for row in self.rows():
+        rows = {row.checkpoint_id: row for row in self.rows()}
+        for row in rows.values():
             if row.checkpoint_id not in before and row.requested_by == self.requested_by:
                 self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
-                self.context.log_event(row_event(self.job, row, None))
+                self.context.log_event(row_event(self.job, row, None, rows))
 
 
 def operation_spec(

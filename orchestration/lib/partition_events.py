@@ -93,11 +93,12 @@ class PartitionEvents:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
         try:
             held, self._held, path = self._held, None, self.path()
+            known = {row.checkpoint_id: row for row in path}
             if held is not None:
                 self._log(held, self._assets(path, held, {}))
             for partition, rows in by_partition(path).items():
                 if rows[-1].requested_by == self.requester and not self._is_shown(partition, rows):
-                    shown = checkpoint_metadata(rows[-1], self.batches.get(rows[-1].checkpoint_id))
+                    shown = checkpoint_metadata(rows[-1], self.batches.get(rows[-1].checkpoint_id), known)
                     self._log(partition, {checkpoint_key(self.job.name): (rows[-1].checkpoint_id, shown)})
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
@@ -152,9 +153,9 @@ class PartitionEvents:
         rows = by_partition(list(path))[partition]
         last, job = rows[-1], self.job.name
         reports = [self.batches[r.checkpoint_id] for r in rows if r.checkpoint_id in self.batches]
-        found: dict[dg.AssetKey, Mapping[str, Any]] = {
-            checkpoint_key(job): {**checkpoint_metadata(last, reports[-1] if reports else None), **more}
-        }
+        known = {row.checkpoint_id: row for row in path}
+        shown = checkpoint_metadata(last, reports[-1] if reports else None, known)
+        found: dict[dg.AssetKey, Mapping[str, Any]] = {checkpoint_key(job): {**shown, **more}}
         for sink in self.job.sinks:  # also one that got nothing: a partition without rows is done, too
             found[sink_key(job, sink)] = sink_metadata(sink, rows)
         for operator in last.operators:

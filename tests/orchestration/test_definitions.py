@@ -138,6 +138,12 @@ def test_a_job_runs_its_whole_multi_asset_in_one_process(settings: Settings) -> 
     assert selected == {k for k in KEYS["flights"] if "/sources/" not in k}
 
 
+def links(of: dg.AssetSpec) -> list[str]:
+    """Where the UI says to read on."""
+    found = of.metadata["dagster/code_references"].code_references
+    return [f"{Path(one.file_path).relative_to(PROJECT)} {one.label}" for one in found]
+
+
 def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None:
     defs = build(settings)
     sink = spec(defs, "flights/sinks/route_ranking")
@@ -157,6 +163,15 @@ def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None
     assert {d.asset_key.to_user_string() for d in checkpoint.deps} == {"flights/sources/flights"}
     assert checkpoint.code_version == state.code_version
     assert len(checkpoint.code_version or "") == 12
+    assert links(state) == [
+        "jobs/flights.py PlaneDelays",
+        "docs/guides/dagster.md Guide: Statelake in Dagster",
+    ]
+    assert links(checkpoint) == [
+        "jobs/flights.py PlaneDelays",
+        "jobs/flights.py RouteRanking",
+        "docs/guides/dagster.md Guide: Statelake in Dagster",
+    ]
 
 
 USERS_MODULE = '''

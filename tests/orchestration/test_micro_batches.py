@@ -113,6 +113,8 @@ def test_metadata_is_that_of_the_checkpoint(
     rows = StateEngine(settings.root, spark).checkpoints(JOB)
     assert [m["checkpoint_id"] for m in found] == [1, 2, 3]
     assert [m["parent_checkpoint_id"] for m in found] == [None, 1, 2]
+    [run] = {row.requested_by.removeprefix("dagster run ") for row in rows}
+    assert [m.get("parent_checkpoint") for m in found] == [None, run, run]
     assert [m["rows_in"] for m in found] == [2, 2, 1]
     assert [m["rows_out"] for m in found] == [1, 1, 0]
     assert [m["changed_entries"] for m in found] == [row.operators[0].changed_entries for row in rows]
