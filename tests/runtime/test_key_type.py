@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from state_engine import (
     DataStream,
+    DeltaSink,
+    FileSource,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -39,7 +41,7 @@ from state_engine.core.errors import (
 )
 from state_engine.runtime import maintenance, max_parallelism
 from state_engine.runtime.operations import Operations
-from tests.runtime.tiny import Site
+from tests.runtime.tiny import OUTPUT, Site, Sum
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -88,6 +90,29 @@ def test_numbers_become_text_and_the_job_goes_on(tmp_path: Path, spark: SparkSes
     assert site.state() == {1: 4, 2: 2}
     engine.run(old)
     assert site.state() == {1: 4, 2: 12, 3: 20}
+
+
+def test_other_operators_keep_their_keys(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark).put({"k": [1, 2, 1], "v": [1, 2, 3]})
+
+    def job(through: Through) -> StatefulJob:
+        made = StatefulJob("tiny", parallelism=2)
+        events = made.source("events", FileSource(str(site.feed)))
+        for uid, stream, key in (("sums", through(events), "k"), ("others", events, "v")):
+            stream.key_by(key).process(Sum(), uid=uid, output_type=OUTPUT).sink(
+                uid, DeltaSink(f"{site.sink}/{uid}")
+            )
+        return made
+
+    engine = site.engine()
+    engine.run(job(lambda stream: stream))
+    engine.change_key_type(job(cast("string")), "sums")
+    assert site.state() == {"1": 4, "2": 2}
+    assert site.state(operator="others") == {1: 1, 2: 2, 3: 3}
+    site.put({"k": [1], "v": [3]}, "1")
+    engine.run(job(cast("string")))
+    assert site.state() == {"1": 7, "2": 2}
+    assert site.state(operator="others") == {1: 1, 2: 2, 3: 6}
 
 
 class Visits(KeyedProcessFunction):
