@@ -142,7 +142,7 @@ def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefin
     @dg.sensor(
         name=f"{name}__compaction",
         job_name=f"{name}__compact",
-        description="Compacts when too many changes lie beside the bases.",
+        description="Compacts when too many changes lie beside the bases, or too much in them has expired.",
         minimum_interval_seconds=300,
         default_status=_STOPPED,
     )

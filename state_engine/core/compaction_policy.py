@@ -2,7 +2,8 @@
 
 Every micro-batch adds a file of changes, which each later one opens; a compaction takes them out of the way. Folding
 costs as much as the key groups hold that changed, so it waits until there are many files, or as many changes as there
-are entries. Plays the part of the triggers of RocksDB's leveled compaction.
+are entries, or until much of a base has expired. Plays the part of the triggers of RocksDB's leveled compaction and of
+its periodic compaction.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from itertools import accumulate
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.core.collection import keyed_state_files, position_files
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.timers import TIMERS
+from state_engine.core.ttl_horizon import has_passed
 
 _POSITIONS = 2
 """Files of positions that are allowed for each file of changes: they are small, and mostly go with a compaction."""
@@ -28,6 +31,8 @@ class CompactionPolicy:
         max_ratio: of changed rows to entries of the bases: bounds what is read in vain, and how often an entry is
             written again for one change.
         min_entries: bases with fewer entries count as if they had so many: little state is cheap to read.
+        max_expired: share of the bases' entries that may have expired; more than 1 for any. Counted are bases from
+            before all that still lives, in operators that keep nothing for ever and have set no timer.
 
     Raises:
         ConfigurationError: a number is out of its range.
@@ -40,12 +45,14 @@ class CompactionPolicy:
     max_files: int = 32
     max_ratio: float = 4.0
     min_entries: int = 100_000
+    max_expired: float = 0.5
 
     def __post_init__(self) -> None:
         for name, value, least in (
             ("max_files", self.max_files, 2),
             ("max_ratio", self.max_ratio, 0),
             ("min_entries", self.min_entries, 0),
+            ("max_expired", self.max_expired, 0),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
                 raise ConfigurationError(f"CompactionPolicy: {name} must be at least {least}, not {value!r}")
@@ -59,12 +66,14 @@ class CompactionNeed:
         files: of changes that lie upon the bases, or upon one another, at the most in any key group.
         rows: changes in all of them.
         entries: in the bases.
+        expired: of these, for certain.
         reason: to compact, for people; empty where there is none.
     """
 
     files: int
     rows: int
     entries: int
+    expired: int = 0
     reason: str = ""
 
 
@@ -73,12 +82,35 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     held = keyed_state_files(path, uid)
     files = _most_upon_one_another([file for _, file in held.changelog])
     rows, entries = sum(f.rows for _, f in held.changelog), sum(f.rows for f in held.base)
+    expired = sum(f.rows for f in _expired(path, uid, held.base))
     reason = ""
     if files >= policy.max_files:
         reason = f"{files} files of changes, {policy.max_files} are allowed"
     elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
         reason = f"{rows:,} changes upon {entries:,} entries"
-    return CompactionNeed(files, rows, entries, reason)
+    elif expired and expired >= policy.max_expired * entries:
+        reason = f"{expired:,} of {entries:,} entries have expired"
+    return CompactionNeed(files, rows, entries, expired, reason)
+
+
+def _expired(path: Sequence[CheckpointRow], uid: str, base: Sequence[DataFile]) -> list[DataFile]:
+    """The files of bases in which nothing lives any more.
+
+    Where something is kept for ever, or a timer, a base may hold nothing else; then there would be a reason for ever.
+    """
+    last = path[-1].operator(uid) if path else None
+    if last is None or last.next_timers_ms:
+        return []
+    states = [state for state in last.states if state.name != TIMERS]
+    stood_for = {b.checkpoint_id for b in last.bases}
+    rows = {row.checkpoint_id: row for row in path if row.checkpoint_id in stood_for}
+    passed = {i for i, row in rows.items() if states and all(has_passed(s, row, path[-1]) for s in states)}
+    ranges = [b for b in last.bases if b.checkpoint_id in passed]
+    return [
+        file
+        for file in base
+        if any(b.key_group_start <= (file.key_group_min or 0) <= b.key_group_end for b in ranges)
+    ]
 
 
 @dataclass(frozen=True)

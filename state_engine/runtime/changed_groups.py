@@ -15,10 +15,10 @@ from itertools import pairwise, repeat
 
 import numpy as np
 
-from state_engine.backends.delta.base import expired_until_us
 from state_engine.backends.delta.changelog import open_state_file
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.key_groups import KeyGroupRange
+from state_engine.core.ttl_horizon import expired_until_us
 from state_engine.runtime.state_files import remaining
 from state_engine.runtime.subtask_spec import StateFile
 

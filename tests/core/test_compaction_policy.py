@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
+from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
 from state_engine.core.compaction_policy import CompactionPolicy, compaction_due, compaction_need
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import changes, checkpoint, operator
@@ -103,8 +104,71 @@ def test_an_operator_that_the_path_does_not_know_needs_nothing() -> None:
     assert compaction_need([], "counter", FEW).reason == ""
 
 
+HOUR_MS = 3_600_000
+HOURLY = {"ttl_ms": HOUR_MS, "time": "ProcessingTime", "visibility": "NeverReturnExpired", "compaction": True}
+BY_EVENT = HOURLY | {"time": "EventTime"}
+
+
+def based(
+    *ttls: dict[str, Any] | None, at: tuple[int, int | None], now: tuple[int, int | None], **more: Any
+) -> list[CheckpointRow]:
+    """A compaction whose base has 30 entries of the first 64 key groups, and a micro-batch some time after it."""
+    states = [
+        StateSchema(f"s{i}", "value", "bigint", json.dumps(ttl) if ttl else "") for i, ttl in enumerate(ttls)
+    ]
+    ranges = [BaseRange(0, 63, "w1", 1), BaseRange(64, 127, "w0", 0)]
+    files = [changes(0, (group, group), rows=10) for group in (0, 7, 63)]
+    one = replace(operator(), bases=ranges, base_files=files, states=states)
+    clocks = [{"clock_ms": clock, "watermark_ms": watermark} for clock, watermark in (at, now)]
+    return [
+        checkpoint(1, kind="compaction", operators=[one], **clocks[0]),
+        checkpoint(2, 1, operators=[replace(one, base_files=[], **more)], **clocks[1]),
+    ]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"max_files": 1}, {"max_ratio": -0.1}, {"min_entries": -1}, {"max_files": "8"}]
+    ("path", "expired"),
+    [
+        (based(HOURLY, at=(1, None), now=(HOUR_MS + 1, None)), 30),
+        (based(HOURLY, at=(1, None), now=(HOUR_MS, None)), 0),
+        (based(HOURLY, HOURLY | {"ttl_ms": 1}, at=(1, None), now=(HOUR_MS, None)), 0),
+        (based(BY_EVENT, at=(1, 5), now=(9 * HOUR_MS, HOUR_MS + 5)), 30),
+        (based(BY_EVENT, at=(1, 5), now=(9 * HOUR_MS, HOUR_MS + 4)), 0),
+        (based(BY_EVENT, at=(1, None), now=(9 * HOUR_MS, HOUR_MS)), 0),
+        (based(HOURLY, None, at=(1, None), now=(9 * HOUR_MS, None)), 0),
+        (based(at=(1, None), now=(9 * HOUR_MS, None)), 0),
+        (based(HOURLY | {"compaction": False}, at=(1, None), now=(9 * HOUR_MS, None)), 0),
+        (
+            based(
+                HOURLY | {"visibility": "ReturnExpiredIfNotCleanedUp"}, at=(1, None), now=(9 * HOUR_MS, None)
+            ),
+            0,
+        ),
+        (based(HOURLY, at=(1, None), now=(9 * HOUR_MS, None), next_timers_ms={"event": 9}), 0),
+    ],
+    ids=["over", "not yet", "one still lives", "event time", "not yet by event time", "no event time",
+         "one is for ever", "no state", "not in compactions", "may be seen", "a timer"],
+)  # fmt: skip
+def test_a_base_from_before_all_that_lives_is_a_reason(path: list[CheckpointRow], expired: int) -> None:
+    need = compaction_need(path, "counter", CompactionPolicy())
+    assert (need.expired, need.entries) == (expired, 30)
+    assert need.reason == (f"{expired} of 30 entries have expired" if expired else "")
+
+
+def test_some_may_have_expired() -> None:
+    path = based(HOURLY, at=(1, None), now=(2 * HOUR_MS, None))
+    newer = replace(path[0], checkpoint_id=0, write_id="w0", clock_ms=2 * HOUR_MS)
+    others = replace(newer.operators[0], base_files=[changes(0, (64, 64), rows=31)])
+    path = [replace(newer, operators=[others]), *path]
+    need = compaction_need(path, "counter", CompactionPolicy())
+    assert (need.expired, need.entries, need.reason) == (30, 61, "")
+    assert compaction_need(path, "counter", CompactionPolicy(max_expired=0.49)).reason
+    assert not compaction_need(path, "counter", CompactionPolicy(max_expired=1.1)).reason
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_files": 1}, {"max_ratio": -0.1}, {"min_entries": -1}, {"max_files": "8"}, {"max_expired": -1}],
 )
 def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))} must be at least"):

@@ -21,6 +21,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    Compaction,
+    CompactionPolicy,
     DeltaSink,
     FileSource,
     KeyedProcessFunction,
@@ -73,17 +75,21 @@ class Place:
         self.directory, self.engine, self.fed = directory, StateEngine(directory / "root", spark), 0
         (directory / "feed").mkdir()
 
-    def run(self, keys: list[str], *, hours: int) -> None:
+    def run(
+        self, keys: list[str], *, hours: int, compaction: CompactionPolicy | None = None
+    ) -> list[Compaction]:
         self.fed += 1
         at = datetime.fromtimestamp(hours * 3600 + self.fed, UTC)
         columns = {"k": keys, "n": [self.fed] * len(keys), "at": [at] * len(keys)}
         pq.write_table(pa.table(columns), self.directory / "feed" / f"{self.fed}.parquet")
-        job = StatefulJob("hourly", parallelism=2, max_parallelism=GROUPS)
+        job = StatefulJob("hourly", parallelism=2, max_parallelism=GROUPS, compaction=compaction)
         stream = job.source("events", FileSource(str(self.directory / "feed")), event_time="at")
         stream.key_by("k").process(Hourly(), uid="hourly", output_type="k string").sink(
             "out", DeltaSink(str(self.directory / "out"))
         )
-        assert len(self.engine.run(job, clock=hours * HOUR_MS).batches) == 1
+        report = self.engine.run(job, clock=hours * HOUR_MS)
+        assert len(report.batches) == 1
+        return list(report.compactions)
 
     def holding(self, word: str) -> dict[str, set[str]]:
         """Tables of the job that have a word in any of their files, logs and hidden files included; the files."""
@@ -136,3 +142,15 @@ def test_what_has_expired_is_in_no_file(tmp_path: Path, spark: SparkSession) -> 
         read = place.engine.read_state("hourly", "hourly", name).collect()
         assert sorted(r["k"] for r in read) == sorted(KEPT), name
     place.run(KEPT, hours=3)
+
+
+def test_a_run_compacts_by_itself_what_has_expired(tmp_path: Path, spark: SparkSession) -> None:
+    place, policy = Place(tmp_path, spark), CompactionPolicy()
+    place.run(GONE, hours=1)
+    place.engine.compact("hourly")
+    assert not place.run(KEPT[:1], hours=1, compaction=policy)
+    [done] = place.run(KEPT, hours=3, compaction=policy)
+    assert done.committed_id is not None
+    assert not place.run(KEPT, hours=3, compaction=policy), "it is done"
+    read = place.engine.read_state("hourly", "hourly", "last", include_expired=True).collect()
+    assert sorted(r["k"] for r in read) == sorted(KEPT)

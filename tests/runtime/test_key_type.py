@@ -175,6 +175,8 @@ def test_it_is_as_if_the_key_had_always_been_so(tmp_path: Path, spark: SparkSess
     assert rows[0] is not None
     assert rows[1] is not None
     assert rows[1].next_timers_ms == rows[0].next_timers_ms
+    groups = [(file.key_group_min, file.key_group_max) for file in rows[1].base_files]
+    assert sorted(set(groups)) == groups, "one file a key group, in order"
 
     engines[1].rescale(jobs[1], parallelism=3)
     for site, engine, job in zip(sites, engines, jobs, strict=True):

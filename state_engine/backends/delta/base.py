@@ -9,7 +9,6 @@ columns and decodes nothing, and it holds the entries of a few key groups at a t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import SHAPES
 from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.stored_form import conform
-from state_engine.core.ttl import TtlTime, TtlVisibility
+from state_engine.core.ttl_horizon import expired_until_us
 from state_engine.core.type_text import type_from_text
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
@@ -291,23 +290,3 @@ def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
     if oldest_us is None:
         return lambda at: pa.repeat(True, len(at))
     return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)
-
-
-def expired_until_us(
-    state: StateSchema, *, clock_ms: int, watermark_ms: int | None, full_snapshot: bool = False
-) -> int | None:
-    """The time of the newest entry that a base leaves out, in microseconds since 1970; None where all stay.
-
-    Args:
-        clock_ms, watermark_ms, full_snapshot: as in ``BaseSpec``.
-    """
-    config = json.loads(state.ttl) if state.ttl else {}
-    now = watermark_ms if config.get("time") == TtlTime.EventTime.name else clock_ms
-    hidden = config.get("visibility") == TtlVisibility.NeverReturnExpired.name
-    if full_snapshot:
-        cleaned = hidden or config.get("full_snapshot")
-    else:  # a compaction, which is background clean-up
-        cleaned = hidden and config.get("compaction")
-    if now is None or not cleaned:
-        return None
-    return max(min((now - int(config["ttl_ms"])) * 1000, 2**63 - 1), -(2**63))
