@@ -1,7 +1,7 @@
 """``python -m orchestration.doctor``: finds runs that are dead and hold a slot of a pool; ``--free`` gives these back.
 
-The part of ``statelake doctor`` that knows Dagster. Looks at the instance of ``DAGSTER_HOME``. Exit code 1 where
-something was found and left.
+The part of ``statelake doctor`` that knows Dagster; that shows what is found here, too. Looks at the instance of
+``DAGSTER_HOME``. Exit code 1 where something was found and left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import dagster as dg
 import typer
 
 from orchestration.lib.slots import dead_holders, free
+from state_engine.runtime.doctor import Check
+
+FREE = "python -m orchestration.doctor --free"
 
 
 def doctor(
@@ -33,8 +36,27 @@ def doctor(
     elif free_slots:
         typer.echo("The slot is free again." if len(found) == 1 else f"{len(found)} slots are free again.")
     else:
-        typer.echo("Give them back with: python -m orchestration.doctor --free")
+        typer.echo(f"Give them back with: {FREE}")
         raise typer.Exit(code=1)
+
+
+def checks() -> list[Check]:
+    """What ``statelake doctor`` shows of Dagster: a line for every slot that a dead run holds."""
+    if not os.environ.get("DAGSTER_HOME"):
+        return []
+    with dg.DagsterInstance.get() as instance:
+        found = list(dead_holders(instance))
+    if not found:
+        return [Check(name="Pools of Dagster", status="ok", found="no dead run holds a slot")]
+    return [
+        Check(
+            name=f"Pool {dead.pool}",
+            status="failed",
+            found=f"held by run {dead.run_id}: {dead.why}",
+            fix=f"give the slot back: {FREE}",
+        )
+        for dead in found
+    ]
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ cli_state.add_to(queries.state)
 
 errors = Console(stderr=True)
 
-_STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "red", "failed": "red"}
 
 
 @app.command()
@@ -81,7 +81,7 @@ def doctor(
         if check.fix:
             heading = f"[{_STYLES[check.status]}]{check.name}[/]"
             console.print(f"{heading}: {escape(check.fix)}", soft_wrap=True, highlight=False)
-    if any(check.status == "missing" for check in found):
+    if any(check.status in ("missing", "failed") for check in found):
         raise typer.Exit(code=1)
     console.print("Ready to run.")
 

@@ -34,7 +34,10 @@ LOW_DISK_BYTES = 2 * 1024**3
 ROOT_FILE = "_statelake.json"
 PROBE_TIMEOUT_SECONDS = 180
 
-Status = Literal["ok", "warning", "missing"]
+OTHERS = "statelake.doctor"
+"""Group of entry points: functions that return checks of what the engine knows nothing of."""
+
+Status = Literal["ok", "warning", "missing", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,19 @@ def examine(settings: Settings, *, environ: Mapping[str, str]) -> list[Check]:
         lambda: check_disk(root),
         lambda: check_root(root),
     ]
-    return [check() for check in checks]
+    return [*(check() for check in checks), *other_checks()]
+
+
+def other_checks() -> list[Check]:
+    """What the functions of the entry points found; one that fails is a finding itself."""
+    found: list[Check] = []
+    for entry in metadata.entry_points(group=OTHERS):
+        try:
+            found += entry.load()()
+        except Exception as error:
+            fix = f"mend or uninstall what offers the entry point {entry.value}"
+            found.append(Check(name=entry.name, status="failed", found=str(error), fix=fix))
+    return found
 
 
 def check_python() -> Check:

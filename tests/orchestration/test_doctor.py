@@ -13,6 +13,7 @@ from orchestration.lib.slots import dead_holders, free
 
 PROJECT = Path(__file__).parents[2]
 POOL = "small_head"
+STATELAKE = "from state_engine.cli import main; main()"
 KILLED = f"""
 import os, signal
 import dagster as dg
@@ -51,8 +52,13 @@ def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
     assert seen.returncode == 1, seen.stderr
     assert f"pool {POOL}: held by run" in seen.stdout
     assert "is gone" in seen.stdout
+    engines = python(tmp_path, "-c", STATELAKE, "doctor", "--no-spark")
+    assert engines.returncode == 1, engines.stderr
+    assert f"Pool {POOL}: give the slot back: python -m orchestration.doctor --free" in engines.stdout
     freed = python(tmp_path, "-m", "orchestration.doctor", "--free")
     assert freed.returncode == 0, freed.stderr
+    engines = python(tmp_path, "-c", STATELAKE, "doctor", "--no-spark")
+    assert "no dead run holds a slot" in engines.stdout
     again = python(tmp_path, "-m", "orchestration.doctor")
     assert (again.returncode, again.stdout) == (0, "No dead run holds a slot of a pool.\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))

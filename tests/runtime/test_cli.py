@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,16 @@ def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) ->
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[] []"
+
+
+def test_checks_of_others_are_shown_and_their_failure_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [EntryPoint("gone", "no_such_module:checks", doctor.OTHERS), *entry_points(group=doctor.OTHERS)]
+    monkeypatch.setattr(doctor.metadata, "entry_points", lambda group: offered)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    [found] = doctor.other_checks()  # Dagster has nothing to say where there is no instance
+    assert (found.name, found.status) == ("gone", "failed")
+    assert "no_such_module" in found.found
+    assert "no_such_module:checks" in found.fix
 
 
 def root_check(root: Path) -> doctor.Check:
