@@ -24,6 +24,7 @@ from orchestration.lib.metadata import (
     state_metadata,
 )
 from orchestration.lib.naming import RUN, checkpoint_key, sink_key, state_key
+from orchestration.lib.stopped_commits import show_stopped_commit
 from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
@@ -159,8 +160,9 @@ def run_micro_batches(
             requested_by=progress.requester,
             on_batch=progress.batch,
         )
-    except BaseException:
+    except BaseException as error:
         progress.failed()
+        show_stopped_commit(context, job.name, error)
         raise
     if not report.batches and not report.settled:
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")

@@ -19,6 +19,7 @@ from jobs import RegisteredJob
 from orchestration.lib.declared import code_version
 from orchestration.lib.micro_batches import requester_of, row_event
 from orchestration.lib.naming import Operation, operation_key, operations_group
+from orchestration.lib.stopped_commits import show_stopped_commit
 from state_engine import CheckpointRow, StatefulJob
 from state_engine.core import lineage
 from state_engine.core.errors import StatelakeError
@@ -77,7 +78,8 @@ class OperationRun:
         before = {row.checkpoint_id for row in self.rows()}
         try:
             yield
-        except BaseException:
+        except BaseException as failure:
+            show_stopped_commit(self.context, self.job.name, failure)
             try:
                 self._show_since(before)
             except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from jobs import RegisteredJob
 from orchestration.lib.metadata import markdown, run_metadata
 from orchestration.lib.partition_events import PartitionEvents
+from orchestration.lib.stopped_commits import show_stopped_commit
 from state_engine.core.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.runtime.partition_runs import PartitionStatus
@@ -107,8 +108,9 @@ def run_partitions(
     except (PartitionOrderError, ConfigurationError) as error:
         events.failed()
         raise dg.Failure(str(error), allow_retries=False) from error
-    except BaseException:
+    except BaseException as error:
         events.failed()
+        show_stopped_commit(context, registered.job.name, error)
         raise
     if outcome.partitions:
         yield from events.finish(outcome.partitions, outcome.shown, engine.partitions(registered.job))

@@ -14,6 +14,7 @@ StatelakeError
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
 ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
+├── InvariantError            a commit would have broken what must hold, and was not made: report it with the message
 ├── PartitionOrderError       a partition was run out of order: run the earlier one first
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
 │   └── SinkIdentityError     the sink is not the table that the checkpoint was staged for
@@ -25,6 +26,8 @@ StatelakeError
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class StatelakeError(Exception):
@@ -128,6 +131,18 @@ class SinkIdentityError(SinkError):
 
 class LockTimeoutError(StatelakeError):
     """The lock of a table was not free in time."""
+
+
+class InvariantError(StatelakeError):
+    """A commit would have broken what must hold, and was not made.
+
+    Attributes:
+        broken: names of the invariants.
+    """
+
+    def __init__(self, message: str, broken: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.broken = tuple(broken)
 
 
 class CommitError(StatelakeError):

@@ -22,6 +22,8 @@ from state_engine.core.invariants import violations
 from state_engine.runtime.job_history import JobHistory
 from state_engine.runtime.source_positions import SourcePositions
 
+_POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
+_ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
 _MOVES = ("restore", "promote", "import")
 _READERS = 8
 _SAMPLED_FILES = 32
@@ -47,7 +49,7 @@ def positions_are_contiguous(history: JobHistory) -> Finding:
     """Every checkpoint reads on where its parent ended, and the recorded ends are what the table of positions says."""
     path, problems = history.path, []
     for parent, row in zip([None, *path[:-1]], path, strict=True):
-        found = [v.detail for v in violations(row, parent) if v.name == "source positions are contiguous"]
+        found = [v.detail for v in violations(row, parent) if v.name == _POSITIONS]
         problems += [f"checkpoint {row.checkpoint_id}: {detail}" for detail in found]
     positions = SourcePositions(history.layout.operator_state)
     for source in path[-1].sources if path else []:
@@ -75,6 +77,15 @@ def one_commit_per_parent(history: JobHistory) -> Finding:
     return Finding(len(history.rows), "checkpoints", tuple(problems))
 
 
+def rows_fit_their_parents(history: JobHistory) -> Finding:
+    """Clocks, watermarks, partitions, bases and counts of every checkpoint are as they may be after its parent."""
+    path, problems = history.path, []
+    for parent, row in zip([None, *path[:-1]], path, strict=True):
+        found = [v for v in violations(row, parent) if rule_of(v.name) == rows_fit_their_parents.__name__]
+        problems += [f"checkpoint {row.checkpoint_id}: {v.name}: {v.detail}" for v in found]
+    return Finding(len(path), "checkpoints", tuple(problems))
+
+
 def outputs_are_published(history: JobHistory) -> Finding:
     """Every sink has seen all that the head's path staged for it."""
     problems = [
@@ -91,7 +102,7 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
     """
     path, looked_at, problems = history.path, 0, list[str]()
     for parent, row in zip([None, *path[:-1]], path, strict=True):
-        found = [v for v in violations(row, parent) if v.name == "every key in its own key group"]
+        found = [v for v in violations(row, parent) if v.name == _GROUPS]
         problems += [f"checkpoint {row.checkpoint_id}: {v.detail}" for v in found]
     for operator in path[-1].operators if path else []:
         files, layout = keyed_state_files(path, operator.uid), history.layout
@@ -141,10 +152,24 @@ RULES: dict[str, Callable[[JobHistory], Finding]] = {
     "positions_are_contiguous": positions_are_contiguous,
     "keys_are_in_their_groups": keys_are_in_their_groups,
     "one_commit_per_parent": one_commit_per_parent,
+    "rows_fit_their_parents": rows_fit_their_parents,
     "outputs_are_published": outputs_are_published,
     "files_are_there": files_are_there,
 }
 """By name: all that must hold of a job."""
+
+
+def rule_of(invariant: str) -> str:
+    """The rule that looks again at an invariant of commits.
+
+    Example:
+        >>> rule_of("clock never goes back")
+        'rows_fit_their_parents'
+    """
+    rule = {_POSITIONS: positions_are_contiguous, _GROUPS: keys_are_in_their_groups}.get(invariant)
+    if invariant in _ONE_CHILD:
+        rule = one_commit_per_parent
+    return (rule or rows_fit_their_parents).__name__
 
 
 def summary_of(problems: Sequence[str], *, most: int = 5) -> str:

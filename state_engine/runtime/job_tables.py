@@ -22,7 +22,7 @@ from state_engine.backends.delta.layout import (
 from state_engine.backends.delta.locks import table_lock
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import InvariantError
 from state_engine.core.invariants import violations
 from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
@@ -59,15 +59,16 @@ class JobTables:
             self._ready.add(self.layout.checkpoints)
 
     def check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
-        """Refuse to commit a row that breaks an invariant; raises StatelakeError."""
+        """Refuse to commit a row that breaks an invariant; raises InvariantError."""
         # as it was when the id was taken: whoever came since is for the commit to find
         known = {i: one for i, one in self.store.rows.items() if i < row.checkpoint_id}
         broken = violations(row, parent, known)
         if broken:
             told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
-            raise StatelakeError(
+            raise InvariantError(
                 f"job '{self.layout.job}': the {row.kind} {row.checkpoint_id} would break what must hold ({told}). "
-                "Nothing was committed; this is a defect of the engine or a damaged table"
+                "Nothing was committed; this is a defect of the engine or a damaged table",
+                broken=[v.name for v in broken],
             )
 
     def ensure_operator_state(self) -> None:

@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from orchestration.lib.naming import checkpoint_key
+from state_engine.core.invariants import Violation
+from state_engine.runtime import job_tables
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.job_audit import RULES
-from tests.orchestration.ground import JOB, QUIET, Ground
+from tests.orchestration.ground import JOB, QUIET, Ground, failure_of
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +88,33 @@ def test_a_checkpoint_that_was_not_published_is_named(
     assert "sink 'averages'" in failed(ground)["outputs_are_published"]
     ground.run()
     assert failed(ground) == {}
+
+
+def test_a_commit_that_would_break_an_invariant_is_stopped_and_shown(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [Violation("source positions are contiguous", "a hole"), Violation("counts add up", "2 are 3")]
+    with monkeypatch.context() as patched:
+        patched.setattr(job_tables, "violations", lambda row, parent, rows: broken)
+        done = ground.run(raise_on_error=False)
+    assert "InvariantError" in failure_of(done)
+    assert not list((ground.table / "checkpoints").glob("checkpoint-*.parquet"))
+    names = ["positions_are_contiguous", "rows_fit_their_parents"]
+    keys = [dg.AssetCheckKey(checkpoint_key(JOB), name) for name in names]
+    latest = ground.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    for key in keys:
+        assert latest[key].status.value == "FAILED"
+        event = latest[key].event
+        assert event is not None
+        assert "counts add up: 2 are 3" in event.user_message
+    ground.run()
+    assert failed(ground) == {}, "nothing of it is in the tables"
+
+
+def test_a_row_that_cannot_follow_its_parent_is_named(ground: Ground) -> None:
+    ground.run()
+    change(checkpoint(ground, 2), "clock_ms", lambda old: pa.chunked_array([[1]], pa.int64()))
+    assert "checkpoint 2: clock never goes back: clock 1 is below" in failed(ground)["rows_fit_their_parents"]
 
 
 @pytest.mark.long

@@ -62,6 +62,7 @@ CHECKS = [
     "moves_on",
     "one_commit_per_parent",
     "outputs_are_published",
+    "rows_fit_their_parents",
     "positions_are_contiguous",
 ]
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs import load_jobs
 from jobs.expectations import Expectation, OfSink, Suite
-from orchestration.defs import expectations
+from orchestration.defs import checkpointing, expectations
 from orchestration.lib.naming import sink_key, state_key
 from tests.orchestration.ground import JOB, QUIET, Ground
 
@@ -83,3 +83,32 @@ def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be
     assert rows.blocking
     assert found["no_column"].passed is False
     assert "no_such" in (found["no_column"].description or "")
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_only_what_is_declared_blocking_holds_back_what_is_downstream(
+    ground: Ground, *, blocking: bool
+) -> None:
+    [registered] = load_jobs(ground.settings)
+    unmet = replace(UNMET[1], blocking=blocking)
+    registered = replace(
+        registered, expectations=(Suite(name="unmet", of=OfSink("averages"), expectations=(unmet,)),)
+    )
+
+    @dg.asset(deps=[sink_key(JOB, "averages")])
+    def report() -> None:
+        """Somebody else's asset, which reads the sink."""
+
+    defs = dg.Definitions.merge(
+        checkpointing.definitions(registered, ground.settings),
+        expectations.definitions(registered, ground.settings),
+        dg.Definitions(assets=[report], resources=ground.defs.resources),
+    )
+    job = defs.resolve_implicit_global_asset_job_def()
+    done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
+    [judged] = done.get_asset_check_evaluations()
+    assert (judged.check_name, judged.passed) == ("has_three_rows", False)
+    assert ground.versions(sink_key(JOB, "averages")), "what was published stays published"
+    shown = {e.asset_key for e in done.get_asset_materialization_events()}
+    assert (report.key in shown) is not blocking
+    assert done.success is not blocking
