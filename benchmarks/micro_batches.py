@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.comparison import spark_application
 from benchmarks.statelake import Statelake
 from benchmarks.workload import Feed, Workload
+from orchestration.lib.pictures import svg_lines
 from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
 from state_engine.core.lineage import path
 from state_engine.core.retention import RetentionPolicy
@@ -68,6 +69,7 @@ def run(
     edge: Annotated[
         int, typer.Option(min=1, help="Compare so many of the first with as many of the last.")
     ] = 50,
+    picture: Annotated[Path | None, typer.Option(help="Write the curve to this file, as SVG.")] = None,
 ) -> None:
     """Run many small micro-batches, and print how long they take and what they leave."""
     console = Console()
@@ -85,6 +87,8 @@ def run(
         job.close()
     counted = seconds[warm_up:]
     console.print(_table(points))
+    if picture is not None:
+        picture.write_text(drawn(points))
     first, last = counted[:edge], counted[-edge:]
     console.print(
         f"first {edge}: median {statistics.median(first):.3f} s, sum {sum(first):.1f} s; "
@@ -120,6 +124,19 @@ def _let_time_pass(job: Statelake, *, passed: timedelta) -> None:
         for file in log.iterdir():
             aged = file.stat().st_mtime - PAUSE.total_seconds()
             os.utime(file, (aged, aged))
+
+
+def drawn(points: list[Point]) -> str:
+    """The curve as SVG, each line from zero to its own largest value."""
+    series: dict[str, list[float | None]] = {
+        "median s": [p.median_s for p in points],
+        "files": [p.files for p in points],
+        "files of logs": [p.log_files for p in points],
+        "KiB of logs": [p.log_bytes // 1024 for p in points],
+    }
+    return svg_lines(
+        "a thousand micro-batches", series, ends=(f"{points[0].batches}", f"{points[-1].batches:,}")
+    )
 
 
 def _table(points: list[Point]) -> Table:

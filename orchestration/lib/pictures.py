@@ -41,7 +41,7 @@ def bars(title: str, values: Sequence[float], *, unit: str = "") -> str:
         if value
     )
     shapes = f'<path d="{d}" fill="{_COLOURS[0]}"/>'
-    return _image(title, shapes, f"{len(values):,} in all, most {_number(most)}{unit}")
+    return _image(title, _svg(title, shapes, f"{len(values):,} in all, most {_number(most)}{unit}"))
 
 
 def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tuple[str, str]) -> str:
@@ -55,6 +55,11 @@ def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tup
         >>> lines("seconds", {"a": [1, None, 3]}, ends=("1", "3")).startswith("![seconds](data:")
         True
     """
+    return _image(title, svg_lines(title, series, ends=ends))
+
+
+def svg_lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tuple[str, str]) -> str:
+    """As ``lines``; the SVG by itself."""
     shapes, legend = [], []
     for colour, (name, values) in zip(_COLOURS, series.items(), strict=False):
         known = [v for v in values if v is not None]
@@ -67,7 +72,7 @@ def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tup
             f'<tspan fill="{colour}">{escape(name)}: {_number(known[-1])}, most {_number(max(known))}  </tspan>'
         )
     shapes.append(f'<text x="{WIDTH - _LEFT}" y="14" text-anchor="end">{"".join(legend)}</text>')
-    return _image(title, "".join(shapes), f"{ends[0]} → {ends[1]}")
+    return _svg(title, "".join(shapes), f"{ends[0]} → {ends[1]}")
 
 
 def key_group_load(operators: Sequence[OperatorReport]) -> str:
@@ -141,13 +146,16 @@ def _line(values: Sequence[float | None], most: float) -> str:
     return "".join(d)
 
 
-def _image(title: str, shapes: str, below: str) -> str:
-    svg = (
+def _svg(title: str, shapes: str, below: str) -> str:
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'font-family="sans-serif" font-size="11" fill="{_TEXT}">'
         f'<text x="{_LEFT}" y="14">{escape(title)}</text>{shapes}'
         f'<text x="{_LEFT}" y="{HEIGHT - 4}">{escape(below)}</text></svg>'
     )
+
+
+def _image(title: str, svg: str) -> str:
     return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
