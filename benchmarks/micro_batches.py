@@ -134,9 +134,7 @@ def drawn(points: list[Point]) -> str:
         "files of logs": [p.log_files for p in points],
         "KiB of logs": [p.log_bytes // 1024 for p in points],
     }
-    return svg_lines(
-        "a thousand micro-batches", series, ends=(f"{points[0].batches}", f"{points[-1].batches:,}")
-    )
+    return svg_lines("", series, ends=(f"{points[0].batches}", f"{points[-1].batches:,} micro-batches"))
 
 
 def _table(points: list[Point]) -> Table:
