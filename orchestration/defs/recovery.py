@@ -88,9 +88,8 @@ def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.Materializ
     run.log("publishing what is not published yet")
     found["settled"] = dg.MetadataValue.json(run.engine.settle(run.job))
     found |= _verified(run)
-    path = run.path()
-    head, rows = path[-1], {row.checkpoint_id: row for row in path}
-    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, rows), **found})
+    head = run.path()[-1]
+    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.rows_by_id()), **found})
 
 
 def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def text_of(thing: Any) -> str:
 
 def code_references(functions: Iterable[Any]) -> dict[str, Any]:
     """Where to read on, as Dagster links it: the code of functions, and the guide where this is a checkout."""
-    found = [_code_of(kind) for kind in dict.fromkeys(type(function) for function in functions)]
+    kinds: dict[Any, None] = dict.fromkeys(type(function) for function in functions)
+    found = [_code_of(kind) for kind in kinds]
     places = [one for one in found if one is not None]
     if GUIDE.exists():
         places.append((GUIDE, 1, "Guide: Statelake in Dagster"))
@@ -86,6 +88,7 @@ def code_references(functions: Iterable[Any]) -> dict[str, Any]:
         return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=list(files))}
 
 
+@cache  # finding a class parses its whole file, and each state of an operator asks
 def _code_of(kind: type) -> tuple[Path, int, str] | None:
     try:
         return Path(inspect.getfile(kind)), inspect.getsourcelines(kind)[1], kind.__qualname__

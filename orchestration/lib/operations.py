@@ -51,9 +51,13 @@ class OperationRun:
         """All rows of the job, newest last; empty where it never ran."""
         return self.engine.checkpoints(self.job)
 
+    def rows_by_id(self) -> dict[int, CheckpointRow]:
+        """All rows of the job."""
+        return {row.checkpoint_id: row for row in self.rows()}
+
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head; empty where the job never ran."""
-        rows = {row.checkpoint_id: row for row in self.rows()}
+        rows = self.rows_by_id()
         head = lineage.head(rows)
         return lineage.path(rows, head.checkpoint_id) if head else []
 
@@ -88,7 +92,7 @@ class OperationRun:
         self._show_since(before)
 
     def _show_since(self, before: set[int]) -> None:
-        rows = {row.checkpoint_id: row for row in self.rows()}
+        rows = self.rows_by_id()
         for row in rows.values():
             if row.checkpoint_id not in before and row.requested_by == self.requested_by:
                 self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")

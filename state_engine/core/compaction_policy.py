@@ -99,7 +99,7 @@ def _expired(path: Sequence[CheckpointRow], uid: str, base: Sequence[DataFile]) 
     Where something is kept for ever, or a timer, a base may hold nothing else; then there would be a reason for ever.
     """
     last = path[-1].operator(uid) if path else None
-    if last is None or last.next_timers_ms:
+    if last is None or last.next_timers_ms or not base:
         return []
     states = [state for state in last.states if state.name != TIMERS]
     stood_for = {b.checkpoint_id for b in last.bases}

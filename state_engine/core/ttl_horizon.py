@@ -6,6 +6,8 @@ Told from what a checkpoint recorded of the state, as everything is that looks a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from state_engine.core.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.ttl import TtlTime, TtlVisibility
@@ -24,8 +26,8 @@ def expired_until_us(
         >>> expired_until_us(StateSchema("total", "value", "bigint"), clock_ms=0, watermark_ms=None) is None
         True
     """
-    config = json.loads(state.ttl) if state.ttl else {}
-    now = watermark_ms if config.get("time") == TtlTime.EventTime.name else clock_ms
+    config = _config(state)
+    now = watermark_ms if _by_event_time(config) else clock_ms
     hidden = config.get("visibility") == TtlVisibility.NeverReturnExpired.name
     if full_snapshot:
         cleaned = hidden or config.get("full_snapshot")
@@ -39,6 +41,16 @@ def expired_until_us(
 def has_passed(state: StateSchema, since: CheckpointRow, now: CheckpointRow) -> bool:
     """Whether everything that a state held as of a checkpoint, and that was not renewed, has expired by another one."""
     until_us = expired_until_us(state, clock_ms=now.clock_ms, watermark_ms=now.watermark_ms)
-    by_event_time = bool(state.ttl) and json.loads(state.ttl).get("time") == TtlTime.EventTime.name
-    written_ms = since.watermark_ms if by_event_time else since.clock_ms
-    return until_us is not None and written_ms is not None and written_ms * 1000 <= until_us
+    if until_us is None:
+        return False
+    written_ms = since.watermark_ms if _by_event_time(_config(state)) else since.clock_ms
+    return written_ms is not None and written_ms * 1000 <= until_us
+
+
+def _config(state: StateSchema) -> Mapping[str, Any]:
+    """As recorded; empty where nothing expires."""
+    return json.loads(state.ttl) if state.ttl else {}
+
+
+def _by_event_time(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("time") == TtlTime.EventTime.name)

@@ -18,7 +18,7 @@ from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.collection import keyed_state_files, operator_of
-from state_engine.core.invariants import violations
+from state_engine.core.invariants import Violation, violations
 from state_engine.runtime.job_history import JobHistory
 from state_engine.runtime.source_positions import SourcePositions
 
@@ -47,10 +47,8 @@ class Finding:
 
 def positions_are_contiguous(history: JobHistory) -> Finding:
     """Every checkpoint reads on where its parent ended, and the recorded ends are what the table of positions says."""
-    path, problems = history.path, []
-    for parent, row in zip([None, *path[:-1]], path, strict=True):
-        found = [v.detail for v in violations(row, parent) if v.name == _POSITIONS]
-        problems += [f"checkpoint {row.checkpoint_id}: {detail}" for detail in found]
+    path = history.path
+    problems = [f"checkpoint {i}: {v.detail}" for i, v in _broken(path, positions_are_contiguous.__name__)]
     positions = SourcePositions(history.layout.operator_state)
     for source in path[-1].sources if path else []:
         recorded = json.loads(source.position_to or "{}").get("elements")
@@ -79,11 +77,17 @@ def one_commit_per_parent(history: JobHistory) -> Finding:
 
 def rows_fit_their_parents(history: JobHistory) -> Finding:
     """Clocks, watermarks, partitions, bases and counts of every checkpoint are as they may be after its parent."""
-    path, problems = history.path, []
+    path = history.path
+    found = _broken(path, rows_fit_their_parents.__name__)
+    return Finding(len(path), "checkpoints", tuple(f"checkpoint {i}: {v.name}: {v.detail}" for i, v in found))
+
+
+def _broken(path: Sequence[CheckpointRow], rule: str) -> Iterator[tuple[int, Violation]]:
+    """The invariants that a rule looks at and rows of a path break, with the ids of these."""
     for parent, row in zip([None, *path[:-1]], path, strict=True):
-        found = [v for v in violations(row, parent) if rule_of(v.name) == rows_fit_their_parents.__name__]
-        problems += [f"checkpoint {row.checkpoint_id}: {v.name}: {v.detail}" for v in found]
-    return Finding(len(path), "checkpoints", tuple(problems))
+        for violation in violations(row, parent):
+            if rule_of(violation.name) == rule:
+                yield row.checkpoint_id, violation
 
 
 def outputs_are_published(history: JobHistory) -> Finding:
@@ -100,10 +104,8 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
 
     Of each operator the newest files are read; of all others the recorded ranges are compared.
     """
-    path, looked_at, problems = history.path, 0, list[str]()
-    for parent, row in zip([None, *path[:-1]], path, strict=True):
-        found = [v for v in violations(row, parent) if v.name == _GROUPS]
-        problems += [f"checkpoint {row.checkpoint_id}: {v.detail}" for v in found]
+    path, looked_at = history.path, 0
+    problems = [f"checkpoint {i}: {v.detail}" for i, v in _broken(path, keys_are_in_their_groups.__name__)]
     for operator in path[-1].operators if path else []:
         files, layout = keyed_state_files(path, operator.uid), history.layout
         since = {row.checkpoint_id: row.operator(operator.uid) for row in path}
