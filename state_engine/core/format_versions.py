@@ -13,7 +13,7 @@ from typing import Any
 
 from state_engine.core.errors import RootError
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Of the tables under a root. A root of another format is refused."""
 
 PlainRow = dict[str, Any]
@@ -54,10 +54,15 @@ def _with_partitions(row: PlainRow) -> PlainRow:
     return row | none | {"late_rows": 0, "backfill": ""}
 
 
+def _with_proofs(row: PlainRow) -> PlainRow:
+    return row
+
+
 STEPS = (
     FormatStep(3, "rows tell of bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
     FormatStep(4, "rows tell under which name a renamed state is stored", _with_stored_names),
     FormatStep(5, "rows tell time partitions, late rows and backfills", _with_partitions),
+    FormatStep(6, "rows and files can be told from damaged ones", _with_proofs),
 )
 """In order. Roots of format 1 were never released, and nothing leads from them."""
 
@@ -73,7 +78,7 @@ def steps_from(version: int, *, where: str) -> list[FormatStep]:
 
     Example:
         >>> [step.version for step in steps_from(2, where="the root")]
-        [3, 4, 5]
+        [3, 4, 5, 6]
     """
     if version > FORMAT_VERSION:
         raise newer(where, version)
