@@ -20,6 +20,7 @@ from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
 from state_engine import cli_queries as queries
 from state_engine.cli_history import history
+from state_engine.cli_repair import repair_root
 from state_engine.cli_session import console, loaded_settings, opened
 from state_engine.cli_status import status
 from state_engine.cli_upgrade import upgrade
@@ -65,9 +66,21 @@ def setup() -> None:
 @app.command()
 def doctor(
     spark: Annotated[bool, typer.Option(help="Also start Spark, which takes some seconds.")] = True,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Repair what is damaged in the root, and nothing else. Stop its jobs first."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: only show what would be done.")
+    ] = False,
 ) -> None:
-    """Tell what this machine has, and what to do about what is missing."""
+    """Tell what this machine has, and what to do about what is missing or damaged."""
     loaded = loaded_settings()
+    if repair or dry_run:
+        repair_root(loaded.settings.root, dry_run=dry_run)
+        return
     found = checks.examine(loaded.settings, environ=os.environ)
     if spark:
         with console.status("Starting Spark …"):

@@ -6,7 +6,6 @@ Has no counterpart in Flink.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -26,12 +25,13 @@ from state_engine.core.errors import RootError, StatelakeError
 from state_engine.runtime.file_systems import mount_of, mounts, refuse_network_root
 from state_engine.runtime.jars import DELTA_VERSION, default_jars_dir, jar_problems
 from state_engine.runtime.java import find_java_home
+from state_engine.runtime.repairs import damages
+from state_engine.runtime.root import MARKER, read_marker
 from state_engine.runtime.settings import Settings, SparkSettings
 
 MINIMUM_PYTHON = (3, 11)
 SPARK_VERSION = "4.2.0"
 LOW_DISK_BYTES = 2 * 1024**3
-ROOT_FILE = "_statelake.json"
 PROBE_TIMEOUT_SECONDS = 180
 
 OTHERS = "statelake.doctor"
@@ -159,20 +159,24 @@ def check_root(root: str) -> Check:
     if not is_local(root):
         return Check(name=name, status="ok", found=f"{root}: its format is checked when a job runs")
     directory = local_path(root)
-    file = directory / ROOT_FILE
     if not directory.exists() or not any(directory.iterdir()):
         return Check(name=name, status="ok", found=f"{directory}: new, created by the first run")
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-        version = int(facts["format"])
-    except FileNotFoundError:
+        damaged, marker = damages(root), None
+        if not damaged:
+            marker = read_marker(root)
+    except (StatelakeError, OSError) as error:
+        return Check(name=name, status="missing", found=f"{directory} cannot be read", fix=str(error))
+    if damaged:
+        found = "; ".join(f"{one.name}: {one.found}" for one in damaged)
+        fix = "; ".join(one.repair for one in damaged)
+        if any(one.apply for one in damaged):
+            fix = f"stop its jobs, then run: statelake doctor --repair, which will: {fix}"
+        return Check(name=name, status="failed", found=found, fix=fix)
+    if marker is None:
         fix = "set root in statelake.toml to an empty directory, or to one that Statelake made"
-        return Check(
-            name=name, status="missing", found=f"{directory}: holds files, but no {ROOT_FILE}", fix=fix
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fix = f"restore {file} from a copy: it holds the root's id and format"
-        return Check(name=name, status="missing", found=f"{file} cannot be read: {error!r}", fix=fix)
+        return Check(name=name, status="missing", found=f"{directory}: holds files, but no {MARKER}", fix=fix)
+    version = int(marker["format"])
     if version > FORMAT_VERSION:
         fix = "upgrade Statelake: this version does not know that format"
         return Check(name=name, status="missing", found=f"{directory}: format {version}", fix=fix)

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from state_engine.backends.delta.checkpoint_store import check_owner
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.log_reader import commit_actions, read_log
 from state_engine.backends.files import join, normal_uri, open_location, read_parquet
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, ROW_TYPE, CheckpointRow, StagedSink
-from state_engine.core.errors import RootError, SourceError
+from state_engine.core.errors import SourceError
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.root import open_root
@@ -120,9 +121,7 @@ def read_history(root: str, job: str) -> JobHistory | None:
     log = read_log(layout.checkpoints) if root_id is not None else None
     if root_id is None or log is None:
         return None
-    owner = log.properties.get("statelake.job")
-    if owner != job:
-        raise RootError(f"{layout.checkpoints} holds the checkpoints of job {owner!r}, not of '{job}'")
+    check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
     rows: list[CheckpointRow] = []
     with ThreadPoolExecutor(_READERS) as pool:
         tables = pool.map(lambda path: read_parquet(join(layout.checkpoints, path)), log.files)

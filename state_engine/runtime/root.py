@@ -1,17 +1,24 @@
 """The state root: a directory with an id, under which every job keeps its tables.
 
-The id is random and made with the root, so that two roots that write to one sink are told apart. Storage that cannot
-keep a Delta log safe is refused: network file systems (their locks cannot be trusted), and object stores without
-put-if-absent unless the caller vouches for a single writer.
+The id is random and made with the root, so that two roots that write to one sink are told apart: transactions of all
+jobs in all sinks stand under it. So it must never change. The marker that holds it bears a digest of itself, the tables
+of checkpoints name the id as well, and a root that holds jobs and has no readable marker is refused: with a new id, its
+jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes the marker anew.
+
+Storage that cannot keep a Delta log safe is refused: network file systems (their locks cannot be trusted), and object
+stores without put-if-absent unless the caller vouches for a single writer.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from hashlib import blake2b
 from uuid import uuid4
 
 import pyarrow.fs as pafs
 
+from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import is_local, join, open_location
 from state_engine.core.errors import RootError
@@ -19,19 +26,27 @@ from state_engine.core.format_versions import FORMAT_VERSION, newer, older
 from state_engine.runtime.file_systems import refuse_network_root
 
 MARKER = "_statelake.json"
+DIGEST_FORMAT = 6
+"""From this format on, markers bear a digest of themselves."""
+
+REPAIR_HINT = (
+    "statelake doctor --repair finds the id in the tables of its jobs and writes the marker anew; with --dry-run it "
+    "only shows what it would do"
+)
 _NO_PUT_IF_ABSENT = ("s3", "s3a", "s3n")
+_DIGEST = "digest"
 
 
 def open_root(uri: str, *, create: bool) -> str | None:
     """The id of a root; made if asked for, else None where there is no root.
 
     Raises:
-        RootError: the root has another format, or is a directory of something else.
+        RootError: the root has another format, its marker is lost or damaged, or it is a directory of something else.
     """
-    found = read_marker(uri)
+    found = _marker_of_a_root(uri)
     if found is None and create:
         with table_lock(uri):
-            found = read_marker(uri) or _made(uri)
+            found = _marker_of_a_root(uri) or new_marker(uri)
     if found is None:
         return None
     if int(found["format"]) > FORMAT_VERSION:
@@ -59,38 +74,91 @@ def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> No
     refuse_network_root(uri)
 
 
+def jobs_in(uri: str) -> list[str]:
+    """Names of the jobs of a root: directories with a table of checkpoints."""
+    at = open_location(uri)
+    found = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    names = sorted(one.base_name for one in found if one.type == pafs.FileType.Directory)
+    logs = (open_location(join(JobLayout(uri, name).checkpoints, "_delta_log")) for name in names)
+    return [n for n, log in zip(names, logs, strict=True) if log.info().type == pafs.FileType.Directory]
+
+
 def read_marker(uri: str) -> dict[str, str] | None:
-    """What a root says of itself: its id and its format; None where there is no root. Raises RootError."""
+    """What a root says of itself: its id and its format; None where there is no marker.
+
+    Raises:
+        RootError: the marker is damaged, or is of something else.
+    """
     at = open_location(join(uri, MARKER))
     if at.info().type != pafs.FileType.File:
         return None
     with at.fs.open_input_stream(at.path) as stream:
-        try:
-            found: dict[str, str] = json.loads(stream.read())
-        except ValueError as error:
-            raise RootError(
-                f"{uri}/{MARKER} is damaged ({error}): restore it from a backup of the root"
-            ) from None
-    if not {"root_id", "format"} <= set(found):
-        raise RootError(f"{uri}/{MARKER} was not written by this engine: use another directory as root")
+        content = stream.read()
+    try:
+        found: dict[str, str] = json.loads(content)
+    except ValueError as error:
+        raise RootError(f"{uri}/{MARKER} is damaged ({error}): {REPAIR_HINT}") from None
+    if not isinstance(found, dict) or not {"root_id", "format"} <= set(found):
+        way_out = REPAIR_HINT if jobs_in(uri) else "use another directory as root"
+        raise RootError(f"{uri}/{MARKER} was not written by this engine: {way_out}")
+    if not _is_whole(found):
+        raise RootError(
+            f"{uri}/{MARKER} was altered: its digest is not that of its content. Nothing was run, for under another "
+            f"id all outputs would be published again. {REPAIR_HINT}"
+        )
     return found
 
 
 def write_marker(uri: str, content: dict[str, str]) -> None:
-    """Write what a root says of itself, whole or not at all."""
+    """Write what a root says of itself, with a digest, whole or not at all."""
+    told = {key: value for key, value in content.items() if key != _DIGEST}
+    text = json.dumps(told | {_DIGEST: _digest(told)}).encode()
     at = open_location(join(uri, MARKER))
-    # an object appears when it is complete; a local file may be seen half written
-    path = f"{at.path}.{uuid4().hex}" if is_local(uri) else at.path
-    with at.fs.open_output_stream(path) as stream:
-        stream.write(json.dumps(content).encode())
-    if path != at.path:
-        at.fs.move(path, at.path)
+    if not is_local(uri):  # an object appears when it is complete
+        with at.fs.open_output_stream(at.path) as stream:
+            stream.write(text)
+        return
+    aside = f"{at.path}.{uuid4().hex}"
+    with open(aside, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, at.path)
+    directory = os.open(os.path.dirname(at.path), os.O_RDONLY)
+    try:
+        os.fsync(directory)  # else a power cut could leave a root whose tables are there, and its id is not
+    finally:
+        os.close(directory)
 
 
-def _made(uri: str) -> dict[str, str]:
+def new_marker(uri: str) -> dict[str, str]:
+    """Give a root a new id; only where no job of it has committed anything."""
     made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
     if not is_local(uri):
         at = open_location(uri)
         at.fs.create_dir(at.path, recursive=True)
     write_marker(uri, made)
     return made
+
+
+def _marker_of_a_root(uri: str) -> dict[str, str] | None:
+    """The marker; None where there is no root yet."""
+    found = read_marker(uri)
+    if found is None and (jobs := jobs_in(uri)):
+        raise RootError(
+            f"{uri} holds the jobs {jobs}, and its marker {MARKER} is gone. Nothing was run, for under a new id all "
+            f"their outputs would be published again. Put the marker back from a backup; or: {REPAIR_HINT}"
+        )
+    return found
+
+
+def _is_whole(marker: dict[str, str]) -> bool:
+    told = {key: value for key, value in marker.items() if key != _DIGEST}
+    if _DIGEST in marker:
+        return marker[_DIGEST] == _digest(told)
+    number = str(marker["format"])
+    return number.isdigit() and int(number) != DIGEST_FORMAT
+
+
+def _digest(told: dict[str, str]) -> str:
+    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()

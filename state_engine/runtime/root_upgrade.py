@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, JobLayout
+from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, ROOT_PROPERTY, JobLayout
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import join, open_location, write_parquet
 from state_engine.core.checkpoint import DataFile
@@ -28,7 +27,8 @@ from state_engine.core.format_versions import FORMAT_VERSION, FormatStep, steps_
 from state_engine.core.stored_form import added_fields, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.runtime.job_tables import add_columns
-from state_engine.runtime.root import read_marker, write_marker
+from state_engine.runtime.root import jobs_in, read_marker, write_marker
+from state_engine.runtime.root_repair import check_transactions
 
 _FORMAT = "statelake.format"
 
@@ -72,8 +72,9 @@ def upgrade_root(
         if not steps:
             return UpgradeReport(uri, before, before, dry_run=dry_run)
         jobs, rows = [], 0
-        for job in _jobs(uri):
-            table = _Checkpoints(JobLayout(uri, job), kernel, spark)
+        for job in jobs_in(uri):
+            check_transactions(uri, job, marker["root_id"])
+            table = _Checkpoints(JobLayout(uri, job), kernel, spark, marker["root_id"])
             if table.format() < FORMAT_VERSION:
                 jobs.append(job)
                 rows += table.upgrade(dry_run=dry_run)
@@ -83,20 +84,11 @@ def upgrade_root(
         return UpgradeReport(uri, before, FORMAT_VERSION, told, jobs, rows, dry_run)
 
 
-def _jobs(uri: str) -> list[str]:
-    """Names of the jobs that have a table of checkpoints."""
-    at = open_location(uri)
-    found = at.fs.get_file_info(pafs.FileSelector(at.path))
-    names = sorted(one.base_name for one in found if one.type == pafs.FileType.Directory)
-    logs = (open_location(join(JobLayout(uri, name).checkpoints, "_delta_log")) for name in names)
-    return [n for n, log in zip(names, logs, strict=True) if log.info().type == pafs.FileType.Directory]
-
-
 class _Checkpoints:
     """The table of checkpoints of one job."""
 
-    def __init__(self, layout: JobLayout, kernel: DeltaKernel, spark: SparkSession) -> None:
-        self._uri, self._kernel, self._spark = layout.checkpoints, kernel, spark
+    def __init__(self, layout: JobLayout, kernel: DeltaKernel, spark: SparkSession, root_id: str) -> None:
+        self._uri, self._kernel, self._spark, self._root_id = layout.checkpoints, kernel, spark, root_id
 
     def format(self) -> int:
         """That the table says it has."""
@@ -115,10 +107,10 @@ class _Checkpoints:
         return sum(table.num_rows for _, table in files)
 
     def _say_format(self) -> None:
+        said = {_FORMAT: str(FORMAT_VERSION), ROOT_PROPERTY: self._root_id}
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in said.items())
         with table_lock(self._uri):
-            self._spark.sql(
-                f"ALTER TABLE delta.`{self._uri}` SET TBLPROPERTIES ('{_FORMAT}' = '{FORMAT_VERSION}')"
-            )
+            self._spark.sql(f"ALTER TABLE delta.`{self._uri}` SET TBLPROPERTIES ({properties})")
 
     def _add_columns(self) -> None:
         facts = self._kernel.facts(self._uri)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from state_engine.cli_session import console
 from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
+from state_engine.runtime.root import MARKER, write_marker
 from state_engine.runtime.settings import Settings, SparkSettings
 from tests.runtime.tiny import ROWS, Site
 
@@ -105,13 +105,15 @@ def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
     assert "new" in root_check(tmp_path).found
     (tmp_path / "notes.txt").write_text("mine")
     assert root_check(tmp_path).status == "missing"
-    facts = tmp_path / doctor.ROOT_FILE
-    facts.write_text(json.dumps({"id": "x", "format": FORMAT_VERSION}))
+    uri = f"file://{tmp_path}"
+    write_marker(uri, {"root_id": "x", "format": str(FORMAT_VERSION)})
     assert root_check(tmp_path).status == "ok"
-    facts.write_text(json.dumps({"id": "x", "format": FORMAT_VERSION + 1}))
+    write_marker(uri, {"root_id": "x", "format": str(FORMAT_VERSION + 1)})
     assert "upgrade" in root_check(tmp_path).fix
-    facts.write_text("{")
-    assert "cannot be read" in root_check(tmp_path).found
+    (tmp_path / MARKER).write_text("{")
+    broken = root_check(tmp_path)
+    assert "is damaged" in broken.found
+    assert "statelake doctor --repair" in broken.fix
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse", "lustre", "9p"])

@@ -12,7 +12,7 @@ from state_engine.backends.files import normal_uri
 from state_engine.core.errors import RootError
 from state_engine.runtime import file_systems
 from state_engine.runtime.file_systems import Mount
-from state_engine.runtime.root import MARKER, check_storage, open_root
+from state_engine.runtime.root import MARKER, check_storage, open_root, write_marker
 
 
 def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
@@ -64,6 +64,65 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_a_marker_that_is_not_ours_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(RootError, match=message):
         open_root(mark(tmp_path, text), create=True)
+
+
+def flips(text: str) -> list[str]:
+    """The text with one character replaced, at each of its places, by one that is close to it."""
+    return [text[:i] + chr(ord(c) ^ 1) + text[i + 1 :] for i, c in enumerate(text)]
+
+
+def with_a_job(directory: Path) -> str:
+    """A root in which a job has a table, as far as looking at directories tells."""
+    uri = normal_uri(directory)
+    open_root(uri, create=True)
+    (directory / "tiny" / "checkpoints" / "_delta_log").mkdir(parents=True)
+    return uri
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_root_with_jobs_that_lost_its_marker_gets_no_new_id(tmp_path: Path, create: bool) -> None:
+    uri = with_a_job(tmp_path)
+    (tmp_path / MARKER).unlink()
+    with pytest.raises(RootError, match=r"holds the jobs \['tiny'\].*is gone.*statelake doctor --repair"):
+        open_root(uri, create=create)
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_a_directory_with_other_things_in_it_still_becomes_a_root(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "readme.txt").write_text("mine")
+    assert open_root(normal_uri(tmp_path), create=True) is not None
+
+
+def test_every_flip_of_a_bit_in_a_marker_is_noticed(tmp_path: Path) -> None:
+    uri = with_a_job(tmp_path)
+    text = (tmp_path / MARKER).read_text()
+    for flipped in flips(text):
+        (tmp_path / MARKER).write_text(flipped)
+        with pytest.raises(RootError) as refused:
+            open_root(uri, create=True)
+        assert "statelake doctor --repair" in str(refused.value), flipped
+    (tmp_path / MARKER).write_text(text)
+    assert open_root(uri, create=True)
+
+
+def test_a_marker_without_its_digest_is_refused_from_format_6_on(tmp_path: Path) -> None:
+    with pytest.raises(RootError, match="was altered"):
+        open_root(mark(tmp_path, json.dumps({"root_id": "x", "format": "6"})), create=True)
+
+
+def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = normal_uri(tmp_path)
+    before = open_root(uri, create=True)
+
+    def crash(*_: object) -> None:
+        raise OSError("out of power")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("state_engine.runtime.root.os.fsync", crash)
+        with pytest.raises(OSError, match="out of power"):
+            write_marker(uri, {"root_id": "other", "format": "6"})
+    assert open_root(uri, create=False) == before
 
 
 def test_s3_needs_put_if_absent_or_a_single_writer() -> None:

@@ -66,7 +66,7 @@ def make_older(site: Site, version: int) -> None:
                 file = DataFile(name, write_parquet(made, join(uri, name)), 1, 0)
                 transaction = Transaction(f"{marker['root_id']}/{job}", row["checkpoint_id"])
                 engine.kernel.append(uri, [file], transaction=transaction)
-    (root / MARKER).write_text(json.dumps(marker | {"format": str(version)}))
+    (root / MARKER).write_text(json.dumps({"root_id": marker["root_id"], "format": str(version)}))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -27,7 +27,13 @@ from state_engine.backends.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
-from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, FORMAT_VERSION, TABLE_PROPERTIES, JobLayout
+from state_engine.backends.delta.layout import (
+    CHECKPOINTS_SCHEMA,
+    FORMAT_VERSION,
+    ROOT_PROPERTY,
+    TABLE_PROPERTIES,
+    JobLayout,
+)
 from state_engine.backends.files import join, read_parquet, write_parquet
 from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.errors import (
@@ -74,7 +80,7 @@ class CheckpointStore:
     ) -> None:
         self._now_ms = clock or (lambda: time.time_ns() // 1_000_000)
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
-        self.app = f"{root_id}/{layout.job}"
+        self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
         self._rows: dict[int, CheckpointRow] = {}
         self._read: set[str] = set()
         self._version = -1
@@ -89,6 +95,7 @@ class CheckpointStore:
             **TABLE_PROPERTIES,
             "statelake.job": self._job,
             "statelake.format": str(FORMAT_VERSION),
+            ROOT_PROPERTY: self._root_id,
         }
         if not self._kernel.create_table(self._uri, CHECKPOINTS_SCHEMA, properties=properties):
             self.check()
@@ -98,13 +105,7 @@ class CheckpointStore:
         properties = self._kernel.properties(self._uri)
         if properties is None:
             return False
-        owner = properties.get("statelake.job")
-        if owner != self._job:
-            raise RootError(
-                f"{self._uri} holds the checkpoints of "
-                f"{f'job {owner!r}' if owner else 'nothing that this engine wrote'}, not of job '{self._job}': "
-                "use another root or job name, or bring the state over with a savepoint"
-            )
+        check_owner(properties, self._uri, job=self._job, root_id=self._root_id)
         found = int(properties.get("statelake.format", "0"))
         if found > FORMAT_VERSION:
             raise RootError(
@@ -248,6 +249,31 @@ class CheckpointStore:
         for batch in table.to_batches():
             for row in ROW_TYPE.from_arrow(batch.to_struct_array()):
                 self._rows[row.checkpoint_id] = row
+
+
+def check_owner(properties: Mapping[str, str], uri: str, *, job: str, root_id: str) -> None:
+    """Refuse a table of checkpoints that is another job's, or another root's; raises RootError.
+
+    Args:
+        properties: of the table at ``uri``.
+        root_id: as the marker of the root says.
+    """
+    owner = properties.get("statelake.job")
+    if owner != job:
+        raise RootError(
+            f"{uri} holds the checkpoints of "
+            f"{f'job {owner!r}' if owner else 'nothing that this engine wrote'}, not of job '{job}': "
+            "use another root or job name, or bring the state over with a savepoint"
+        )
+    root = properties.get(
+        ROOT_PROPERTY, root_id
+    )  # tables of older formats name none before they are upgraded
+    if root != root_id:
+        raise RootError(
+            f"{uri} is of the root {root}, and the root's marker says {root_id}: the marker was altered, or the job's "
+            "directory was brought from another root (use a savepoint for that). Nothing was run, for all outputs "
+            "would be published again. statelake doctor --repair --dry-run shows what can be done"
+        )
 
 
 def _merged_times(name: str) -> int:

@@ -30,6 +30,9 @@ TABLE_PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 days",
 }
 
+ROOT_PROPERTY = "statelake.root"
+"""Of tables of checkpoints: the id of the root that they are of."""
+
 CHECKPOINTS_SCHEMA = pa.schema(list(ROW_TYPE.storage))
 OPERATOR_STATE_SCHEMA = pa.schema(
     [

@@ -1,0 +1,23 @@
+"""``Damage``: something that is wrong in a root, and what repairs it. Found by the finders that ``repairs`` lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is wrong in a root.
+
+    Attributes:
+        name: short, for a table: ``Marker of the root``.
+        found: what is wrong, where, and what follows from it.
+        repair: what the repair will do, or, where there is none, what the user must do.
+        apply: does it, and returns what was done; may be called again. None where only the user can.
+    """
+
+    name: str
+    found: str
+    repair: str
+    apply: Callable[[], str] | None = None
