@@ -89,7 +89,7 @@ def compact(job: Job) -> None:
             job, on_progress=lambda n, of: status.update(f"Compacting: {n} of {of} tasks …")
         )
     for uid, entries in done.entries.items():
-        console.print(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes", highlight=False)
+        console.print(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes", highlight=False, markup=False)
     if done.committed_id is not None:
         told = f"checkpoint {done.committed_id} puts them in force"
     elif done.entries:

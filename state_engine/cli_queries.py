@@ -82,7 +82,7 @@ def diff(
         for found in engine.diff(job, *ends, operator=operator, state=name):
             counts = found.counts()
             told = ", ".join(f"{n:,} {kind}" for kind, n in counts.items() if n) or "no change"
-            console.print(f"{found.operator}.{found.state}: {told}", highlight=False)
+            console.print(f"{found.operator}.{found.state}: {told}", highlight=False, markup=False)
             if any(counts.values()):
                 show(found.changes, output="table", limit=limit)
 
@@ -159,5 +159,5 @@ def _views(found: Sequence[View]) -> Table:
     table = Table("view", "columns", "a row is", box=box.SIMPLE)
     for view in found:
         columns = ", ".join(f"{name} {kind}" for name, kind in view.columns)
-        table.add_row(escape(view.name), escape(columns), escape(view.about))
+        table.add_row(escape(view.sql_name), escape(columns), escape(view.about))
     return table

@@ -70,7 +70,9 @@ def _tell(report: ForgetReport, *, dry_run: bool) -> None:
     would = "would leave" if dry_run else "left"
     for one in (s for s in done.states if s.deleted):
         console.print(
-            f"{one.operator}, {one.state}: {one.deleted:,} entries {would} the state", highlight=False
+            f"{one.operator}, {one.state}: {one.deleted:,} entries {would} the state",
+            highlight=False,
+            markup=False,
         )
     if not done.changes:
         console.print(

@@ -189,7 +189,7 @@ def _line(cells: Sequence[Any]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
+    return f"{value:,}" if isinstance(value, int) else " ".join(str(value).split()).replace("|", "\\|")
 
 
 def _steps(steps_s: Mapping[str, float]) -> str:

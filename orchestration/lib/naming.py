@@ -13,6 +13,8 @@ from typing import Literal
 
 import dagster as dg
 
+from state_engine.core.names import stored_name
+
 Operation = Literal["base", "head", "layout", "savepoints", "retention"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
 RUN = "dagster run "
@@ -32,8 +34,8 @@ def sink_key(job: str, sink: str) -> dg.AssetKey:
 
 
 def state_key(job: str, operator: str, state: str) -> dg.AssetKey:
-    """A keyed state of an operator."""
-    return dg.AssetKey([job, "state", operator, state])
+    """A keyed state of an operator; both as their names are stored, since Dagster takes some characters for others."""
+    return dg.AssetKey([job, "state", stored_name(operator), stored_name(state)])
 
 
 def source_key(job: str, source: str) -> dg.AssetKey:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
+from state_engine.core.names import stored_name
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 
@@ -50,8 +51,9 @@ class StateSchema:
         kind: its primitive.
         type: stored type of its column, as text.
         ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
-        stored_as: the name that its rows and its column have, where that is another one: a renamed state keeps what it
-            was stored as, and a state that comes back gets a new one. None for ``name``; see ``column_name``.
+        stored_as: the name that its rows and its column have, where that is another one: a name that is no identifier
+            gets one, a renamed state keeps what it was stored as, and a state that comes back gets a new one. None for
+            ``name``; see ``column_name``.
     """
 
     name: str
@@ -91,6 +93,8 @@ class OperatorCheckpoint:
         key_type: declared type of the key, as text; empty on streams without key.
         next_timers_ms: time of the first timer that is left, by domain.
         base_files: files of the base that this attempt wrote, whose ``base_id`` is the attempt's ``write_id``.
+        directory: name of the operator's directory, where that is another one than its uid; derived from the uid by
+            ``stored_name`` and never read back, for those who look at the tables from outside.
     """
 
     uid: str
@@ -104,6 +108,11 @@ class OperatorCheckpoint:
     key_type: str = ""
     next_timers_ms: dict[str, int] = field(default_factory=dict)
     base_files: list[DataFile] = field(default_factory=list)
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        name = stored_name(self.uid)
+        object.__setattr__(self, "directory", None if name == self.uid else name)
 
 
 @dataclass(frozen=True)

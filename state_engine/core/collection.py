@@ -21,8 +21,12 @@ from datetime import datetime
 
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.lineage import COMPACTION, Rows, head, open_branches, path, retired
+from state_engine.core.names import stored_name
 from state_engine.core.retention import pins
 from state_engine.core.sink_moves import DEAD_LETTERS, Outputs, content, published
+
+OPERATORS = "operators"
+"""Name of the directory that holds one directory of tables an operator."""
 
 OPERATOR_STATE = "operator_state"
 """Name of the table of operator state and source positions."""
@@ -88,7 +92,9 @@ def position_files(on_path: Sequence[CheckpointRow]) -> list[DataFile]:
 
 
 def operator_of(file: DataFile) -> str | None:
-    """The operator whose state a file of the table of operator state holds; None for source positions.
+    """The operator, as its name is stored, whose state a file of the table of operator state holds.
+
+    None for source positions.
 
     Example:
         >>> operator_of(DataFile("write_id=w/part-00000-w-0.counter.parquet", 1, 1, 0))
@@ -116,7 +122,11 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
     for root in roots:
         on_path = path(rows, root)
         ancestors |= {row.checkpoint_id: row for row in on_path}
-        pointed |= {(r.operator, write_id) for r in rows[root].operator_state for write_id in r.write_ids()}
+        pointed |= {
+            (stored_name(r.operator), write_id)
+            for r in rows[root].operator_state
+            for write_id in r.write_ids()
+        }
         for operator in rows[root].operators:
             held = keyed_state_files(on_path, operator.uid)
             _add(found, base_table(operator.uid), held.base)
@@ -154,14 +164,24 @@ def unreachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Colle
     return {table: files for table, files in found.items() if files}
 
 
+def operator_directory(uid: str) -> str:
+    """Where the tables of an operator are in the directory of its job, and its files in that of a savepoint."""
+    return f"{OPERATORS}/{stored_name(uid)}"
+
+
 def base_table(uid: str) -> str:
     """Name of the table of an operator's bases."""
-    return f"operators/{uid}/base"
+    return keyed_tables(operator_directory(uid))[1]
 
 
 def changelog_table(uid: str) -> str:
     """Name of the table of an operator's changes."""
-    return f"operators/{uid}/changelog"
+    return keyed_tables(operator_directory(uid))[0]
+
+
+def keyed_tables(directory: str) -> tuple[str, str]:
+    """The tables of changes and of bases in the directory of an operator."""
+    return f"{directory}/changelog", f"{directory}/base"
 
 
 def _until(rows: Rows, as_of: datetime | None) -> Rows:

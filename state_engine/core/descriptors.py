@@ -17,13 +17,16 @@ from typing import Any, ClassVar, Literal, Self
 import pyarrow as pa
 
 from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
-from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.errors import ConfigurationError, InvalidKeyError, InvalidNameError
 from state_engine.core.keys import storage_type
-from state_engine.core.names import check_name
+from state_engine.core.names import check_text_name, stored_name
 from state_engine.core.ordering import key_order
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
+
+TIMERS = "_timers"
+"""Name of the state that holds timers; no user's state can have it."""
 
 
 class StateDescriptor:
@@ -43,7 +46,11 @@ class StateDescriptor:
     _stored_as: str | None = None
 
     def __init__(self, name: str, value_type: Any, *, parameter: str) -> None:
-        self.name = check_name(name, what="state")
+        self.name = check_text_name(name, what="state")
+        if name == TIMERS:
+            raise InvalidNameError(
+                f"'{TIMERS}' cannot name a state: timers are kept under this name; choose another one"
+            )
         self.value_type: TypeInformation = to_type(value_type, parameter=f"{parameter} of state '{name}'")
         self.ttl: StateTtlConfig | None = None
 
@@ -75,7 +82,7 @@ class StateDescriptor:
         """
         if former_name == self.name:
             raise ConfigurationError(f"state '{self.name}' cannot be renamed from its own name")
-        self.former_name = check_name(former_name, what="state")
+        self.former_name = check_text_name(former_name, what="state")
         return self
 
     def stored(self, name: str, value_type: TypeInformation) -> Self:
@@ -86,8 +93,8 @@ class StateDescriptor:
 
     @property
     def stored_as(self) -> str:
-        """The name that its rows and its column have: ``name``, but for what was renamed or came back."""
-        return self._stored_as or self.name
+        """What its rows and its column are called: ``stored_name(name)``, but for what was renamed or came back."""
+        return self._stored_as or stored_name(self.name)
 
     @property
     def column_type(self) -> pa.DataType:

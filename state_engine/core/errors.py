@@ -2,7 +2,7 @@
 
 StatelakeError
 ├── ConfigurationError        the job, a call or a setting is written wrongly: change it
-│   ├── InvalidNameError      a job, operator, state, source or sink name is not ``[a-z][a-z0-9_]*``
+│   ├── InvalidNameError      a job's, source's or sink's name is not ``[a-z][a-z0-9_]*``, or another is none
 │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
 │   └── ValueTypeError        a value does not have the type that was declared for it
 ├── SetupError                something outside of the job is missing: Java, Delta's jars, a fitting Spark session
@@ -39,7 +39,7 @@ class ConfigurationError(StatelakeError, ValueError):
 
 
 class InvalidNameError(ConfigurationError):
-    """A name does not match ``[a-z][a-z0-9_]*``."""
+    """A name does not match ``[a-z][a-z0-9_]*``; of an operator, state or side output: is no text, or too long."""
 
 
 class InvalidKeyError(ConfigurationError):

@@ -55,7 +55,7 @@ def _with_partitions(row: PlainRow) -> PlainRow:
 
 
 def _with_proofs(row: PlainRow) -> PlainRow:
-    return row
+    return row | {"operators": [one | {"directory": None} for one in row["operators"]]}
 
 
 STEPS = (

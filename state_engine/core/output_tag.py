@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from state_engine.core.names import check_name
+from state_engine.core.names import check_text_name
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
 
@@ -15,7 +15,7 @@ class OutputTag:
     Tags of one name and type are the same tag.
 
     Args:
-        tag_id: name, ``[a-z][a-z0-9_]*``, unique in its operator.
+        tag_id: any text of 1 to 255 characters, unique in its operator.
         type_info: type of the values, as a state descriptor would take it.
 
     Raises:
@@ -27,7 +27,7 @@ class OutputTag:
     """
 
     def __init__(self, tag_id: str, type_info: Any = None) -> None:
-        self.tag_id = check_name(tag_id, what="side output")
+        self.tag_id = check_text_name(tag_id, what="side output")
         self.type_info: TypeInformation = to_type(type_info, parameter=f"type_info of OutputTag '{tag_id}'")
 
     def __eq__(self, other: object) -> bool:

@@ -11,15 +11,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
+from state_engine.core.descriptors import TIMERS as TIMERS
 from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.map_state import MapState
 from state_engine.core.state_table import KeyContext
 from state_engine.core.time import TimeDomain
 from state_engine.core.type_parsing import to_type
-
-TIMERS = "_timers"
-"""Name of the state that holds timers; no user's state can have it."""
 
 MIN_TIMESTAMP = -(2**63)
 """The watermark, in milliseconds, of a stream that has none yet."""
@@ -50,7 +48,7 @@ class TimersDescriptor(MapStateDescriptor):
 
     def __init__(self) -> None:
         # the name is one that users cannot give, so their constructor would refuse it
-        self.name = TIMERS
+        self.name = self._stored_as = TIMERS
         self.key_type = to_type(Timer, parameter="timers")
         self.value_type = to_type(bool, parameter="timers")
         self.ttl = None

@@ -17,6 +17,7 @@ from state_engine.core.checkpoint import (
     SourceProgress,
 )
 from state_engine.core.checkpointed import has_checkpoint_hooks
+from state_engine.core.names import stored_name
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.core.stored_states import kept_states
 from state_engine.runtime.batch import BatchContext
@@ -64,7 +65,9 @@ def build_row(
         sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
         dead_letters=done.dead_letters,
         metrics={
-            f"{uid}.{name}": value for uid, o in done.operators.items() for name, value in o.metrics.items()
+            f"{_scope(uid)}.{name}": value
+            for uid, o in done.operators.items()
+            for name, value in o.metrics.items()
         },
         delta_versions=dict(attempt.versions),
         job=job.name,
@@ -142,3 +145,8 @@ def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
     timed = [s.watermark_ms for s in sources if job.sources[s.name].event_time is not None]
     known = [w for w in timed if w is not None]
     return min(known) if known and len(known) == len(timed) else None
+
+
+def _scope(uid: str) -> str:
+    """What the names of an operator's metrics begin with: its uid, where no dot in it blurs where that ends."""
+    return stored_name(uid) if "." in uid else uid

@@ -31,6 +31,7 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
+from state_engine.core.collection import changelog_table
 from state_engine.core.errors import StaleParentError, StateMigrationError
 from state_engine.runtime.batch import BatchContext, PlannedInput, Script
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
@@ -237,7 +238,7 @@ class CheckpointCoordinator:
             for uid, future in changelogs.items():
                 version = future.result()
                 if version is not None:
-                    versions[f"operators/{uid}/changelog"] = version
+                    versions[changelog_table(uid)] = version
             files, version = positions.result()
             if version is not None:
                 versions["operator_state"] = version

@@ -17,7 +17,7 @@ from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_broadcast
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
-from state_engine.core.names import check_name
+from state_engine.core.names import check_name, check_text_name
 from state_engine.core.partitions import TimePartitions
 from state_engine.core.source_function import SourceFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
@@ -199,13 +199,13 @@ class StatefulJob:
 
     def add_operator(self, operator: OperatorNode) -> None:
         """Add an operator under its uid."""
-        self._new_name(check_name(operator.uid, what="operator"))
+        self._new_name(check_text_name(operator.uid, what="operator"))
         self.operators[operator.uid] = operator
 
     def rename(self, operator: OperatorNode, uid: str) -> None:
         """Give an operator another uid; the order of operators stays."""
         if uid != operator.uid:
-            self._new_name(check_name(uid, what="operator"))
+            self._new_name(check_text_name(uid, what="operator"))
         operator.uid, operator.explicit_uid = uid, True
         self.operators = {o.uid: o for o in self.operators.values()}
 

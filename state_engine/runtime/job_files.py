@@ -21,7 +21,7 @@ from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.tombstones import removed_since
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.collection import OPERATOR_STATE, base_table, changelog_table
+from state_engine.core.collection import OPERATOR_STATE, OPERATORS, keyed_tables
 from state_engine.core.disposal import Place
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.core.write_ids import owner_mark
@@ -94,8 +94,8 @@ class JobFiles:
 
     def state_tables(self) -> list[str]:
         """Names of the tables of state that the job has or had."""
-        uids = self._names("operators")
-        return [*(table(uid) for uid in uids for table in (changelog_table, base_table)), OPERATOR_STATE]
+        directories = self._names(OPERATORS)
+        return [*(t for name in directories for t in keyed_tables(f"{OPERATORS}/{name}")), OPERATOR_STATE]
 
     def vacuumed(self) -> list[str]:
         """URIs of the tables in which the log lists every file that is needed, so that VACUUM may run."""

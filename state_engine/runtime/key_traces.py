@@ -25,7 +25,7 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile
-from state_engine.core.collection import base_table, changelog_table, keyed_state_files
+from state_engine.core.collection import base_table, changelog_table, keyed_state_files, operator_directory
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.lineage import MAIN
 from state_engine.core.retention import pins
@@ -133,7 +133,7 @@ class KeyTraces:
         """What savepoints hold."""
         found = []
         for name, pin in sorted(pins(self.rows).items()):
-            held = [self._holding(join(pin.path, "operators", uid), wanted[uid], {}) for uid in wanted]
+            held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
             count = sum(sum(files.values()) for files in held)
             if count:
                 found.append(Trace("savepoint", name, count, f"statelake savepoint delete {self.job} {name}"))

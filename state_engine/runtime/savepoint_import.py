@@ -25,6 +25,7 @@ from state_engine.core.checkpoint import (
     OperatorCheckpoint,
     OperatorStateRef,
 )
+from state_engine.core.collection import operator_directory
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.savepoint_manifest import SavepointManifest, matched
 from state_engine.runtime.job import StatefulJob
@@ -133,7 +134,7 @@ def _import_keyed(
 ) -> OperatorCheckpoint:
     base_id, into = operator.bases[0].base_id, tables.layout.base(operator.uid)
     files = [replace(f, path=f.path.replace(base_id, write_id)) for f in operator.base_files]
-    sources = [join(path, "operators", operator.uid, f.path) for f in operator.base_files]
+    sources = [join(path, operator_directory(operator.uid), f.path) for f in operator.base_files]
     _copy_files(sources, [join(into, f.path) for f in files])
     tables.list_base(operator, files, write_id)
     whole = BaseRange(0, operator.max_parallelism - 1, write_id, 1)

@@ -33,6 +33,7 @@ from state_engine.core.checkpoint import (
     OperatorCheckpoint,
     OperatorStateRef,
 )
+from state_engine.core.collection import operator_directory
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.retention import pins
 from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
@@ -126,7 +127,7 @@ class Savepoints:
             sinks=[],
             dead_letters=[],
         )
-        listed = [join(f"operators/{o.uid}", f.path) for o in operators for f in o.base_files]
+        listed = [join(operator_directory(o.uid), f.path) for o in operators for f in o.base_files]
         listed += [join("operator_state", f.path) for f in files]
         return SavepointManifest(name, row.job, datetime.now(UTC), copied, list(checksums(path, listed)))
 
@@ -143,7 +144,7 @@ class Savepoints:
             max_parallelism=operator.max_parallelism,
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
-            savepoint=join(path, "operators", operator.uid),
+            savepoint=join(path, operator_directory(operator.uid)),
         )
         whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)
         return replace(operator, changelog=[], changed_entries=0, bases=[whole], base_files=files)

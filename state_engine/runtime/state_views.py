@@ -1,8 +1,9 @@
 """The views of a job for SQL: one a keyed state, and what checkpoints, sources, sinks and key groups tell.
 
 A view is made when a query names it, so that a state which is not asked for costs nothing, and it lives in a session of
-its own. A keyed state is called ``<state>`` where that is unique in the job, and always ``<operator>__<state>``.
-Flink's counterpart is the State Processor API's table connector.
+its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks where it is no identifier,
+and always ``<operator>__<state>``, both as their names are stored. Flink's counterpart is the State Processor API's
+table connector.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, OPERATOR_STATE_SCHEMA, WRITE_ID, JobLayout
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.ddl import ddl_text
+from state_engine.core.ddl import ddl_text, quoted
+from state_engine.core.descriptors import TIMERS
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.lineage import Rows
+from state_engine.core.names import stored_name
 from state_engine.core.time_travel import DeclaredState, declared_states
 from state_engine.runtime import history_views as history
 from state_engine.runtime.key_group_load import KEY_GROUPS, key_group_load
 from state_engine.runtime.state_reader import read_state
 
 CHECKPOINT_ID = pa.field("checkpoint_id", pa.int64())
+_IDENTIFIER = re.compile(r"[a-z_]\w*\Z", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class View:
     """One view.
 
     Attributes:
-        name: in SQL.
+        name: in SQL; with anything but letters, digits and underscores it stands in backticks there, see ``sql_name``.
         columns: name and SQL type of each.
         about: what a row is.
         frame: makes its DataFrame in a session.
@@ -48,6 +52,11 @@ class View:
     columns: tuple[tuple[str, str], ...]
     about: str
     frame: Callable[[SparkSession], DataFrame]
+
+    @property
+    def sql_name(self) -> str:
+        """The name as a query has it, in backticks where it needs them."""
+        return self.name if _IDENTIFIER.match(self.name) else quoted(self.name)
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,14 @@ def views_of(job: ViewedJob) -> list[View]:
     """All views of a job: first what is the same for all jobs, then states."""
     common = _common(job)
     states = declared_states(job.path)
-    taken = Counter(s.schema.name for s in states)
-    taken.update([*(v.name for v in common), *(_full_name(s) for s in states)])
+    full = _full_names(states)
+    # Spark's views have no case
+    taken = Counter(s.schema.name.lower() for s in states)
+    taken.update([*(v.name for v in common), *full])
     found = []
-    for state in states:
-        names = [state.schema.name] if taken[state.schema.name] == 1 else []
-        found += [_state_view(job, state, name) for name in [*names, _full_name(state)]]
+    for state, full_name in zip(states, full, strict=True):
+        names = [state.schema.name] if taken[state.schema.name.lower()] == 1 else []
+        found += [_state_view(job, state, name) for name in [*names, full_name]]
     return [*common, *found]
 
 
@@ -91,13 +102,14 @@ def query(session: SparkSession, views: Sequence[View], text: str) -> DataFrame:
     """
     text = text.strip().removesuffix(";")
     words = set(re.findall(r"\w+", text.lower()))
+    words.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
     try:
         parser = session._jsparkSession.sessionState().sqlParser()
         parser.parsePlan(text)
         _check_is_query(parser, text)
         for view in views:
-            if view.name in words:
-                view.frame(session).createOrReplaceTempView(view.name)
+            if view.name.lower() in words:
+                view.frame(session).createOrReplaceTempView(view.sql_name)
         with quiet():
             return session.sql(text)
     except AnalysisException as error:
@@ -138,15 +150,25 @@ def _told(error: AnalysisException, views: Sequence[View]) -> str:
     told = plain_message(error)
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
-        told = f"there is no view {name}; there are {', '.join(v.name for v in views)}"
+        told = f"there is no view {name}; there are {', '.join(v.sql_name for v in views)}"
     return f"the query cannot be run: {told}"
 
 
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-def _full_name(state: DeclaredState) -> str:
-    return f"{state.operator.uid}__{state.schema.name}"
+def _full_names(states: Sequence[DeclaredState]) -> list[str]:
+    """``<operator>__<state>``, as both are stored; with a digest where that would be the name of two states."""
+    found = [f"{stored_name(s.operator.uid)}__{_as_stored(s.schema.name)}" for s in states]
+    twice = Counter(found)
+    return [
+        name if twice[name] == 1 else stored_name(f"{name} {len(s.operator.uid)}")
+        for name, s in zip(found, states, strict=True)
+    ]
+
+
+def _as_stored(state: str) -> str:
+    return state if state == TIMERS else stored_name(state)
 
 
 def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> View:

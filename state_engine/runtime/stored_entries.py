@@ -21,6 +21,7 @@ from state_engine.backends.delta.changelog import KeyGroups, ListedFile, open_st
 from state_engine.backends.delta.layout import JobLayout, changelog_schema
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
+from state_engine.core.descriptors import TIMERS
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.key_schema import KeySchema
@@ -198,7 +199,7 @@ def _fields(key: Any, schema: KeySchema, what: str) -> tuple[Any, ...]:
 def form_of(operator: OperatorCheckpoint, state: str, *, what: str) -> StateForm:
     """The form of one state. Raises ConfigurationError where there is none of this name."""
     found: StateSchema | None = next((s for s in operator.states if s.name == state), None)
-    if found is None or state.startswith("_"):
-        known = [s.name for s in operator.states if not s.name.startswith("_")]
+    if found is None or state == TIMERS:
+        known = [s.name for s in operator.states if s.name != TIMERS]
         raise ConfigurationError(f"{what}: there is no state '{state}'; there are {known}")
     return StateForm.of(found)

@@ -9,7 +9,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.function_calls import check_stream
 from state_engine.core.key_selector import KeySelector
-from state_engine.core.names import check_name
+from state_engine.core.names import check_text_name
 from state_engine.core.type_parsing import to_type
 from state_engine.runtime.graph import (
     Node,
@@ -59,7 +59,7 @@ class Stream:
             InvalidNameError: a name is none of a state.
         """
         operator = self._operator("drop_states")
-        operator.dropped_states += tuple(check_name(name, what="state") for name in names)
+        operator.dropped_states += tuple(check_text_name(name, what="state") for name in names)
         return self
 
     def _operator(self, method: str) -> OperatorNode:

@@ -25,6 +25,7 @@ from state_engine.core.checkpoint import DataFile
 from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.errors import StatelakeError
 from state_engine.core.keyed_state import KeyedStateStore
+from state_engine.core.names import stored_name
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.outputs import ElementRefused, Outputs, Refusal
 from state_engine.core.runtime_context import TaskInfo
@@ -278,12 +279,13 @@ class Subtask:
         if not output.exchange:
             return
         # a file that tells rows' attempts has a column that the chained step must not see
+        names = (spec.uid, output.name)
         shared = next((s for s in output.sinks if s.format == "parquet" and s.lineage is None), None)
         self.report.exchange[output.name] = write_exchange_files(
             table,
             self._order_of(part.origins),
             directory=join(spec.layout.exchange, spec.write_id),
-            name="-".join(filter(None, (spec.uid, output.name, self._file_name()))),
+            name="-".join([*(stored_name(n, longest=62) for n in names if n), self._file_name()]),
             subtask=self.index,
             written=join(shared.uri, self.report.sinks[shared.name][0].path) if shared else None,
         )

@@ -96,7 +96,8 @@ def test_tags_of_one_name_and_type_are_equal() -> None:
 
 
 def test_names_and_types_are_checked() -> None:
-    with pytest.raises(InvalidNameError, match="'Late' cannot name a side output"):
-        OutputTag("Late", int)
+    with pytest.raises(InvalidNameError, match="'' cannot name a side output"):
+        OutputTag("", int)
+    assert OutputTag("Late", int) != OutputTag("late", int)
     with pytest.raises(ConfigurationError, match="type_info of OutputTag 'late'"):
         OutputTag("late")

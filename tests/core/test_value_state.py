@@ -103,7 +103,7 @@ def test_a_default_must_have_the_type() -> None:
 
 def test_a_descriptor_needs_a_name_and_a_type() -> None:
     with pytest.raises(InvalidNameError, match="state"):
-        ValueStateDescriptor("No", int)
+        ValueStateDescriptor("", int)
     with pytest.raises(ConfigurationError, match="value_type_info of state 's'"):
         ValueStateDescriptor("s", None)
     assert ValueStateDescriptor("s", int).get_name() == "s"

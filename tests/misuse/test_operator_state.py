@@ -85,8 +85,8 @@ REFUSED: dict[str, tuple[Use, type[StatelakeError], str]] = {
         "operator 'harness': state 'list_checkpointed': the engine itself uses this name; choose another",
     ),
     "a name that is none": (
-        lambda s: s.get_list_state(ListStateDescriptor("Numbers", int)), InvalidNameError,
-        "'Numbers' cannot name a state: use lower-case letters",
+        lambda s: s.get_list_state(ListStateDescriptor("", int)), InvalidNameError,
+        "'' cannot name a state: use a text of 1 to 255 characters",
     ),
     "None as an element": (
         lambda s: s.get_list_state(NUMBERS).add(None), ValueTypeError,

@@ -182,7 +182,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
         ConfigurationError, "operator 'copies': the side output 'late' is read as .*; use one tag",
     ),
     "the name of an operator": (
-        lambda j, s: mapped(s, "Two Words"), InvalidNameError, "'Two Words' cannot name an operator: use lower-case",
+        lambda j, s: mapped(s, "x" * 256), InvalidNameError, "cannot name an operator: use a text of 1 to 255",
     ),
     "the name of a sink": (
         lambda j, s: s.sink("../out", SINK), InvalidNameError, "'../out' cannot name a sink: use lower-case letters",

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from orchestration.definitions import build
+from orchestration.lib.naming import state_key
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.settings import JobsSettings, Settings
 
@@ -260,3 +261,10 @@ def test_loading_imports_neither_spark_nor_great_expectations_starts_and_writes_
     assert found.pop("assets") == sum(map(len, GROUPS.values()))
     assert found == {"heavy": [], "children": 0}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_states_whose_names_dagster_would_take_for_one_are_assets_of_their_own() -> None:
+    names = ("late-data", "late_data", "late data", "Late-Data", "late/data")
+    keys = [state_key("job", "Fraud Detector", name) for name in names]
+    assert len({key.to_python_identifier() for key in keys}) == len(names)
+    assert state_key("job", "operator", "state") == dg.AssetKey(["job", "state", "operator", "state"])

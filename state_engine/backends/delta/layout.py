@@ -9,7 +9,7 @@
     <root>/<job>/exchange                    outputs on their way to a chained operator; no table, emptied after use
 
 A file's name holds the ``write_id`` of the attempt that wrote it and something that no other attempt of the same task
-has, so nothing is ever overwritten and an orphan tells whose it is.
+has, so nothing is ever overwritten and an orphan tells whose it is. Uids in paths are spelled by ``names.stored_name``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from state_engine.backends.files import join
 from state_engine.core.checkpoint import ROW_TYPE
+from state_engine.core.collection import base_table, changelog_table
 from state_engine.core.format_versions import FORMAT_VERSION as FORMAT_VERSION
 
 TABLE_PROPERTIES = {
@@ -93,11 +94,11 @@ class JobLayout:
 
     def changelog(self, uid: str) -> str:
         """Changes of one operator's keyed state."""
-        return join(self.directory, "operators", uid, "changelog")
+        return join(self.directory, changelog_table(uid))
 
     def base(self, uid: str) -> str:
         """Entries of one operator's keyed state as of compactions."""
-        return join(self.directory, "operators", uid, "base")
+        return join(self.directory, base_table(uid))
 
 
 def changelog_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:

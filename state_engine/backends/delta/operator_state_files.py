@@ -31,6 +31,7 @@ from state_engine.core.checkpoint import (
 )
 from state_engine.core.collection import operator_of
 from state_engine.core.errors import MissingFilesError
+from state_engine.core.names import stored_name
 from state_engine.core.operator_snapshot import (
     BROADCAST,
     RAW_KEYED,
@@ -84,7 +85,9 @@ def write_subtask_state(
     if not changed:
         return None, declared
     table = pa.concat_tables([_table(operator, subtask, one) for one in changed])
-    path = partition_path(write_id, file_name(write_id, subtask, attempt, suffix=f"{operator}.parquet"))
+    path = partition_path(
+        write_id, file_name(write_id, subtask, attempt, suffix=f"{stored_name(operator)}.parquet")
+    )
     size = write_parquet(table, join(uri, path))
     return DataFile(path=path, bytes=size, rows=table.num_rows, subtask=subtask), declared
 
@@ -115,7 +118,7 @@ def files_of(ref: OperatorStateRef, path: Iterable[CheckpointRow]) -> list[DataF
         file
         for row in path
         for file in row.operator_state_files
-        if operator_of(file) == ref.operator and _write_id_of(file) in held
+        if operator_of(file) == stored_name(ref.operator) and _write_id_of(file) in held
     ]
 
 
@@ -205,7 +208,9 @@ class _Reader:
 
     def __init__(self, ref: OperatorStateRef, files: Sequence[DataFile], uri: str) -> None:
         self._ref, self._uri = ref, uri
-        self._files = {(_write_id_of(f), f.subtask): f for f in files if operator_of(f) == ref.operator}
+        self._files = {
+            (_write_id_of(f), f.subtask): f for f in files if operator_of(f) == stored_name(ref.operator)
+        }
         self._tables: dict[str, pa.Table] = {}
 
     def snapshot(self, subtask: int, *, broadcast_only: bool) -> SubtaskSnapshot:
