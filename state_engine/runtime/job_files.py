@@ -28,7 +28,8 @@ from state_engine.core.write_ids import owner_mark
 from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.sinks.delta import DeltaSink
-from state_engine.runtime.sinks.files import STAGED_PREFIX, FileSink
+from state_engine.runtime.sinks.file_moves import STAGED_PREFIX
+from state_engine.runtime.sinks.files import FileSink
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND, STAGED
 
 _EXCHANGE, _CHECKPOINTS = "exchange", "checkpoints"

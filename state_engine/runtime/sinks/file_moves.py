@@ -1,13 +1,21 @@
-"""Moves of a ``FileSink``: a checkpoint that leaves a path takes its outputs out of sight and brings others.
+"""How a ``FileSink`` publishes the files of a checkpoint, and takes them out of sight where the head leaves its path.
+
+**Only listed files are ever shown.** Beside them, in the directory that an attempt writes to, may lie what another
+attempt of a task has left: one that was run again, or twice at once, or that still writes. So that directory is never
+shown: the listed files are moved, by name, into a hidden one that no task knows, and that one is renamed.
+
+    join      the listed files, one by one, into ``_joining-<id>``
+    note      ``_published.json``: from now on, that nothing is there to join any more tells that it is published
+    reveal    ``_joining-<id>`` becomes ``checkpoint_id=<id>``: all of it appears in one step
 
 Withdrawn files go back to where they were staged, so that a later checkpoint can bring them again: nothing is copied,
 nothing is lost. Each directory that is withdrawn whole vanishes in one step; all that is added appears in one step, in
 the directory of the checkpoint that moved; between the two steps a reader sees neither. Of a directory that only some
 files leave, as when a restore keeps a part of a promotion, these files leave one by one.
 
-``_moving-<id>.json`` is written before the first step and renamed to ``_moved-<id>.json`` after the last. Every step
-looks where a file is before it moves it, so that a crash anywhere is mended by moving again; and what was left behind
-cannot be published any more, however late its runner wakes up.
+``_moving-<id>.json`` is written before the first step of a move and renamed to ``_moved-<id>.json`` after the last.
+Every step looks where a file is before it moves it, so that a crash anywhere is mended by moving again; and what was
+left behind cannot be published any more, however late its runner wakes up.
 """
 
 from __future__ import annotations
@@ -15,17 +23,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow.fs as pafs
 
 from state_engine.backends.files import Location, join
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
+from state_engine.runtime.sinks.base import verify_files, write_ids
+from state_engine.runtime.sinks.spark_writer import note_of
 
 PUBLISHED = "checkpoint_id="
+STAGED_PREFIX = "_staged-"
+"""Of the directory that an attempt writes to; its ``write_id`` follows."""
 _MOVING, _MOVED = "_moving-", "_moved-"
 _WITHDRAWN, _JOINING = "_withdrawn-", "_joining-"
+_NOTE = "_published.json"
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,78 @@ def moves_of(at: Location) -> list[Move]:
     return sorted(found, key=lambda m: m.checkpoint_id)
 
 
+@dataclass(frozen=True)
+class Note:
+    """The newest publish that moved nothing else.
+
+    Attributes:
+        checkpoint_id: what is, or was about to be, published.
+        before: the highest checkpoint that was published before it.
+        files: which files, see ``note_of``.
+    """
+
+    checkpoint_id: int
+    before: int
+    files: str
+
+
+def newest_published(at: Location) -> int:
+    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since."""
+    names = _names(at)
+    ids = [_number(name) for name in names if name.startswith((PUBLISHED, _MOVED))]
+    note = read_note(at) if _NOTE in names else None
+    if note is not None:
+        ids.append(note.before if _waits(at, note.checkpoint_id) else note.checkpoint_id)
+    return max(ids, default=0)
+
+
+def read_note(at: Location) -> Note | None:
+    """What ``Mover.publish`` noted; None where it never did."""
+    try:
+        with at.fs.open_input_stream(join(at.path, _NOTE)) as stream:
+            return Note(**json.loads(stream.read()))
+    except FileNotFoundError:
+        return None
+
+
+def noted(at: Location, checkpoint_id: int) -> Note | None:
+    """The note of a checkpoint that is published; None where another one is the newest, or it is not done yet."""
+    note = read_note(at)
+    if note is None or note.checkpoint_id != checkpoint_id or _waits(at, checkpoint_id):
+        return None
+    return note
+
+
+def is_waiting(at: Location, staged: StagedSink) -> bool:
+    """Whether any of the listed files lies where it was staged."""
+    return any(at.fs.get_file_info(join(at.path, f.path)).type == pafs.FileType.File for f in staged.files)
+
+
+def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside: Sequence[str]) -> None:
+    """Move files of the same attempts that are not listed out of a directory, to where they were written.
+
+    Earlier versions published whole directories.
+    """
+    listed, attempts = {base_name(f) for f in files}, set(write_ids(files))
+    for name in inside:
+        attempt = attempt_of(name)
+        if name not in listed and attempt in attempts:
+            home = f"{STAGED_PREFIX}{attempt}"
+            at.fs.create_dir(join(at.path, home))
+            at.fs.move(join(at.path, directory, name), join(at.path, home, name))
+
+
+def attempt_of(name: str) -> str | None:
+    """The attempt to write that the name of a file tells; None for a file of somebody else.
+
+    Example:
+        >>> attempt_of("part-00000-0199aa-1a2b3c4d-0.parquet"), attempt_of("notes.parquet")
+        ('0199aa', None)
+    """
+    parts = name.split("-")
+    return parts[2] if len(parts) > 3 and parts[0] == "part" else None
+
+
 def published_files(at: Location) -> dict[str, str]:
     """Directory of every published file, by its name."""
     return _located(at, PUBLISHED)
@@ -78,7 +164,7 @@ def check_published_files(at: Location, staged: StagedSink) -> None:
 
 
 class Mover:
-    """Makes the move of one checkpoint; the caller holds the lock of the sink.
+    """Makes the publish or the move of one checkpoint; the caller holds the lock of the sink.
 
     Args:
         at: the sink's directory.
@@ -91,6 +177,27 @@ class Mover:
         self._at, self._staged, self._id, self._final = at, staged, checkpoint_id, final
         self._files = sorted(map(base_name, staged.files))
         self._withdrawn = sorted(map(base_name, staged.withdrawn))
+
+    # -- a publish that moves nothing else -------------------------------------------------------------------------
+
+    def publish(self, before: int) -> None:
+        """All steps that are left of a publish; ``before`` is the highest checkpoint that was published."""
+        self.check_waiting()
+        self.join()
+        note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
+        self._write(_NOTE, note)
+        self._rename(self._joining, self._final)
+
+    def check_waiting(self) -> None:
+        """Refuse where a listed file is neither where it was staged nor on its way; raises MissingFilesError."""
+        inside = set(self._inside_of(self._joining))
+        files = [
+            replace(f, path=f"{self._joining}/{name}") if (name := base_name(f)) in inside else f
+            for f in self._staged.files
+        ]
+        verify_files(self._staged.path, files, what=f"sink '{self._staged.name}', checkpoint {self._id}")
+
+    # -- a move ----------------------------------------------------------------------------------------------------
 
     def begun(self, moves: Sequence[Move]) -> Move | None:
         """This move, if it was begun before.
@@ -108,10 +215,8 @@ class Mover:
 
     def begin(self) -> None:
         """Note what is about to happen; from here on, what is left behind stays behind."""
-        name = f"{self._id:012d}.json"
-        with self._at.fs.open_output_stream(self._inside(f"_writing-{name}")) as stream:
-            stream.write(json.dumps({"files": self._files, "withdrawn": self._withdrawn}).encode())
-        self._rename(f"_writing-{name}", f"{_MOVING}{name}")
+        lists = {"files": self._files, "withdrawn": self._withdrawn}
+        self._write(f"{_MOVING}{self._id:012d}.json", lists)
 
     def finish(self) -> None:
         """All steps that are left to make."""
@@ -120,9 +225,12 @@ class Mover:
         self._rename(f"{_MOVING}{self._id:012d}.json", f"{_MOVED}{self._id:012d}.json")
 
     def withdraw(self) -> None:
-        """Withdrawn files go back to where they were staged."""
+        """Withdrawn files go back to where they were staged, and with them what their attempts left beside them."""
         homes = {base_name(f): f.path for f in self._staged.withdrawn}
+        attempts = set(write_ids(self._staged.withdrawn))
         inside = published_files(self._at)
+        strays = {n: a for n in inside if n not in homes and (a := attempt_of(n)) in attempts}
+        homes |= {name: f"{STAGED_PREFIX}{attempt}/{name}" for name, attempt in strays.items()}
         for directory in sorted({d for name, d in inside.items() if name in homes}):
             if all(name in homes for name, d in inside.items() if d == directory):
                 self._rename(directory, f"{_WITHDRAWN}{directory}")
@@ -138,10 +246,14 @@ class Mover:
         """All added files appear at once."""
         if not self._staged.files or self._is_directory(self._final):
             return
-        joining = f"{_JOINING}{self._id:012d}"
-        self._make(joining)
+        self.join()
+        self._rename(self._joining, self._final)
+
+    def join(self) -> None:
+        """Bring the listed files together, out of sight, and nothing else."""
+        self._make(self._joining)
         for file in self._staged.files:
-            target = f"{joining}/{base_name(file)}"
+            target = f"{self._joining}/{base_name(file)}"
             if self._is_file(file.path):
                 self._rename(file.path, target)
             elif not self._is_file(target):
@@ -149,11 +261,42 @@ class Mover:
                     f"sink '{self._staged.name}': {join(self._staged.path, file.path)} is gone. Put it back from a "
                     "copy, or restore the checkpoint's parent"
                 )
+        self._send_back()
         for home in {f.path.rsplit("/", 1)[0] for f in self._staged.files}:
             with suppress(FileNotFoundError):
                 if not self._at.fs.get_file_info(pafs.FileSelector(self._inside(home))):
                     self._at.fs.delete_dir(self._inside(home))
-        self._rename(joining, self._final)
+
+    def _send_back(self) -> None:
+        """What was on its way for rows that were given up since goes back to where it was staged."""
+        for directory in self._directories(_JOINING):
+            if _number(directory) > self._id:
+                continue
+            mine = set(self._files) if directory == self._joining else set()
+            for name in self._inside_of(directory):
+                if name not in mine:
+                    home = f"{STAGED_PREFIX}{attempt_of(name) or 'of_nobody'}"
+                    self._make(home)
+                    self._rename(f"{directory}/{name}", f"{home}/{name}")
+            if not mine:
+                self._at.fs.delete_dir(self._inside(directory))
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _joining(self) -> str:
+        return f"{_JOINING}{self._id:012d}"
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        """A file of ours, whole or not at all."""
+        aside = f"_writing-{name.removeprefix('_')}"
+        with self._at.fs.open_output_stream(self._inside(aside)) as stream:
+            stream.write(json.dumps(content).encode())
+        self._rename(aside, name)
+
+    def _inside_of(self, directory: str) -> list[str]:
+        """Names in one of our directories; none where it is not there."""
+        return _names(self._at, directory)
 
     def _inside(self, name: str) -> str:
         return join(self._at.path, name)
@@ -171,8 +314,29 @@ class Mover:
         return bool(self._at.fs.get_file_info(self._inside(name)).type == pafs.FileType.Directory)
 
     def _directories(self, prefix: str) -> list[str]:
-        infos = self._at.fs.get_file_info(pafs.FileSelector(self._at.path))
-        return [i.base_name for i in infos if i.base_name.startswith(prefix)]
+        return [name for name in _names(self._at) if name.startswith(prefix)]
+
+
+def _names(at: Location, *inside: str) -> list[str]:
+    """Names in the sink's directory, or in one of those inside of it."""
+    selector = pafs.FileSelector(join(at.path, *inside), allow_not_found=True)
+    return [info.base_name for info in at.fs.get_file_info(selector)]
+
+
+def _number(name: str) -> int:
+    """The checkpoint in a name of ours.
+
+    Example:
+        >>> _number("checkpoint_id=000000000007"), _number("_moved-000000000012.json")
+        (7, 12)
+    """
+    digits = name.removesuffix(".json").rpartition("=" if name.startswith(PUBLISHED) else "-")[2]
+    return int(digits)
+
+
+def _waits(at: Location, checkpoint_id: int) -> bool:
+    """Whether files of a checkpoint are on their way and not in sight yet."""
+    return bool(_names(at, f"{_JOINING}{checkpoint_id:012d}"))
 
 
 def _located(at: Location, prefix: str) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """``FileSink``: outputs as Parquet or CSV files, one directory a checkpoint, exactly once.
 
-Subtasks write into ``_staged-<write_id>``, which readers skip; publishing renames it to ``checkpoint_id=<id>``: one
-atomic step on local file systems and HDFS. Readers that know partitions see ``checkpoint_id`` as a column: the
-checkpoint that published the rows. Outputs of a path that the head leaves are renamed back, see ``file_moves``. Object
-stores cannot rename a directory atomically and are refused. Mirrors Flink's ``FileSink``.
+Subtasks write into ``_staged-<write_id>``, which readers skip; publishing brings the files that the checkpoint lists
+together in a directory that readers skip as well, and renames that one to ``checkpoint_id=<id>``: one atomic step on
+local file systems and HDFS, see ``file_moves``. Readers that know partitions see ``checkpoint_id`` as a column: the
+checkpoint that published the rows. A consumer may move published directories away. Outputs of a path that the head
+leaves are renamed back. Object stores cannot rename a directory atomically and are refused. Mirrors Flink's
+``FileSink``.
 """
 
 from __future__ import annotations
@@ -22,17 +24,28 @@ from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.write_ids import owner_mark
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkRequest, SinkTarget, verify_files
+from state_engine.runtime.sinks.base import (
+    Publisher,
+    Sink,
+    SinkRequest,
+    SinkTarget,
+    verify_files,
+    write_ids,
+)
 from state_engine.runtime.sinks.file_moves import (
     PUBLISHED,
+    STAGED_PREFIX,
     Mover,
+    attempt_of,
     base_name,
     check_published_files,
+    hide_strays,
+    is_waiting,
     moves_of,
+    newest_published,
+    noted,
 )
-
-STAGED_PREFIX = "_staged-"
-"""Of the directory that an attempt writes to; its ``write_id`` follows."""
+from state_engine.runtime.sinks.spark_writer import note_of
 
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
@@ -91,32 +104,31 @@ def published_directory(checkpoint_id: int) -> str:
 
 
 class FilePublisher(Publisher):
-    """Publishes by renaming the staged directory."""
+    """Publishes by renaming a directory with the listed files."""
 
     def seen(self, uri: str, app: str) -> int:
         at = open_location(uri)
-        if at.info().type != pafs.FileType.Directory:
-            return 0
-        return max([*_published_ids(at), *(m.checkpoint_id for m in moves_of(at) if m.done)], default=0)
+        return newest_published(at) if at.info().type == pafs.FileType.Directory else 0
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
             return
         _same_directory(staged)
         at, final = open_location(staged.path), published_directory(checkpoint_id)
+        mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final)
         with table_lock(staged.path):
             if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
-                _move_once(at, staged, checkpoint_id, final)
+                _move_once(at, staged, checkpoint_id, mover)
             elif not _is_published(at, staged, checkpoint_id, final):
-                verify_files(
-                    staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}"
-                )
-                at.fs.move(join(at.path, _home(staged.files[0])), join(at.path, final))
+                mover.publish(before=newest_published(at))
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         _same_directory(staged)
         # outputs that somebody deleted since are no matter: only others in their place are
-        _is_published(open_location(staged.path), staged, checkpoint_id, published_directory(checkpoint_id))
+        with table_lock(staged.path):
+            _is_published(
+                open_location(staged.path), staged, checkpoint_id, published_directory(checkpoint_id)
+            )
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         _same_directory(staged)
@@ -130,32 +142,43 @@ def _home(file: DataFile) -> str:
 
 
 def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, final: str) -> bool:
-    """Whether a row was published, be it that a later one withdrew it."""
+    """Whether a row was published, be it that a later one withdrew it, or a consumer has moved it away.
+
+    Raises:
+        SinkIdentityError: another row of that number was, or a later one without this.
+    """
     published = at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory
-    later = [m for m in moves_of(at) if m.checkpoint_id > checkpoint_id]
-    if not (published or later):
-        return False
     inside = (
-        {i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))}
+        [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))]
         if published
-        else set()
+        else []
     )
-    inside |= {name for m in later for name in m.withdrawn}
-    if not {base_name(f) for f in staged.files} <= inside:
-        found = f"{final} holds other files than" if published else "was moved on by a later one before what"
-        raise SinkIdentityError(
-            f"sink '{staged.name}': {staged.path}/{found} checkpoint {checkpoint_id} staged: another root writes "
-            "here. Give each its own directory"
-        )
-    return True
+    later = [m for m in moves_of(at) if m.checkpoint_id > checkpoint_id]
+    known = {*inside, *(name for m in later for name in m.withdrawn)}
+    note = noted(at, checkpoint_id)
+    if {base_name(f) for f in staged.files} <= known:
+        hide_strays(at, final, staged.files, inside)
+        return True
+    if note is not None and note.files == note_of(staged):
+        return True
+    if note is not None or any(attempt_of(name) not in (None, *write_ids(staged.files)) for name in inside):
+        found = f"{final} holds other files than"
+    elif not published and newest_published(at) <= checkpoint_id:
+        return False
+    elif is_waiting(at, staged) or later:
+        found = "was moved on by a later one before what"
+    else:
+        return True
+    raise SinkIdentityError(
+        f"sink '{staged.name}': {staged.path}/{found} checkpoint {checkpoint_id} staged: another root writes "
+        "here. Give each its own directory"
+    )
 
 
-def _move_once(at: Location, staged: StagedSink, checkpoint_id: int, final: str) -> None:
-    mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final)
-    moves = moves_of(at)
-    begun = mover.begun(moves)
+def _move_once(at: Location, staged: StagedSink, checkpoint_id: int, mover: Mover) -> None:
+    begun = mover.begun(moves_of(at))
     if begun is None:
-        if max([*_published_ids(at), *(m.checkpoint_id for m in moves)], default=0) >= checkpoint_id:
+        if newest_published(at) >= checkpoint_id:
             raise SinkIdentityError(
                 f"sink '{staged.name}': {staged.path} already holds rows of checkpoint {checkpoint_id} or a later one: "
                 "another root writes here. Give each its own directory"
@@ -165,11 +188,6 @@ def _move_once(at: Location, staged: StagedSink, checkpoint_id: int, final: str)
         mover.begin()
     if begun is None or not begun.done:
         mover.finish()
-
-
-def _published_ids(at: Location) -> list[int]:
-    names = [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path))]
-    return [int(n.removeprefix(PUBLISHED)) for n in names if n.startswith(PUBLISHED)]
 
 
 def _same_directory(staged: StagedSink) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -116,7 +117,8 @@ def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
 
 
 def rows(directory: Path) -> list[int]:
-    return sorted(ds.dataset(directory, format="parquet", partitioning="hive").to_table()["id"].to_pylist())
+    found = ds.dataset(directory, format="parquet", partitioning="hive", schema=SCHEMA)
+    return sorted(found.to_table()["id"].to_pylist())
 
 
 def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
@@ -174,6 +176,25 @@ def test_what_was_left_behind_cannot_be_published_late(tmp_path: Path) -> None:
     assert rows(out) == [10, 11]
 
 
+@contextmanager
+def crash_after(monkeypatch: pytest.MonkeyPatch, survived: int, *, of: int) -> Iterator[None]:
+    """The process dies after so many renames of all that there are."""
+    left = [survived]
+    rename = Mover._rename
+
+    def dies(self: Mover, source: str, into: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rename(self, source, into)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_rename", dies)
+        with suppress(KeyboardInterrupt) if survived < of else nullcontext():
+            yield
+    assert left == [0], "a step more or less than the test knows"
+
+
 STEPS_OF_A_MOVE = 13
 """Note, two directories out of sight, four files back, four files together, in sight, done."""
 
@@ -185,20 +206,8 @@ def test_crash_at_every_step_of_a_move(
     out = tmp_path / "out"
     one, two, three = published(out)
     target = move(one, add=[staged(out, "w5", [50, 51]), staged(out, "w6", [60])], withdraw=[two, three])
-    left = [survived]
-    rename = Mover._rename
-
-    def dies(self: Mover, source: str, into: str) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        rename(self, source, into)
-
-    monkeypatch.setattr(Mover, "_rename", dies)
-    with suppress(KeyboardInterrupt) if survived < STEPS_OF_A_MOVE else nullcontext():
+    with crash_after(monkeypatch, survived, of=STEPS_OF_A_MOVE):
         FilePublisher().publish(target, APP, 4)
-    monkeypatch.undo()
-    assert left == [0], "a step more or less than the test knows"
     assert set(rows(out)) in ({10, 11, 20, 21, 30, 31}, {10, 11, 30, 31}, {10, 11}, {10, 11, 50, 51, 60})
     assert (FilePublisher().seen(one.path, APP) == 4) == (survived >= STEPS_OF_A_MOVE - 1)
     FilePublisher().publish(target, APP, 4)
@@ -232,3 +241,126 @@ def test_a_move_and_its_twin_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: FilePublisher().publish(target, APP, 4), range(4)))
     assert rows(out) == [10, 11, 50]
+
+
+# -- what lies beside the listed files ------------------------------------------------------------------------------
+
+
+def beside(one: StagedSink, *, attempt: int, ids: list[int], torn: bool = False) -> str:
+    """What another attempt of the first task leaves in the directory of a micro-batch; its name."""
+    write_id = one.files[0].path.split("/")[0].removeprefix("_staged-")
+    target = FileSink(one.path).prepare(asked(NO_KERNEL, SCHEMA, write_id))
+    table = pa.table({"id": ids, "text": ["again"] * len(ids)}, schema=SCHEMA)
+    name = file_name(write_id, 0, attempt)
+    write_sink_file(table, target, name, 0)
+    if torn:
+        path = Path(target.directory.removeprefix("file://")) / name
+        path.write_bytes(path.read_bytes()[:100])
+    return name
+
+
+def published_as_before(one: StagedSink, checkpoint_id: int) -> None:
+    """As version 0.1.0 published: the whole directory, whatever lay in it."""
+    home = Path(one.path.removeprefix("file://")) / one.files[0].path.split("/")[0]
+    home.rename(home.parent / f"checkpoint_id={checkpoint_id:012d}")
+
+
+def test_only_the_listed_files_are_published_whatever_lies_beside_them(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one = staged(out, "w1", [10, 11])
+    beside(one, attempt=1, ids=[10])
+    beside(one, attempt=2, ids=[10], torn=True)
+    publisher.publish(one, APP, 1)
+    assert rows(out) == [10, 11]
+    beside(one, attempt=3, ids=[10])
+    publisher.publish(one, APP, 1)
+    assert rows(out) == [10, 11], "a task that wakes up after the publish"
+    publisher.publish(move(one, add=[], withdraw=[one]), APP, 2)
+    assert rows(out) == []
+    publisher.publish(move(one, add=[one], withdraw=[]), APP, 3)
+    assert rows(out) == [10, 11]
+    assert {p.name for p in (out / "_staged-w1").iterdir()} == {
+        f"part-00000-w1-{attempt}.parquet" for attempt in (1, 2, 3)
+    }, "left where they were written, for the collector"
+
+
+def test_what_an_earlier_version_published_besides_goes_out_of_sight(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one, two = staged(out, "w1", [10, 11]), staged(out, "w2", [20])
+    for checkpoint_id, each in ((1, one), (2, two)):
+        beside(each, attempt=1, ids=[99])
+        published_as_before(each, checkpoint_id)
+    (out / "checkpoint_id=000000000002" / "notes_of_a_user.parquet").write_bytes(
+        (out / "checkpoint_id=000000000002" / two.files[0].path.split("/")[1]).read_bytes()
+    )
+    assert rows(out) == [10, 11, 20, 20, 99, 99]
+    publisher.check_seen(two, APP, 2)
+    assert rows(out) == [10, 11, 20, 20, 99]
+    publisher.publish(move(one, add=[], withdraw=[one, two]), APP, 3)
+    assert rows(out) == [20], "a file of a user's own stays"
+
+
+STEPS_OF_A_PUBLISH = 4
+"""Two files together, the note, in sight."""
+
+
+@pytest.mark.parametrize("survived", range(STEPS_OF_A_PUBLISH + 1))
+def test_crash_at_every_step_of_a_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    publisher.publish(staged(out, "w1", [10]), APP, 1)
+    one = staged(out, "w2", [20, 21])
+    beside(one, attempt=1, ids=[99])
+    with crash_after(monkeypatch, survived, of=STEPS_OF_A_PUBLISH):
+        publisher.publish(one, APP, 2)
+    assert rows(out) == ([10, 20, 21] if survived == STEPS_OF_A_PUBLISH else [10])
+    assert publisher.seen(one.path, APP) == (2 if survived == STEPS_OF_A_PUBLISH else 1)
+    beside(one, attempt=2, ids=[99])
+    publisher.publish(one, APP, 2)
+    assert (rows(out), publisher.seen(one.path, APP)) == ([10, 20, 21], 2)
+
+
+@pytest.mark.parametrize("survived", range(1, STEPS_OF_A_PUBLISH))
+def test_what_was_given_up_in_the_middle_of_a_publish_can_be_brought_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    publisher.publish(staged(out, "w1", [10]), APP, 1)
+    given_up, other = staged(out, "w2", [20, 21]), staged(out, "w3", [30])
+    with crash_after(monkeypatch, survived, of=STEPS_OF_A_PUBLISH):
+        publisher.publish(given_up, APP, 2)
+    publisher.publish(other, APP, 4)
+    assert rows(out) == [10, 30]
+    with pytest.raises(SinkIdentityError, match="moved on by a later one"):
+        publisher.publish(given_up, APP, 2)
+    publisher.publish(move(other, add=[given_up], withdraw=[other]), APP, 5)
+    assert rows(out) == [10, 20, 21]
+
+
+def test_files_of_another_row_of_the_same_number_are_not_published_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a root was put back from a backup while its sink was not."""
+    out, publisher = tmp_path / "out", FilePublisher()
+    lost, mine = staged(out, "w1", [10, 11]), staged(out, "w2", [20])
+    with crash_after(monkeypatch, 1, of=STEPS_OF_A_PUBLISH):
+        publisher.publish(lost, APP, 1)
+    publisher.publish(mine, APP, 1)
+    assert rows(out) == [20]
+
+
+def test_a_consumer_may_take_published_directories_away(tmp_path: Path) -> None:
+    out, publisher = tmp_path / "out", FilePublisher()
+    one, two, three = published(out)
+    for checkpoint_id in (2, 3):
+        shutil.move(out / f"checkpoint_id={checkpoint_id:012d}", tmp_path / f"taken_{checkpoint_id}")
+    assert publisher.seen(one.path, APP) == 3
+    for checkpoint_id, each in ((2, two), (3, three)):
+        publisher.check_seen(each, APP, checkpoint_id)
+        publisher.publish(each, APP, checkpoint_id)
+    assert rows(out) == [10, 11]
+    with pytest.raises(SinkIdentityError, match="other files than checkpoint 3 staged"):
+        publisher.publish(staged(out, "w9", [90]), APP, 3)
+    publisher.publish(staged(out, "w4", [40]), APP, 4)
+    assert rows(out) == [10, 11, 40]
