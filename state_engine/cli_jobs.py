@@ -29,7 +29,9 @@ def run(
         typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
     ] = None,
     max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="The input has ended: fire every timer.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
+    ] = False,
 ) -> None:
     """Run micro-batches until the sources have nothing new."""
     found = declared(job)
@@ -45,6 +47,8 @@ def run(
         _print(f"{job}: {report.rows_in:,} rows in, {told}, head {report.checkpoint_id}")
     else:
         _print(f"{job}: nothing new")
+    for text in report.files_waiting:
+        _print(f"{job}: waits: {text}")
 
 
 def replay(

@@ -30,6 +30,7 @@ REGISTRY = "jobs"
 
 _STYLES = {"ok": "green", "stuck": "red", "unpublished": "red", "never_ran": "yellow", "unknown": "yellow"}
 _MINUTES = 30.0
+_MOST_FILES = 10
 
 
 def status(
@@ -56,8 +57,8 @@ def status(
     else:
         console.print(table(found))
         for one in found:
-            if one.problem:
-                console.print(f"{escape(one.job)}: {escape(one.problem)}", soft_wrap=True, highlight=False)
+            for text in notes(one):
+                console.print(f"{escape(one.job)}: {escape(text)}", soft_wrap=True, highlight=False)
     raise typer.Exit(code=worst(found))
 
 
@@ -94,6 +95,14 @@ def worst(found: list[JobStatus]) -> int:
     """The exit code over several jobs: what certainly is wrong counts more than what nobody knows."""
     codes = {one.exit_code for one in found}
     return 1 if 1 in codes else max(codes, default=2)
+
+
+def notes(one: JobStatus) -> list[str]:
+    """What a line of the table has no room for."""
+    waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
+    if len(one.files_waiting) > _MOST_FILES:
+        waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
+    return [*waiting, *([one.problem] if one.problem else [])]
 
 
 def table(found: list[JobStatus]) -> Table:

@@ -97,7 +97,7 @@ class OperatorHarness:
         Args:
             elements: in order.
             broadcast: broadcast elements, which every subtask handles before the others.
-            drain: fire all timers at the end.
+            drain: fire all event-time timers at the end.
         """
         if self._two_inputs:
             raise ConfigurationError(
@@ -139,7 +139,7 @@ class OperatorHarness:
         return [run.out.values for run in runs]
 
     def drain(self) -> list[Any]:
-        """One micro-batch without elements that fires all timers, as at the end of a bounded input."""
+        """One micro-batch without elements that fires all event-time timers, as at the end of a bounded input."""
         return self._batch([], [], True)
 
     def side_output(self, tag: OutputTag) -> list[Any]:

@@ -74,7 +74,9 @@ def checkpoint_metadata(
     return found
 
 
-def run_metadata(batches: Sequence[BatchReport], *, caught_up: bool, settled: Sequence[int]) -> Metadata:
+def run_metadata(
+    batches: Sequence[BatchReport], *, caught_up: bool, settled: Sequence[int], waiting: Sequence[str] = ()
+) -> Metadata:
     """What is true of the whole run, beside its last checkpoint."""
     seconds = sum(batch.seconds for batch in batches)
     rows = sum(batch.rows_in for batch in batches)
@@ -85,6 +87,7 @@ def run_metadata(batches: Sequence[BatchReport], *, caught_up: bool, settled: Se
         "run_events_per_second": events_per_second(rows, seconds),
         "caught_up": caught_up,
         "published_for_earlier_runs": dg.MetadataValue.json(list(settled)),
+        "files_waiting": dg.MetadataValue.json(list(waiting)),
     }
 
 

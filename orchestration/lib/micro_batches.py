@@ -179,7 +179,9 @@ def _results(
     published = [*(recorded[i] for i in report.settled), *progress.rows]
     head = published[-1]
     version = dg.DataVersion(str(head.checkpoint_id))
-    whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
+    whole_run = run_metadata(
+        report.batches, caught_up=report.caught_up, settled=report.settled, waiting=report.files_waiting
+    )
     history = history_metadata(lineage.path(recorded, head.checkpoint_id))
     shown = checkpoint_metadata(head, progress.last, recorded)
     found = {checkpoint_key(report.job): {**shown, **whole_run, **history}}

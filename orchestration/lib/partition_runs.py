@@ -167,7 +167,9 @@ class _Run:
         published = [settled[i] for i in report.settled if settled.get(i)]
         if partition is None and not report.batches and not published:
             self._log("all partitions that are over were run already, so there is nothing to do")
-        whole_run = run_metadata(report.batches, caught_up=report.caught_up, settled=report.settled)
+        whole_run = run_metadata(
+            report.batches, caught_up=report.caught_up, settled=report.settled, waiting=report.files_waiting
+        )
         return Outcome(list(dict.fromkeys([*published, *report.partitions])), whole_run)
 
     def _once_more(self, last: PartitionStatus) -> Outcome:

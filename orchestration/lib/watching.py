@@ -74,7 +74,13 @@ def told(status: JobStatus, *, partitioned: bool = False) -> str:
     if partitioned:
         waits = f"{news[0]} is over and was not run" if news else "no other partition is over"
     age_min = (status.batch_age_s or 0) / 60
-    return f"the last micro-batch, {status.batch_id}, began {age_min:,.0f} minutes ago; {waits}"
+    files = len(status.files_waiting)
+    half = (
+        f"; {files} {'files' if files > 1 else 'file'} not read yet: {status.files_waiting[0]}"
+        if files
+        else ""
+    )
+    return f"the last micro-batch, {status.batch_id}, began {age_min:,.0f} minutes ago; {waits}{half}"
 
 
 def unfinished(instance: dg.DagsterInstance, job: str) -> str | None:

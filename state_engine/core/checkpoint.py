@@ -279,6 +279,7 @@ class CheckpointRow:
         partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
         late_rows: rows that this micro-batch found in the sources although their partition had been run before.
         backfill: the backfill that this row belongs to, in words; empty for none.
+        drained: whether this micro-batch fired all event-time timers, because the input had ended.
     """
 
     checkpoint_id: int
@@ -313,6 +314,7 @@ class CheckpointRow:
     partition_end_ms: int | None = None
     late_rows: int = 0
     backfill: str = ""
+    drained: bool = False
 
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""

@@ -55,7 +55,8 @@ def _with_partitions(row: PlainRow) -> PlainRow:
 
 
 def _with_proofs(row: PlainRow) -> PlainRow:
-    return row | {"operators": [one | {"directory": None} for one in row["operators"]]}
+    operators = [one | {"directory": None} for one in row["operators"]]
+    return row | {"operators": operators, "drained": False}
 
 
 STEPS = (

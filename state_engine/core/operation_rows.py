@@ -56,4 +56,5 @@ def continuing(
         unpinned=[],
         late_rows=0,
         backfill="",
+        drained=False,
     )

@@ -3,8 +3,9 @@
 Outputs inherit the order of the elements they came from. The place of a timer's output is made so that it depends
 neither on where batches are cut nor on the parallelism: what was due when the batch began stands first; an event-time
 timer stands before the first element that moves the watermark to its time; what was due when it was set counts as
-output of the element that set it; what only draining fired stands last. Timers of one place are in the order of their
-times and of their keys' hashes. Not in Flink, where order between keys is an accident of scheduling.
+output of the element that set it; an event-time timer that only draining fired stands behind all elements, where its
+time puts it. Timers of one place are in the order of their times and of their keys' hashes. Not in Flink, where order
+between keys is an accident of scheduling.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 
 from state_engine.core.outputs import BroadcastOrigin, TimerOrigin
 from state_engine.core.timer_firing import key_order
-from state_engine.core.timers import AT_ONCE, AT_THE_END, IN_TIME
+from state_engine.core.timers import AT_ONCE, IN_TIME
 
-_BROADCAST, _FIRST, _ELEMENTS, _LAST = range(4)
-_STAGES = {AT_ONCE: _FIRST, IN_TIME: _ELEMENTS, AT_THE_END: _LAST}
+_BROADCAST, _FIRST, _ELEMENTS = range(3)
+_STAGES = {AT_ONCE: _FIRST, IN_TIME: _ELEMENTS}
 
 
 def place_of_output(origin: Any, element: Callable[[int], tuple[int, int]]) -> tuple[Any, ...]:

@@ -10,8 +10,15 @@ elements:
    outside of it: before the element is taken, never within a locked section.
 
 So what is done in one locked section is atomic: its elements and its changes of state are both in the batch or both
-not. A locked section that collects several elements may overfill a batch. ``run`` may also return by itself: then
-there is nothing more for now. All of it happens in one thread: the lock marks sections, it holds nobody up.
+not. A locked section that collects several elements may overfill a batch. All of it happens in one thread: the lock
+marks sections, it holds nobody up.
+
+3. Where ``run`` returns by itself, the source is finished for good, as in Flink. One that has nothing for now calls
+   ``mark_as_temporarily_idle``, which ends the batch as a full one ends.
+
+A function without state of its own begins anew in every batch, so it either fits into one batch, or has no end. Of such
+a function ``cancel`` is called only when it wants to collect more than fits: so one that returns after as many elements
+as a batch holds is known to be finished.
 """
 
 from __future__ import annotations
@@ -62,14 +69,19 @@ class SourceContext:
     Attributes:
         values, timestamps: what was collected in this batch; the time of an element is None where none was given.
         full: whether the batch has all the elements it was meant to have.
+        idle: whether the source said that it has nothing for now.
+        finished: whether ``run`` returned without having been asked to.
     """
 
-    def __init__(self, function: SourceFunction, *, max_elements: int, normalise: Any = None) -> None:
+    def __init__(
+        self, function: SourceFunction, *, max_elements: int, normalise: Any = None, stateful: bool = True
+    ) -> None:
         self._function, self._max, self._normalise = function, max_elements, normalise
+        self._stateful, self._cancelled = stateful, False
         self._lock = CheckpointLock(self)
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        self.full = False
+        self.full = self.idle = self.finished = False
 
     def collect(self, element: Any) -> None:
         """Emit one element. Raises ValueTypeError where it has not the declared type."""
@@ -83,17 +95,32 @@ class SourceContext:
         """The lock that makes outputs and changes of state atomic."""
         return self._lock
 
+    def mark_as_temporarily_idle(self) -> None:
+        """Say that there is nothing for now: the batch ends here, and a later one runs the source again."""
+        self.idle = True
+        self._cancel()
+
     def _take(self, element: Any, timestamp: int | None) -> None:
         self._stop_if_full(locked=self._lock.locked())
         self.values.append(element if self._normalise is None else self._normalise(element))
         self.timestamps.append(timestamp)
         if not self.full and len(self.values) >= self._max:
             self.full = True
+            if self._stateful:
+                self._cancel()
+
+    def _cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
             self._function.cancel()
 
     def _stop_if_full(self, *, locked: bool) -> None:
-        if self.full and not locked:
+        if (self.full or self.idle) and not locked:
+            self._cancel()
             raise BatchFull
+
+    def _returned(self) -> None:
+        self.finished = not self._cancelled
 
 
 class SourceFunction(Function):
@@ -116,25 +143,29 @@ class SourceFunction(Function):
     """
 
     def run(self, ctx: SourceContext) -> None:
-        """Collect elements until ``cancel`` is called, or until there are no more for now."""
+        """Collect elements until ``cancel`` is called; to return before that is to be finished for good."""
         raise NotImplementedError(f"{type(self).__name__} must define run(self, ctx)")
 
     def cancel(self) -> None:
-        """Called when the batch is full: let ``run`` return."""
+        """Called when the batch ends: let ``run`` return."""
         raise NotImplementedError(f"{type(self).__name__} must define cancel(self)")
 
 
-def run_source(function: SourceFunction, *, max_elements: int, normalise: Any = None) -> SourceContext:
+def run_source(
+    function: SourceFunction, *, max_elements: int, normalise: Any = None, stateful: bool = True
+) -> SourceContext:
     """Run an opened source for one micro-batch; what it collected, and whether it was full, is in what comes back.
 
     Args:
         function: its state is what it was given before, and afterwards that after the last element collected.
         max_elements: at least 1; a locked section may add to it.
         normalise: makes an element what it was declared to be.
+        stateful: whether the function goes on where it was; else each batch begins anew.
     """
     if max_elements < 1:
         raise ValueError(f"max_elements must be at least 1, got {max_elements}")
-    context = SourceContext(function, max_elements=max_elements, normalise=normalise)
+    context = SourceContext(function, max_elements=max_elements, normalise=normalise, stateful=stateful)
     with contextlib.suppress(BatchFull):
         function.run(context)
+        context._returned()
     return context

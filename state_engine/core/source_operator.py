@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from state_engine.core.checkpointed import has_operator_state
 from state_engine.core.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.runtime_context import TaskInfo
@@ -51,7 +52,12 @@ class SourceOperator:
 
     def run(self, max_elements: int) -> SourceContext:
         """The elements of this batch, at most so many but for the last locked section."""
-        return run_source(self.function, max_elements=max_elements, normalise=self._normalise)
+        return run_source(
+            self.function,
+            max_elements=max_elements,
+            normalise=self._normalise,
+            stateful=has_operator_state(self.function),
+        )
 
     def snapshot(self) -> SubtaskSnapshot:
         """The operator state after the last element."""

@@ -34,7 +34,7 @@ from state_engine.core.side_outputs import TAGGED, SideOutputWriter, TaggedOr
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.timer_firing import in_firing_order
 from state_engine.core.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
-from state_engine.core.timers import AT_THE_END, Entry, TimerQueue
+from state_engine.core.timers import Entry, TimerQueue
 from state_engine.core.types import TypeInformation
 
 
@@ -215,7 +215,7 @@ class StreamOperator:
         Args:
             end_watermark_ms: the watermark at the end of the batch.
             out: where outputs go.
-            drain: then fire all others, too, with the largest watermark: the input has ended for good.
+            drain: then fire all other event-time timers, too, with the largest watermark: the input has ended for good.
 
         Raises:
             ElementRefused: a timer failed and the policy is not dead_letter.
@@ -253,8 +253,7 @@ class StreamOperator:
         if context.undo is not None:
             context.undo.clear()  # a timer that fails is gone all the same
         origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
-        known = entry.stage != AT_THE_END and entry.watermark_ms != MIN_TIMESTAMP
-        context.timestamp = entry.watermark_ms if known else None
+        context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
         timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
         try:

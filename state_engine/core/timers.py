@@ -54,11 +54,11 @@ class TimersDescriptor(MapStateDescriptor):
         self.ttl = None
 
 
-AT_ONCE, IN_TIME, AT_THE_END = 0, 1, 2
+AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2
 """Stages of a micro-batch, in which a key's timers fire in this order.
 
 ``AT_ONCE``: due when the batch starts, or when it was set. ``IN_TIME``: an event-time timer that the watermark reaches.
-``AT_THE_END``: a processing-time timer of the future, which only draining fires.
+``NOT_YET``: a processing-time timer of the future, which no batch with this clock fires, draining or not.
 """
 
 
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
     """A timer and when it fires; entries of a key fire in their order, which no cut into batches changes.
 
     Attributes:
-        stage: AT_ONCE, IN_TIME or AT_THE_END.
+        stage: AT_ONCE, IN_TIME or NOT_YET.
         at: time within the stage: the timer's own, but not before that of the timer that set it.
         time, domain: of the timer.
         element: index of the element that set it, directly or through others, when it was due already; else -1.
@@ -189,16 +189,14 @@ class TimerQueue:
         if time <= (parent.watermark_ms if domain == EVENT else self._clock_ms):
             at = at if stage == IN_TIME else max(at, time)
             return Entry(stage, at, time, domain, parent.element, parent.watermark_ms)
-        if stage == AT_THE_END:
-            return Entry(stage, max(at, time), time, domain, NO_ELEMENT, parent.watermark_ms)
         return self._later(timer)
 
     def _later(self, timer: Timer) -> Entry:
         time, domain = timer
         if domain == EVENT:
             return Entry(IN_TIME, time, time, domain, NO_ELEMENT, time)
-        return Entry(AT_THE_END, time, time, domain, NO_ELEMENT, MAX_TIMESTAMP)
+        return Entry(NOT_YET, time, time, domain, NO_ELEMENT, MAX_TIMESTAMP)
 
 
 def _is_due(entry: Entry, watermark_ms: int, *, drain: bool) -> bool:
-    return drain or entry.stage == AT_ONCE or (entry.stage == IN_TIME and entry.at <= watermark_ms)
+    return entry.stage == AT_ONCE or (entry.stage == IN_TIME and (drain or entry.at <= watermark_ms))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from state_engine.core.checkpoint import DataFile, StateSchema
 from state_engine.core.key_schema import KeySchema
 from state_engine.runtime.reports import OperatorReport
+from state_engine.runtime.sink_rows import SinkReport
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.subtask_spec import SubtaskReport
 
@@ -23,6 +24,7 @@ class Execution:
         rows_by_source: rows that came straight from each source.
         max_event_ms: by source, the largest event time.
         refused: number of refused rows.
+        letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
     operators: dict[str, OperatorReport] = field(default_factory=dict)
@@ -34,6 +36,17 @@ class Execution:
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
     refused: int = 0
+    letters_from: set[str] = field(default_factory=set)
+
+    def add_sink(self, name: str, reports: list[SinkReport], *, source: str | None) -> None:
+        """Take over what the tasks of a sink without an operator report."""
+        files = [r.file for r in reports if r.file is not None]
+        self.sinks.setdefault(name, []).extend(files)
+        self.dead_letters.extend(r.letters for r in reports if r.letters is not None)
+        refused = sum(r.refused for r in reports)
+        self.refused += refused
+        if source is not None:
+            self.rows_by_source.setdefault(source, sum(f.rows for f in files) + refused)
 
     def add(self, uid: str, reports: list[SubtaskReport]) -> None:
         """Take over what the subtasks of one operator report."""

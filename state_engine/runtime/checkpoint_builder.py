@@ -79,6 +79,7 @@ def build_row(
         partition_end_ms=batch.partition.end_ms if batch.partition else None,
         late_rows=batch.late_rows,
         backfill=batch.backfill,
+        drained=batch.drain,
     )
 
 

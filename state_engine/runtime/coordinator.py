@@ -60,7 +60,7 @@ class RunOptions:
         clock: gives the processing time in milliseconds.
         parameters: for ``RuntimeContext.get_job_parameter``.
         requested_by: recorded with every checkpoint.
-        drain: whether the input has ended for good: when all is read, every timer fires.
+        drain: whether the input has ended for good: when all is read, every event-time timer fires.
         bounded: whether somebody says how many batches there are; else a source without end gives one.
         branch: that the run is on; only ``main`` publishes.
         begin_id: what the first batch of a branch continues; None for nothing.
@@ -150,6 +150,17 @@ class CheckpointCoordinator:
             head = lineage.head(rows, branch)
             path = lineage.path(rows, head.checkpoint_id if head else begin_id)
             return path, self._publication.settle(path) if branch == MAIN else []
+
+    def files_waiting(self) -> list[str]:
+        """What the sources have before them and do not read yet, after the newest checkpoint."""
+        rows, branch = self._store.rows, self._options.branch
+        head = lineage.head(rows, branch)
+        path = lineage.path(rows, head.checkpoint_id if head else self._options.begin_id)
+        return [
+            f"source '{name}': {text}"
+            for name, node in self._job.sources.items()
+            for text in node.source.waiting(self._tables.positions.elements(path, name))
+        ]
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,8 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             clock: processing time of the batches, in milliseconds.
             parameters: for ``RuntimeContext.get_job_parameter``.
             requested_by: recorded with every checkpoint; user and host by default.
-            drain: the input has ended for good: when all is read, every timer fires, in a last micro-batch.
+            drain: the input has ended for good: when all is read, every event-time timer fires, in a last micro-batch.
+                Timers of processing time wait for their time, as in Flink; the watermark stays, so the job can go on.
             on_batch: called after every committed and published batch.
 
         Raises:
@@ -98,7 +99,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             if on_batch is not None:
                 on_batch(report)
             compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
-        return RunReport(job.name, batches, caught_up, settled, compactions)
+        return RunReport(job.name, batches, caught_up, settled, compactions, coordinator.files_waiting())
 
     def settle(self, job: StatefulJob) -> list[int]:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints."""

@@ -7,9 +7,8 @@ stream, takes one more job that writes and shuffles nothing. Nothing is visible 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.checkpoint import DataFile
+from state_engine.core.errors import UserFunctionError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
@@ -40,12 +39,14 @@ from state_engine.runtime.graph import (
 )
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.operator_run import checked_key, run_subtasks, subtask_spec
-from state_engine.runtime.output_files import exchange_reader, order_fields, read_exchange, write_sink_file
+from state_engine.runtime.output_files import exchange_reader, order_fields, read_exchange
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.routing import Router, nothing_new
 from state_engine.runtime.run_always import runs_without_input
+from state_engine.runtime.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
 from state_engine.runtime.sinks.base import SinkTarget
+from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.runtime.sources.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.runtime.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
 from state_engine.runtime.watermarks import Watermarks
@@ -220,23 +221,49 @@ class GraphExecutor:
         frame = self._frame(sink.parent, batch, frames)
         if frame is None:
             return
-        rows = frame.rows.select([F.col(quoted(c)) for c in frame.user_columns])
-        declared = to_type(rows.schema, parameter=f"columns of sink '{sink.name}'")
+        places = [c for c in (FILE_COLUMN, ROW_COLUMN) if c in frame.schema.names]
+        user = frame.rows.select([F.col(quoted(c)) for c in frame.user_columns])
+        declared = to_type(user.schema, parameter=f"columns of sink '{sink.name}'")
         assert isinstance(declared, StructType)
-        schema = pa.schema(list(declared.arrow))
-        target = done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
+        target = self._prepare_sink(sink, pa.schema(list(declared.arrow)), batch.write_id)
+        done.targets[sink.name] = target
+        known = set(done.rows_by_source) | done.letters_from
+        told = SinkRows(
+            target=target,
+            write_id=batch.write_id,
+            letters_uri=self._layout.dead_letters,
+            source=frame.source,
+            labels=dict(frame.labels),
+            keep_refused=self._job.on_error == "dead_letter",
+            fresh=not set(frame.sources) & known,
+        )
+        rows = frame.rows.select([F.col(quoted(c)) for c in [*frame.user_columns, *places]])
+        reports = self._sink_reports(sink, frame, rows.mapInArrow(sink_writer(told), REPORT_SCHEMA), batch)
+        for name, refused in frame.refused:
+            if name not in known:
+                letters = refused.mapInArrow(letter_writer(told), REPORT_SCHEMA)
+                reports += self._sink_reports(sink, frame, letters, batch)
+        error = next((r.error for r in reports if r.error), None)
+        if error is not None:
+            cause = f"{error['error']} (row {error['row']})"
+            raise UserFunctionError(
+                job=self._job.name, operator=f"sink {sink.name}", cause=cause, position=error["position"]
+            )
+        done.letters_from.update(frame.sources)
+        done.add_sink(sink.name, reports, source=frame.source)
+
+    def _sink_reports(
+        self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext
+    ) -> list[SinkReport]:
         found = collected(
-            rows.mapInArrow(_sink_writer(target, batch.write_id), REPORT_SCHEMA),
+            rows,
             label=f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}",
             source=frame.source,
             job=self._job.name,
             into=f"sink '{sink.name}'",
             small=frame.small,
         )
-        files = [DataFile(**json.loads(r["report"])) for r in found]
-        done.sinks.setdefault(sink.name, []).extend(files)
-        if frame.source is not None and frame.source not in done.rows_by_source:
-            done.rows_by_source[frame.source] = sum(f.rows for f in files)
+        return [SinkReport.from_json(r["report"]) for r in found]
 
 
 def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
@@ -249,23 +276,3 @@ def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> Outpu
     columns = to_type(first.frame.user_schema, parameter="input")
     assert isinstance(columns, StructType)
     return OutputType(StructType(columns.names, columns.types), scalar=first.scalar)
-
-
-def _sink_writer(
-    target: SinkTarget, write_id: str
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Every task writes its rows as one file of the sink."""
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        found = [b for b in batches if b.num_rows]
-        context = TaskContext.get()
-        if not found or context is None:
-            return
-        index = context.partitionId()
-        name = target.file_name(write_id, index, int(context.taskAttemptId()))
-        file = write_sink_file(pa.Table.from_batches(found), target, name, index)
-        yield pa.record_batch({"report": pa.array([json.dumps(asdict(file))])})
-
-    return write

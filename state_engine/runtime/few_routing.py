@@ -21,7 +21,6 @@ from state_engine.core.hashing import (
     hash_canonical,
     hash_int64_array,
     hash_long,
-    hash_string,
 )
 from state_engine.core.keys import canonical_key
 from state_engine.runtime.frames import EVENT_TIME, SOURCE, StreamFrame, order_name, shared_names
@@ -225,6 +224,8 @@ def _chained(columns: Sequence[pa.Array]) -> Hashes:
     for column in columns:
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.int64())
+        if pa.types.is_string(column.type):  # of the same hash, and nobody checked that it is UTF-8
+            column = column.cast(pa.binary())
         if pa.types.is_int64(column.type):
             present = pc.is_valid(column).to_numpy(zero_copy_only=False)
             made = hash_int64_array(pc.fill_null(column, 0).to_numpy(), hashes)
@@ -258,5 +259,5 @@ _HASHED: list[tuple[Callable[[pa.DataType], bool], pa.DataType | None, Callable[
     (pa.types.is_boolean, pa.int32(), _hash_int),
     (pa.types.is_date32, pa.int32(), _hash_int),
     (pa.types.is_timestamp, pa.int64(), hash_long),
-    (pa.types.is_string, None, hash_string),
+    (pa.types.is_string, pa.binary(), hash_bytes),  # nobody checked that it is UTF-8
 ]

@@ -35,7 +35,7 @@ SOURCE = HIDDEN + "source"
 _FEW_BYTES = 2**23
 """In memory: what the driver sends to tasks goes through one socket."""
 REFUSED = HIDDEN + "refused"
-"""Of a row that could not be parsed: source, file, row and text, a line each."""
+"""Of a row that could not be parsed: source, file, row and text as base64, a line each."""
 
 
 def order_name(position: int) -> str:
@@ -169,7 +169,8 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
     unparsable: tuple[tuple[str, DataFrame], ...] = ()
     if read.refused is not None:
         text, file, row = read.refused.schema.names
-        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), F.col(text))
+        packed = F.base64(F.col(text).cast("binary"))  # it may be no UTF-8
+        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), packed)
         unparsable = ((source, read.refused.select(lines.alias(REFUSED))),)
     return StreamFrame(
         spark=spark,

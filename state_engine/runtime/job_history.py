@@ -86,6 +86,15 @@ class JobHistory:
             for name, node in job.sources.items()
         }
 
+    def waiting(self, job: StatefulJob) -> list[str]:
+        """Files before the sources that no batch reads yet, each with the source and the reason."""
+        positions = SourcePositions(self.layout.operator_state)
+        return [
+            f"source '{name}': {text}"
+            for name, node in job.sources.items()
+            for text in node.source.waiting(positions.elements(self.path, name))
+        ]
+
     def _staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         if row.branch != MAIN:
             return

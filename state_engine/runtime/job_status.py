@@ -7,7 +7,7 @@ them is ``JobHistory``'s. Plays the part of Flink's checkpoint statistics and of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ class JobStatus:
         changelog_files: files of changes that reading the state takes beside the bases.
         changelog_rows: rows in these.
         base_rows: rows of the bases.
+        files_waiting: files that no batch reads yet, each with the source and the reason.
         problem: what could not be looked at, and why.
     """
 
@@ -55,6 +56,7 @@ class JobStatus:
     changelog_files: int = 0
     changelog_rows: int = 0
     base_rows: int = 0
+    files_waiting: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -130,18 +132,20 @@ def status_of_history(
         return JobStatus(name, "never_ran")
     lag: Mapping[str, bool | None] | None = None
     unpublished: list[int] = []
+    files_waiting: list[str] = []
     problem = ""
     try:
         unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished()})
-        lag = _lag(job, history, now_ms) if job is not None else None
+        if job is not None:
+            files_waiting = history.waiting(job)
+            lag = _lag(job, history, now_ms)
     except (StatelakeError, OSError) as error:
         problem = str(error)
     found = status_of(
         name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after
     )
-    if problem and found.state == "ok":
-        return JobStatus(**{**vars(found), "state": "unknown", "problem": problem})
-    return JobStatus(**{**vars(found), "problem": problem})
+    state: State = "unknown" if problem and found.state == "ok" else found.state
+    return replace(found, state=state, files_waiting=tuple(files_waiting), problem=problem)
 
 
 def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, bool | None]:

@@ -78,6 +78,7 @@ class JobTables:
     def ensure_dead_letters(self) -> None:
         """Make the table of dead letters if there is none."""
         self._ensure(self.layout.dead_letters, DEAD_LETTERS_SCHEMA)
+        self._ensure_columns(self.layout.dead_letters, DEAD_LETTERS_SCHEMA)  # a version before wrote fewer
 
     def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
         """Make an operator's changelog, or add what new states and new fields of states need."""

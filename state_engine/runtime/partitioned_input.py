@@ -137,6 +137,9 @@ class PartitionedSource(Source):
         for piece in part.detail.pieces:
             self.source.confirm(piece.part)
 
+    def waiting(self, elements: Sequence[Element]) -> list[str]:
+        return self.source.waiting(_inner(elements))
+
     def position_text(self, elements: Sequence[Element]) -> str:
         last = last_mark(elements)
         return summary(elements, **({"partition": last["key"]} if last else {}))

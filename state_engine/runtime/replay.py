@@ -238,8 +238,13 @@ class ReplayScript:
 
 
 def was_drained(rows: Rows, batch: CheckpointRow) -> bool:
-    """Whether a micro-batch ended the input for good, which its row does not say: it read nothing, and fired timers
-    that were not due."""
+    """Whether a micro-batch ended the input for good.
+
+    Rows of format 5 and older do not record it: one of them did where it read nothing, and fired timers that were not
+    due.
+    """
+    if batch.drained:
+        return True
     parent = rows[batch.parent_id] if batch.parent_id is not None else None
     if parent is None or any(s.position_from != s.position_to for s in batch.sources):
         return False

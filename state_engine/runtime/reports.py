@@ -102,6 +102,7 @@ class RunReport:
         caught_up: whether the sources had nothing more; False where ``max_batches`` ended the run.
         settled: checkpoints of earlier runs whose outputs this run published first.
         compactions: what was compacted between the micro-batches.
+        files_waiting: files that no batch reads yet, each with the source and the reason.
     """
 
     job: str
@@ -109,6 +110,7 @@ class RunReport:
     caught_up: bool
     settled: list[int]
     compactions: list[Compaction] = field(default_factory=list)
+    files_waiting: list[str] = field(default_factory=list)
 
     @property
     def rows_in(self) -> int:

@@ -36,11 +36,10 @@ def timers_due(
     if recorded is None or not has_timers(operator.function):
         return False
     first = recorded.next_timers_ms
-    if drain:
-        return bool(first)
     event, processing = first.get(EVENT), first.get(PROCESSING)
-    due = processing is not None and processing <= clock_ms
-    return due or (event is not None and watermark_ms is not None and event <= watermark_ms)
+    if processing is not None and processing <= clock_ms:
+        return True
+    return event is not None and (drain or (watermark_ms is not None and event <= watermark_ms))
 
 
 def any_timer_due(job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, drain: bool) -> bool:

@@ -108,6 +108,7 @@ def import_savepoint(
         rows_refused=0,
         late_rows=0,
         backfill="",
+        drained=False,
         operators=operators,
         operator_state=refs,
         operator_state_files=files,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from state_engine.core.columns import elements
 from state_engine.core.errors import InvalidKeyError
+from state_engine.core.invalid_text import invalid_text
 from state_engine.core.keys import storage_type
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
@@ -66,17 +67,17 @@ def _selector(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            keys: list[Any] = []
-            reasons: list[str | None] = []
-            for element in elements(batch, payload, scalar=scalar):
-                key, reason = None, None
+            keys: list[Any] = [None] * batch.num_rows
+            reasons: list[str | None] = [None] * batch.num_rows
+            bad = invalid_text({name: batch[name] for name in payload})  # the subtask refuses it
+            good = [row for row in range(batch.num_rows) if row not in bad] if bad else range(batch.num_rows)
+            rows = batch.take(pa.array(good, pa.int64())) if bad else batch
+            for row, element in zip(good, elements(rows, payload, scalar=scalar), strict=True):
                 try:
                     found = get_key(element)
-                    key = None if found is None else key_type.normalise(found)
+                    keys[row] = None if found is None else key_type.normalise(found)
                 except Exception as error:  # a user's function may raise anything
-                    reason = f"the key selector raised {type(error).__name__}: {error}"
-                keys.append(key)
-                reasons.append(reason)
+                    reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
             arrays = list(batch.columns)
             made = key_type.to_arrow(keys, storage=False)
             arrays += made.flatten() if isinstance(key_type, StructType) else [made]

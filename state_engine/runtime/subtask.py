@@ -24,6 +24,7 @@ from state_engine.backends.state_backend import KeyedStateBackend
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.checkpointed import CheckpointListener
 from state_engine.core.errors import StatelakeError
+from state_engine.core.invalid_text import invalid_text
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.names import stored_name
 from state_engine.core.operator_snapshot import SubtaskSnapshot
@@ -119,8 +120,32 @@ class Subtask:
         if not self.index:  # all subtasks have the same
             self.report.rows_in += self._broadcast.num_rows
             count_sources(self._broadcast, self.spec, self.report)
+        self._broadcast = self._without_invalid_text(self._broadcast, broadcast=True)
+        self._events = self._without_invalid_text(self._events)
         if routed.keys:
             self._events = self._without_bad_keys(self._events)
+
+    def _without_invalid_text(self, events: pa.Table, *, broadcast: bool = False) -> pa.Table:
+        """Without the rows that Python could not decode."""
+        columns = {
+            c: n for one in self.spec.routed.inputs for c, n in zip(one.columns, one.names, strict=True)
+        }
+        bad = invalid_text({c: events[c] for c in columns if c in events.column_names})
+        if not bad:
+            return events
+        for index, column in bad.items():
+            error = f"SourceError: the column '{columns[column]}' holds text that is not UTF-8"
+            refusal = Refusal(index, None, error, "", broadcast=broadcast)
+            if not self.spec.dead_letters:
+                self._broadcast, self._events = (
+                    (events, self._events) if broadcast else (self._broadcast, events)
+                )
+                raise ElementRefused(refusal)
+            if not (broadcast and self.index):  # all subtasks have the same
+                self._refused.add(refusal, events)
+        good = np.ones(events.num_rows, bool)
+        good[list(bad)] = False
+        return events.filter(pa.array(good)).combine_chunks()
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
         routed, spec = self.spec.routed, self.spec

@@ -19,7 +19,7 @@ from state_engine.core.evolution import recorded_schema
 from state_engine.core.key_groups import key_group_range
 from state_engine.core.state_table import Change, StateTable
 from state_engine.core.stored_states import StoredStates
-from state_engine.core.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.timers import EVENT, MAX_TIMESTAMP, PROCESSING, TIMERS, TimersDescriptor
 from state_engine.runtime.subtask_input import Keys
 from state_engine.runtime.subtask_spec import SubtaskSpec
 
@@ -62,12 +62,12 @@ class SubtaskKeyedState:
         self._timers = stored.fold(descriptor, table)
         row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(one_chunk(table["key"])))}
         clocks = spec.clocks
-        until = {EVENT: clocks.end_watermark_ms, PROCESSING: clocks.clock_ms}
+        reached_ms = MAX_TIMESTAMP if clocks.drain else clocks.end_watermark_ms
+        until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
         due = [
             key
             for key, timers in self._timers.items()
-            if key not in self.keys.index_of
-            and (clocks.drain or any(time <= until[domain] for time, domain in timers))
+            if key not in self.keys.index_of and any(time <= until[domain] for time, domain in timers)
         ]
         rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
         self.keys = self.keys.and_also(due, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())

@@ -82,6 +82,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         **plain,
         **texts,
         "created_at": "timestamp",
+        "drained": "boolean",
         "operators": (
             "array<struct<`uid`: string, `parallelism`: bigint, `max_parallelism`: bigint, `key_schema`: string, "
             "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string, "

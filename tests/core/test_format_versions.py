@@ -52,5 +52,6 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
         "partition_end_ms": None,
         "late_rows": 0,
         "backfill": "",
+        "drained": False,
     }
     assert repr(row) == was

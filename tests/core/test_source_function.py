@@ -65,13 +65,53 @@ def test_outputs_and_state_are_atomic(way: Any, obeys: bool, size: int) -> None:
     assert seen == list(range(len(seen)))
 
 
-def test_a_source_may_have_no_more_for_now() -> None:
+class Six(SourceFunction):
+    """Six elements and no state."""
+
+    def run(self, ctx: SourceContext) -> None:
+        for i in range(6):
+            ctx.collect(i)
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("size", "finished"), [(5, False), (6, True), (7, True)])
+def test_a_function_without_state_that_returns_is_finished(size: int, finished: bool) -> None:
+    found = run_source(Six(), max_elements=size, stateful=False)
+    assert (found.values, found.full, found.finished) == (list(range(min(size, 6))), size <= 6, finished)
+
+
+def test_a_full_batch_of_a_stateful_source_says_nothing_of_its_end() -> None:
+    source = Counts(locked)
+    assert not run_source(source, max_elements=3).finished
+    source.running = False
+    assert run_source(source, max_elements=3).finished
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_an_idle_source_ends_the_batch_and_is_not_finished(obeys: bool) -> None:
+    def polls(source: Any, ctx: SourceContext) -> None:
+        if source.offset == 2:
+            ctx.mark_as_temporarily_idle()
+        else:
+            locked(source, ctx)
+
+    def keeps_polling(source: Any, ctx: SourceContext) -> None:
+        with ctx.get_checkpoint_lock():
+            polls(source, ctx)
+
+    found = run_source(Counts(keeps_polling, obeys=obeys), max_elements=9)
+    assert (found.values, found.full, found.idle, found.finished) == ([0, 1], False, True, False)
+
+
+def test_a_source_that_returns_before_the_batch_is_full_is_finished() -> None:
     class Ends(SourceFunction):
         def run(self, ctx: SourceContext) -> None:
             ctx.collect(1)
 
     found = run_source(Ends(), max_elements=5)
-    assert (found.values, found.timestamps, found.full) == ([1], [None], False)
+    assert (found.values, found.timestamps, found.full, found.finished) == ([1], [None], False, True)
 
 
 def test_times_are_kept_and_elements_normalised() -> None:

@@ -16,7 +16,7 @@ from state_engine.core.outputs import ElementRefused, Outputs, TimerOrigin
 from state_engine.core.runtime_context import RuntimeContext
 from state_engine.core.time import Time, TimeDomain
 from state_engine.core.timer_service import TimerService
-from state_engine.core.timers import AT_ONCE, IN_TIME, PROCESSING, TIMERS, Timer
+from state_engine.core.timers import AT_ONCE, EVENT, IN_TIME, PROCESSING, TIMERS, Timer
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.testing import KeyedHarness
 from tests.core.handles import Bench
@@ -143,7 +143,7 @@ def test_at_the_end_timers_fire_by_time_and_then_by_the_hash_of_their_key() -> N
     assert other.process([Do("z", 30)])[:-1] == fired
 
 
-def test_draining_fires_everything_and_tells_by_the_watermark() -> None:
+def test_draining_fires_event_time_timers_and_tells_by_the_watermark() -> None:
     seen: list[tuple[int, int]] = []
 
     class Renews(KeyedProcessFunction):
@@ -162,9 +162,12 @@ def test_draining_fires_everything_and_tells_by_the_watermark() -> None:
     harness.process([1])
     harness.set_watermark(1000)
     assert harness.process([]) == [1000]
-    assert harness.drain() == [2000, 2000]
-    assert seen == [(1000, 1000), (2000, MAX_TIMESTAMP), (2000, MAX_TIMESTAMP)]
-    assert harness.state(TIMERS) == {}
+    assert harness.drain() == [2000]
+    assert seen == [(1000, 1000), (2000, MAX_TIMESTAMP)]
+    assert harness.state(TIMERS) == {1: {Timer(2000, PROCESSING): True}}
+    harness.set_clock(2000)
+    assert harness.process([]) == [2000]
+    assert harness.state(TIMERS) == {1: {Timer(3000, EVENT): True}}  # the watermark stayed where it was
 
 
 def test_timers_survive_a_restore_at_another_parallelism() -> None:

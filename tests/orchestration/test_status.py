@@ -144,6 +144,11 @@ def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
         assert (code, "pairs: no" in text) == (0, True), text
         ground.arrive("b", [(1, 8), (1, 10)])
         assert command(ground, "--stuck-minutes", "1")[0] == 0
+        (tmp_path / "feed" / "half.parquet").write_bytes(b"PAR1 and no footer")
+        (tmp_path / "feed" / "c.parquet.tmp").write_bytes(b"PAR1")
+        code, text = command(ground)
+        assert "half.parquet has no Parquet footer yet" in text, text
+        assert "c.parquet.tmp is being copied" in text, text
         assert command(ground, JOB, "--stuck-minutes", "0")[0] == 1
         with monkeypatch.context() as patched:
             patched.setattr(CheckpointCoordinator, "publish", die)

@@ -55,8 +55,16 @@ DEAD_LETTERS_SCHEMA = pa.schema(
         ("error", pa.string()),
         ("traceback", pa.string()),
         ("row", pa.string()),
+        ("source", pa.string()),
+        ("input", pa.int64()),
+        ("event_ms", pa.int64()),
+        ("schema", pa.binary()),
+        ("data", pa.binary()),
     ]
 )
+"""``row`` is for people; the last five are for sending it again: the source that it came straight from, the place of
+the operator's input that it was for (null where no operator saw it), its event time, and the row itself as an Arrow
+record batch with its schema, or as the bytes of a record where the schema is null."""
 WRITE_ID = pa.field("write_id", pa.string())
 
 

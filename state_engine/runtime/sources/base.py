@@ -127,6 +127,10 @@ class Source(ABC):
             "beginning, or let the job read a FileSource or a DeltaSource"
         )
 
+    def waiting(self, elements: Sequence[Element]) -> list[str]:
+        """What is there after a position and waits for a later batch, each with the reason."""
+        return []
+
     def position_text(self, elements: Sequence[Element]) -> str:
         """The summary of a position."""
         return summary(elements)

@@ -1,6 +1,8 @@
 """``FileSource``: new files of a directory, or ranges of their rows, in path order.
 
-Remembers every consumed file by path, size and time of change; a consumed file that changed is an error by default.
+Remembers every consumed file by path, size, and a digest of its ends; a consumed file that changed is an error by
+default, one that was put back as it was is not. A new file that is empty waits for a later batch, and so does a Parquet
+file without a footer, and one whose name says that it is being copied: see ``waiting``.
 Parquet files may be cut inside (``max_rows_per_batch``); CSV and JSON files, whose rows have no index, are consumed
 whole; the number of such a row only orders the rows of its file. Plays the part of Flink's ``FileSource`` and of
 Spark's file stream source.
@@ -8,15 +10,13 @@ Spark's file stream source.
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import pyarrow.fs as pafs
-
-from state_engine.backends.files import is_local, normal_uri, open_location
+from state_engine.backends.files import normal_uri
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import (
     FILE_COLUMN,
@@ -27,6 +27,7 @@ from state_engine.runtime.sources.base import (
     SourceFrame,
 )
 from state_engine.runtime.sources.few_rows import few_rows
+from state_engine.runtime.sources.file_ends import digest_of, file_ends
 from state_engine.runtime.sources.file_ranges import (
     SCHEMA,
     FileRange,
@@ -34,10 +35,10 @@ from state_engine.runtime.sources.file_ranges import (
     chosen,
     cut,
     left_over,
-    mtime_ms,
     position_summary,
     recorded_ranges,
 )
+from state_engine.runtime.sources.listing import ListedFile, list_files
 from state_engine.runtime.sources.parquet_files import parquet_schema
 from state_engine.runtime.sources.places import place_columns
 from state_engine.runtime.spark_names import F, T
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 REFUSED_TEXT = "_statelake_corrupt"
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """What a session may say otherwise: rows would be lost without a word."""
-_GLOB = set("*?[]{}\\%#")
+_READERS = 8
+_BYTE_BY_BYTE = "ISO-8859-1"
+"""Gives every byte a character of its own."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class FileSource(Source):
         schema: DDL text or a Spark StructType. May be left out for Parquet: the schema of the first file that was
             ever read is taken. A column that a file does not have is null.
         format: ``parquet``, ``csv`` or ``json``.
-        pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read.
+        pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read, and those
+            that end as the name of a file that is being copied (``.tmp``, ``.part``, ``._COPYING_``, …) only where the
+            pattern ends so too.
         max_rows_per_batch: bound of rows in a batch (Parquet only).
         max_files_per_batch: bound of files in a batch.
         options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
@@ -107,9 +112,8 @@ class FileSource(Source):
         object.__setattr__(self, "path", normal_uri(self.path))
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        found = self._list()
-        consumed = {e["split"]: e["position"] for e in elements if not e["split"].endswith(SCHEMA)}
-        ranges = self._next_ranges(found, consumed)
+        consumed = self._consumed(elements)
+        ranges = self._next_ranges(self._listed(consumed), consumed)
         return self._slice(elements, ranges) if ranges else None
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
@@ -155,14 +159,26 @@ class FileSource(Source):
         kept = T.StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
-        reader = spark.read.format(self.format).schema(kept).options(**self.options, **mode, **_STRICT)
+        as_bytes = self._reads_as_bytes()
+        options = {**self.options, **({"encoding": _BYTE_BY_BYTE} if as_bytes else {})}
+        reader = spark.read.format(self.format).schema(kept).options(**options, **mode, **_STRICT)
         frame = reader.option("columnPruning", "false").load([r.uri for r in ranges]).where(_is_whole(schema))
-        frame = frame.select("*", *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
+        texts = [
+            _text_of(f) if as_bytes and isinstance(f.dataType, T.StringType) else _named(f) for f in kept
+        ]
+        frame = frame.select(*texts, *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
         if not keep_refused:
             return SourceFrame(frame)
         good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
         bad = frame.where(F.col(REFUSED_TEXT).isNotNull())
         return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
+
+    def _reads_as_bytes(self) -> bool:
+        """Whether text is read byte by byte: the CSV reader puts U+FFFD for what is no UTF-8, without a word."""
+        given = {name.lower(): str(value) for name, value in self.options.items()}
+        if self.format != "csv" or given.keys() & {"encoding", "charset", "locale"}:
+            return False
+        return all(value.isascii() for value in given.values())
 
     def confirm(self, part: Slice) -> None:
         for one in part.detail.ranges:
@@ -171,7 +187,8 @@ class FileSource(Source):
 
     def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
         """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
-        found = [FileRange(uri, size, at, 0, None) for uri, size, at in self._list()]
+        there = [one for one in self._listed() if not one.copied]
+        found = [one for one in self._ranges_of(there, {}) if one is not None]
         if given != "all":
             several = isinstance(given, list | tuple | set | frozenset)
             found = chosen(found, sorted(given, key=str) if several else [given], self.path)
@@ -191,53 +208,79 @@ class FileSource(Source):
             frame = frame.where((F.col(FILE_COLUMN) != place) | inside)
         return frame
 
-    def _list(self) -> list[tuple[str, int, int]]:
-        """(uri, size, mtime in ms) of all files, in path order."""
-        at = open_location(self.path)
-        prefix = "file://" if is_local(self.path) else self.path.split("://")[0] + "://"
-        info = at.info()
-        if info.type == pafs.FileType.NotFound:
-            if is_local(self.path):
-                raise SourceError(f"{self.path} does not exist: check the path, or make the directory first")
-            return []  # an object store has no empty directories
-        if info.type == pafs.FileType.File:
-            infos = [info]
-        else:
-            infos = at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True))
-        found = []
-        for one in infos:
-            inside = PurePosixPath(one.path[len(at.path) :])
-            hidden = any(p.startswith(("_", ".")) for p in inside.parts)
-            if (
-                one.type != pafs.FileType.File
-                or hidden
-                or not fnmatch.fnmatchcase(one.base_name, self.pattern)
-            ):
-                continue
-            if _GLOB & set(one.path):
-                raise SourceError(
-                    f"{one.path}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file"
-                )
-            found.append((prefix + one.path, int(one.size), mtime_ms(one)))
-        return sorted(found)
+    def _consumed(self, elements: Sequence[Element]) -> dict[str, FileRange]:
+        """The last range that was consumed of every file."""
+        return {r.uri: r for r in recorded_ranges(elements)}
 
-    def _next_ranges(self, found: list[tuple[str, int, int]], consumed: Mapping[str, Any]) -> list[FileRange]:
-        there = {uri for uri, _, _ in found}
+    def _listed(self, consumed: Collection[str] = ()) -> list[ListedFile]:
+        return list_files(self.path, self.pattern, consumed)
+
+    def _next_ranges(self, listed: list[ListedFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
+        there = {one.uri for one in listed}
         for uri, known in consumed.items():
-            if known["end"] is not None and uri not in there and self.on_change == "fail":
+            if known.end is not None and uri not in there and self.on_change == "fail":
                 self._changed(uri, "before it was read to its end")
-        pending = []
-        for uri, size, changed_ms in found:
-            known = consumed.get(uri)
-            if known is not None and (known["size"], known["mtime_ms"]) != (size, changed_ms):
-                if self.on_change == "fail":
-                    self._changed(uri, "after it was consumed")
-                continue
-            if known is None or known["end"] is not None:
-                pending.append(FileRange(uri, size, changed_ms, known["end"] if known else 0, None))
-            if self.max_rows_per_batch is None and len(pending) == self.max_files_per_batch:
+        pending: list[FileRange] = []
+        for some in batched((one for one in listed if not one.copied), self.max_files_per_batch):
+            wanted = [one for one in some if self._is_pending(one, consumed.get(one.uri))]
+            pending += [found for found in self._ranges_of(wanted, consumed) if found is not None]
+            if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
                 break
         return self._bounded(pending)
+
+    def _is_pending(self, one: ListedFile, known: FileRange | None) -> bool:
+        if known is None:
+            return True
+        if known.is_same(one.size, one.mtime_ms):
+            return known.end is not None
+        if self.on_change == "fail":
+            self._changed(one.uri, "after it was consumed")
+        return False
+
+    def _ranges_of(
+        self, files: Sequence[ListedFile], consumed: Mapping[str, FileRange]
+    ) -> list[FileRange | None]:
+        """What is left of files; None for those that wait."""
+        if not files:
+            return []
+        with ThreadPoolExecutor(_READERS) as pool:
+            waits = list(pool.map(self._waits, [one for one in files if one.uri not in consumed]))
+        why = dict(zip([one.uri for one in files if one.uri not in consumed], waits, strict=True))
+        found: list[FileRange | None] = []
+        for one in files:
+            known = consumed.get(one.uri)
+            if known is not None:
+                found.append(replace(known, start=known.end or 0, end=None))
+            elif why[one.uri]:
+                found.append(None)
+            else:
+                digest = digest_of(one.uri, one.size, one.mtime_ms)
+                found.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, digest))
+        return found
+
+    def _waits(self, one: ListedFile) -> str:
+        """Why a new file is not read yet; empty where it is."""
+        if one.copied:
+            return "is being copied, as its name says"
+        if not one.size:  # whoever makes it will fill it, or has nothing to say
+            return "is empty"
+        try:
+            ends = file_ends(one.uri, one.size, one.mtime_ms)
+        except FileNotFoundError:
+            return "is gone again"
+        whole = ends.parquet_footer or self.format != "parquet"
+        return "" if whole else "has no Parquet footer yet"
+
+    def waiting(self, elements: Sequence[Element]) -> list[str]:
+        """The new files that wait for a later batch, each with the reason; in path order."""
+        consumed = self._consumed(elements)
+        fresh = [one for one in self._listed(consumed) if one.uri not in consumed]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [
+                f"{one.uri} {why}"
+                for one, why in zip(fresh, pool.map(self._waits, fresh), strict=True)
+                if why
+            ]
 
     def _bounded(self, pending: list[FileRange]) -> list[FileRange]:
         pending = pending[: self.max_files_per_batch]
@@ -261,6 +304,22 @@ def _is_whole(schema: T.StructType) -> Column:
         F.to_json(F.struct(f"`{f.name}`")) if _has_map(f.dataType) else F.col(f"`{f.name}`") for f in schema
     ]
     return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
+
+
+def batched(values: Iterable[ListedFile], size: int) -> Iterator[list[ListedFile]]:
+    """Lists of at most so many, in order."""
+    several = iter(values)
+    while some := list(islice(several, size)):
+        yield some
+
+
+def _named(field: T.StructField) -> Column:
+    return F.col(f"`{field.name}`")
+
+
+def _text_of(field: T.StructField) -> Column:
+    """A column that was read byte by byte, as the text that its bytes are; whether it is any is seen later."""
+    return F.encode(_named(field), _BYTE_BY_BYTE).cast("string").alias(field.name)
 
 
 def _has_map(kind: T.DataType) -> bool:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow.fs as pafs
 
 from state_engine.backends.files import join, open_location
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import Element, summary
+from state_engine.runtime.sources.file_ends import digest_of
+from state_engine.runtime.sources.listing import mtime_ms
 from state_engine.runtime.sources.parquet_files import parquet_row_count
 
 SCHEMA = "#schema"
@@ -21,23 +24,44 @@ SCHEMA = "#schema"
 
 @dataclass(frozen=True)
 class FileRange:
-    """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file."""
+    """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file, of which ``digest`` is that of its ends.
+
+    What an older version consumed has no digest: size and time alone tell whether such a file is the same.
+    """
 
     uri: str
     size: int
     mtime_ms: int
     start: int
     end: int | None
+    digest: str = ""
 
     def element(self) -> Element:
         """As an element of the source's position."""
-        position = {"size": self.size, "mtime_ms": self.mtime_ms, "start": self.start, "end": self.end}
+        position: dict[str, Any] = {
+            "size": self.size,
+            "mtime_ms": self.mtime_ms,
+            "start": self.start,
+            "end": self.end,
+        }
+        if self.digest:
+            position["digest"] = self.digest
         return {"split": self.uri, "position": position}
 
     def unchanged(self) -> bool:
         """Whether the file is still there as it was."""
         info = open_location(self.uri).info()
-        return info.type == pafs.FileType.File and (info.size, mtime_ms(info)) == (self.size, self.mtime_ms)
+        return info.type == pafs.FileType.File and self.is_same(info.size, mtime_ms(info))
+
+    def is_same(self, size: int, changed_ms: int) -> bool:
+        """Whether a file of this name, of a size and a time of change, is what was consumed.
+
+        The size must be. Where the time is another one, as of a file that was put back, the digest of the first and
+        last bytes decides.
+        """
+        if size != self.size or changed_ms == self.mtime_ms:
+            return size == self.size
+        return bool(self.digest) and digest_of(self.uri, size, changed_ms) == self.digest
 
 
 def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
@@ -46,7 +70,7 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
     Example:
         >>> at = {"size": 9, "mtime_ms": 1, "start": 0, "end": None}
         >>> recorded_ranges([{"split": "file:///a", "position": at}])
-        [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None)]
+        [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='')]
     """
     return [FileRange(e["split"], **e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
 
@@ -121,8 +145,3 @@ def position_summary(elements: Sequence[Element]) -> str:
     files = {r.uri: r.end for r in recorded_ranges(elements)}
     partial = {u: end for u, end in files.items() if end is not None}
     return summary(elements, files=len(files), **({"inside": partial} if partial else {}))
-
-
-def mtime_ms(info: pafs.FileInfo) -> int:
-    """When a file changed last."""
-    return int((info.mtime_ns or 0) // 1_000_000)

@@ -1,7 +1,8 @@
 """``FunctionSource``: a ``SourceFunction`` as a source: each micro-batch runs it anew, from the state of the last one.
 
 What it collects and the state it is left with are committed together, so there is neither a gap nor a repeat after a
-crash. Its state is its position: the last element of the position holds all of it. Mirrors Flink's ``StreamSource``.
+crash. Its state is its position: the last element of the position holds all of it, and says whether the function has
+returned by itself: then it is finished, and no later batch runs it. Mirrors Flink's ``StreamSource``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from state_engine.runtime.sources.local_rows import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+FINISHED = "finished"
+"""In a position: the function returned by itself."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class FunctionSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         before: dict[str, Any] = elements[-1]["position"] if elements else {}
+        if before.get(FINISHED):
+            return None
         read = before.get("rows", 0)
         operator = SourceOperator(
             copy.deepcopy(self.function),
@@ -76,11 +83,13 @@ class FunctionSource(Source):
                 f"source '{self.name}': collect_with_timestamp has no column to put the time in: collect it as a "
                 "field, and name the field in source(..., event_time=...)"
             )
-        if not collected.values:
+        if not (collected.values or collected.finished):
             return None
         after = {"rows": read + len(collected.values), **_position(state)}
+        facts: dict[str, Any] = {"rows": after["rows"]}
+        if collected.finished:
+            after[FINISHED] = facts[FINISHED] = True
         new: list[Element] = [{"split": "0", "position": after}]
-        facts = {"rows": after["rows"]}
         began = summary(elements, rows=read) if elements else self.empty_position()
         return Slice(
             new,
@@ -88,7 +97,7 @@ class FunctionSource(Source):
             summary([*elements, *new], **facts),
             [self.name],
             (read, collected.values),
-            endless=collected.full,
+            endless=collected.full and not collected.finished,
         )
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:

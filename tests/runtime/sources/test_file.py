@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,17 +185,17 @@ def test_a_file_that_changes_during_the_batch_commits_nothing(
     run = SourceRun(spark, tmp_path, FileSource(str(feed)))
     confirm = FileSource.confirm
 
-    def touched_before(self: FileSource, part: Any) -> None:
-        os.utime(feed / "a.parquet", (1, 1))
+    def rewritten_before(self: FileSource, part: Any) -> None:
+        write_ids(feed / "a.parquet", 0, 4)
         confirm(self, part)
 
-    monkeypatch.setattr(FileSource, "confirm", touched_before)
+    monkeypatch.setattr(FileSource, "confirm", rewritten_before)
     with pytest.raises(SourceError, match="while it was being read"):
         run.run()
     assert run.heads() == 0
     monkeypatch.undo()
     run.run()
-    assert run.ids() == [0, 1, 2]
+    assert run.ids() == [0, 1, 2, 3]
 
 
 def test_two_sources_of_which_one_starts_later(spark: SparkSession, tmp_path: Path, feed: Path) -> None:

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine import FileSource
+from state_engine.backends.files import open_location
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.runtime.sources.base import Element, Slice
+from state_engine.runtime.sources.file_ends import file_ends
 from state_engine.runtime.sources.file_ranges import FileRange, cut
 from tests.runtime.sources.runs import write_ids
 
@@ -122,14 +124,137 @@ def test_consumed_file_that_changed(tmp_path: Path) -> None:
     assert ranges(plan(ignoring, part.elements)) == [("b.parquet", 0, None)]
 
 
-def test_same_size_and_other_time_is_a_change(tmp_path: Path) -> None:
+def test_a_file_that_was_put_back_is_the_same_and_one_of_its_size_is_not(tmp_path: Path) -> None:
+    source, file = FileSource(str(tmp_path), schema="id bigint"), tmp_path / "a.parquet"
+    write_ids(file, 0, 3)
+    part = plan(source)
+    assert part is not None
+    content = file.read_bytes()
+    file.unlink()
+    assert plan(source, part.elements) is None
+    file.write_bytes(content)
+    os.utime(file, (1, 1))
+    assert plan(source, part.elements) is None
+    source.confirm(part)
+    assert ranges(source.replan(NO_SPARK, [], part.elements)) == [("a.parquet", 0, None)]
+
+    file.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+    os.utime(file, (2, 2))
+    with pytest.raises(SourceError, match="changed or vanished after it was consumed"):
+        plan(source, part.elements)
+    with pytest.raises(SourceError, match="changed or vanished while"):
+        source.confirm(part)
+
+
+def test_a_change_in_the_middle_of_a_long_file_is_seen_by_its_time_only(tmp_path: Path) -> None:
+    """The digest is of the ends; what lies between is not read again."""
+    source, file = FileSource(str(tmp_path), schema="id bigint", format="csv"), tmp_path / "a.csv"
+    lines = b"1\n" * 200_000
+    file.write_bytes(lines)
+    part = plan(source)
+    assert part is not None
+    for place, same in ((65_535, False), (65_536, True), (len(lines) - 65_536, False)):
+        file.write_bytes(lines[:place] + b"2" + lines[place + 1 :])
+        os.utime(file, (place, place))
+        assert part.detail.ranges[0].unchanged() is same
+
+
+def test_what_an_older_version_consumed_is_the_same_by_size_and_time(tmp_path: Path) -> None:
+    source, file = FileSource(str(tmp_path), schema="id bigint"), tmp_path / "a.parquet"
+    write_ids(file, 0, 3)
+    part = plan(source)
+    assert part is not None
+    del part.elements[0]["position"]["digest"]
+    assert plan(source, part.elements) is None
+    os.utime(file, (1, 1))
+    with pytest.raises(SourceError, match="changed"):
+        plan(source, part.elements)
+
+
+def test_no_file_that_was_consumed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = FileSource(str(tmp_path), schema="id bigint")
     write_ids(tmp_path / "a.parquet", 0, 3)
     part = plan(source)
     assert part is not None
-    os.utime(tmp_path / "a.parquet", (1, 1))
-    with pytest.raises(SourceError, match="changed"):
-        plan(source, part.elements)
+    file_ends.cache_clear()
+    write_ids(tmp_path / "b.parquet", 0, 3)
+    opened: list[str] = []
+
+    def look(uri: str) -> Any:
+        opened.append(uri)
+        return open_location(uri)
+
+    monkeypatch.setattr("state_engine.runtime.sources.file_ends.open_location", look)
+    assert ranges(plan(source, part.elements)) == [("b.parquet", 0, None)]
+    assert opened == [f"file://{tmp_path}/b.parquet"]
+
+
+def test_links_lead_to_every_real_file_once(tmp_path: Path) -> None:
+    """Up, to itself, sideways, out and nowhere."""
+    feed, outside = tmp_path / "feed", tmp_path / "outside"
+    write_ids(feed / "day" / "a.parquet", 0, 3)
+    write_ids(feed / "b.parquet", 0, 3)
+    write_ids(feed / ".versions" / "1" / "d.parquet", 0, 3)
+    write_ids(outside / "c.parquet", 0, 3)
+    for name, target in {
+        "day/up": feed, "day/root": Path("/"), "self": feed / "self", "latest": feed / "day",
+        "out": outside, "out2": outside, "none": tmp_path / "none", "current": feed / ".versions/1",
+        "a2.parquet": feed / "day/a.parquet",
+    }.items():  # fmt: skip
+        (feed / name).symlink_to(target)
+    (outside / "back").symlink_to(feed)
+    source = FileSource(str(feed), schema="id bigint")
+    part = plan(source)
+    assert part is not None
+    names = ("b.parquet", "current/d.parquet", "day/a.parquet", "out/c.parquet")
+    assert part.labels == [f"file://{feed}/{name}" for name in names]
+
+    (feed / "a_first").symlink_to(outside)
+    assert plan(source, part.elements) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("a.parquet._COPYING_", False), ("a.parquet.tmp", False), ("a.PART", False), ("a.tmp.parquet", True)],
+)
+def test_names_of_files_that_are_being_copied(tmp_path: Path, name: str, read: bool) -> None:
+    write_ids(tmp_path / name, 0, 3)
+    source = FileSource(str(tmp_path), schema="id bigint")
+    assert (plan(source) is not None) is read
+    assert source.waiting([]) == (
+        [] if read else [f"file://{tmp_path}/{name} is being copied, as its name says"]
+    )
+    wanted = FileSource(str(tmp_path), schema="id bigint", pattern="*" + name[name.rindex(".") :])
+    assert ranges(plan(wanted)) == [(name, 0, None)]
+    assert ranges(plan(FileSource(str(tmp_path / name), schema="id bigint"))) == [(name, 0, None)]
+
+
+@pytest.mark.parametrize("max_rows", [None, 10])
+def test_a_file_that_is_not_whole_waits_and_holds_up_no_other(tmp_path: Path, max_rows: int | None) -> None:
+    source = FileSource(str(tmp_path), schema="id bigint", max_files_per_batch=1, max_rows_per_batch=max_rows)
+    write_ids(tmp_path / "a.parquet", 0, 3)
+    content = (tmp_path / "a.parquet").read_bytes()
+    for name, size in (("a", 0), ("b", 4), ("c", len(content) - 1)):
+        (tmp_path / f"{name}.parquet").write_bytes(content[:size])
+    assert plan(source) is None
+    write_ids(tmp_path / "d.parquet", 0, 3)
+    part = plan(source)
+    assert ranges(part) == [("d.parquet", 0, None)]
+    assert part is not None
+    assert [text.rsplit("/", 1)[1] for text in source.waiting(part.elements)] == [
+        "a.parquet is empty", "b.parquet has no Parquet footer yet", "c.parquet has no Parquet footer yet",
+    ]  # fmt: skip
+    assert source.consumed(NO_SPARK, "all") == part.elements[:1]
+    (tmp_path / "a.parquet").write_bytes(content)
+    assert ranges(plan(source, part.elements)) == [("a.parquet", 0, None)]
+
+
+def test_an_empty_file_of_text_waits(tmp_path: Path) -> None:
+    source = FileSource(str(tmp_path), schema="id int", format="csv")
+    (tmp_path / "a.csv").write_text("")
+    assert plan(source) is None
+    (tmp_path / "a.csv").write_text("1\n")
+    assert ranges(plan(source)) == [("a.csv", 0, None)]
 
 
 def test_change_between_plan_and_commit(tmp_path: Path) -> None:
