@@ -43,6 +43,8 @@ RECENT = datetime(2024, 2, 29, 13, 59, 59, 999_999)
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
+NO_SPARK: Any = None
+
 
 def recent(table: pa.Table) -> pa.Table:
     """With temporal columns after 1900, some before 1970."""
@@ -141,9 +143,9 @@ def test_strings_may_be_large_in_the_file(tmp_path: Path, spark: SparkSession) -
 def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
     table = pa.table({"v": pa.array(range(FEW_ROWS), pa.int64())})
     pq.write_table(table, tmp_path / "0.parquet", compression="none", use_dictionary=False)
-    ranges = FileSource(str(tmp_path), schema="v bigint")._next_ranges(
-        FileSource(str(tmp_path), schema="v bigint")._list(), {}
-    )
+    part = FileSource(str(tmp_path), schema="v bigint").plan(NO_SPARK, [])
+    assert part is not None
+    ranges = part.detail.ranges
     small = ranges[0]
     schema = StructType.fromJson(spark_schema(table.schema))
     found = few_rows(ranges, schema)
