@@ -93,10 +93,9 @@ def test_a_bad_text_is_named_or_set_aside(tmp_path: Path, spark: SparkSession) -
         return sorted(tuple(row.values()) for row in rows)
 
     sources = prepared(tmp_path, spark)
-    ways = dict.fromkeys(sources, ("by_function",)) | {"parquet": ("by_column", "by_function", "sink")}
-    for name in ("by_spark", "csv", "json"):
-        ways[name] = ("by_column", "sink")
-    for name, way in [(name, way) for name, found in ways.items() for way in found]:
+    both = ["by_column", "sink"]
+    ways = {"parquet": ["by_function", *both], "by_spark": both, "csv": both, "json": both}
+    for name, way in [(n, w) for n in sources for w in ways.get(n, ["by_function"])]:
         made = job(name, way, "dead_letter")
         (batch,) = engine.run(made).batches
         assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (3, 1, {"out": 2}), (name, way)
