@@ -5,10 +5,8 @@ States are declared in ``open``, so a copy of every function is opened on an emp
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
-import sys
 import warnings
 from collections.abc import Iterable
 from functools import cache
@@ -27,7 +25,6 @@ from state_engine.runtime.job import StatefulJob
 
 logger = logging.getLogger(__name__)
 
-_VERSION_DIGITS = 12
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "dagster.md"
 
 
@@ -94,15 +91,3 @@ def _code_of(kind: type) -> tuple[Path, int, str] | None:
         return Path(inspect.getfile(kind)), inspect.getsourcelines(kind)[1], kind.__qualname__
     except (OSError, TypeError):  # typed into a notebook
         return None
-
-
-def code_version(job: StatefulJob) -> str:
-    """The version that the job states, or a digest of the files that its functions are written in."""
-    if job.code_version:
-        return job.code_version
-    modules = {type(operator.function).__module__ for operator in job.operators.values()}
-    digest = hashlib.sha256(f"{job.name} {job.parallelism} {job.max_parallelism}".encode())
-    for name in sorted(modules):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        digest.update(Path(file).read_bytes() if file else name.encode())
-    return digest.hexdigest()[:_VERSION_DIGITS]

@@ -12,7 +12,7 @@ from datetime import timedelta
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.declared import code_references, code_version, columns_of, states_of, text_of
+from orchestration.lib.declared import code_references, columns_of, states_of, text_of
 from orchestration.lib.engine_resource import StateEngineResource
 from orchestration.lib.micro_batches import MicroBatchConfig, run_micro_batches
 from orchestration.lib.naming import checkpoint_key, pool_of, sink_key, source_key, state_key
@@ -79,7 +79,7 @@ def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetS
     found += [_sink(job, sink) for sink in job.sinks.values()]
     for operator in job.operators.values():
         found += _states(job, operator, layout)
-    version = code_version(job)
+    version = job.code_version
     sliced = definition_of(job.partitions) if job.partitions is not None else None
     return [
         spec.replace_attributes(

@@ -16,7 +16,6 @@ import dagster as dg
 from py4j.protocol import Py4JError
 
 from jobs import RegisteredJob
-from orchestration.lib.declared import code_version
 from orchestration.lib.micro_batches import requester_of, row_event
 from orchestration.lib.naming import Operation, operation_key, operations_group
 from orchestration.lib.stopped_commits import show_stopped_commit
@@ -123,7 +122,7 @@ def operation_spec(
         owners=list(registered.owners),
         tags={"statelake/job": job.name, "statelake/operation": name},
         metadata=dict(metadata or {}),
-        code_version=code_version(job),
+        code_version=job.code_version,
         partitions_def=partitions,
         skippable=True,
     )

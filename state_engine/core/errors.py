@@ -10,6 +10,7 @@ StatelakeError
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
 ├── SubtaskLostError          a process that ran a subtask died: give it memory, or smaller batches, and run again
+├── CodeVersionError          a worker does not have the code that this process has: make it importable there
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
@@ -60,6 +61,10 @@ class StateAccessError(StatelakeError):
 
 class SubtaskLostError(StatelakeError):
     """A process that ran a subtask died; nothing was committed."""
+
+
+class CodeVersionError(StatelakeError):
+    """Workers have other code than the driver, or none, and it cannot be sent to them; nothing was committed."""
 
 
 class StateMigrationError(StatelakeError):

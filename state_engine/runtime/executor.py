@@ -22,6 +22,7 @@ from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
+from state_engine.runtime.code_version import code_of
 from state_engine.runtime.execution import collected
 from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source, order_name, quoted, united
 from state_engine.runtime.graph import (
@@ -44,6 +45,7 @@ from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.routing import Router, nothing_new
 from state_engine.runtime.run_always import runs_without_input
+from state_engine.runtime.shipped_code import running_driver_code
 from state_engine.runtime.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
 from state_engine.runtime.sinks.base import SinkTarget
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
@@ -87,8 +89,13 @@ class GraphExecutor:
 
         Raises:
             UserFunctionError: a row or function failed under ``on_error='fail'``.
+            CodeVersionError: workers cannot be given the code of the job.
             StatelakeError: the job, the state or a source is not right.
         """
+        code, job = list(code_of(self._job)), self._job.name
+        return running_driver_code(self._spark, code, lambda: self._execute(batch), job=job)
+
+    def _execute(self, batch: BatchContext) -> Execution:
         done, frames = Execution(), Frames()
         for operator in self._job.operators.values():
             self._run_operator(operator, batch, done, frames)

@@ -22,6 +22,7 @@ from state_engine.core.partitions import TimePartitions
 from state_engine.core.source_function import SourceFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
 from state_engine.core.type_parsing import to_type
+from state_engine.runtime.code_version import code_version
 from state_engine.runtime.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.partitioned_input import PartitionedSource
@@ -42,7 +43,8 @@ class StatefulJob:
         max_parallelism: number of key groups, fixed for the life of the state; by default what Flink would take.
         on_error: ``fail``: a bad row or a raising function fails the batch, nothing is committed; ``dead_letter``:
             the row and its error are kept in the table ``dead_letters`` and the batch goes on.
-        code_version: recorded with every checkpoint.
+        code_version: recorded with every checkpoint; by default a digest of the source of the modules that the job's
+            functions are from, as this process loaded them.
         state_backend: where subtasks keep their working state; ``HashMapStateBackend()`` by default.
         compaction: when a run compacts an operator's state, between its micro-batches; None for never, where
             ``engine.compact`` is called, or scheduled, by itself.
@@ -72,7 +74,7 @@ class StatefulJob:
         self.parallelism = parallelism
         self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
         self.on_error: OnError = on_error
-        self.code_version = code_version
+        self._code_version = code_version
         if compaction is not None and not isinstance(compaction, CompactionPolicy):
             raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
         self.compaction = compaction
@@ -88,6 +90,11 @@ class StatefulJob:
         self.sources: dict[str, SourceNode] = {}
         self.operators: dict[str, OperatorNode] = {}
         self.sinks: dict[str, SinkNode] = {}
+
+    @property
+    def code_version(self) -> str:
+        """What the job states, or a digest of the code that would run now: see ``runtime.code_version``."""
+        return self._code_version or code_version(self)
 
     def source(
         self,

@@ -41,6 +41,7 @@ from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.key_columns import key_group_column, subtask_column
 from state_engine.runtime.key_conversion import OLD, Convert, converted
 from state_engine.runtime.operations import Operations, WriteAttempt
+from state_engine.runtime.shipped_code import running_driver_code
 from state_engine.runtime.state_rows import KEY, KEY_HASH, PLACE, STATE, WHY
 from state_engine.runtime.state_writer import GROUP, name_of, whole_groups
 from state_engine.runtime.stored_entries import key_schema, stored_entries
@@ -121,8 +122,17 @@ class KeyTypeChange:
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
         )
-        made = converted(entries, old, new, convert, what=what)
-        files, report = self._write(made, _Spec(spec, old, new, self.dry_run), report, what)
+        files, report = running_driver_code(
+            self.spark,
+            convert,
+            lambda: self._write(
+                converted(entries, old, new, convert, what=what),
+                _Spec(spec, old, new, self.dry_run),
+                report,
+                what,
+            ),
+            job=self.tables.layout.job,
+        )
         if self.dry_run:
             return report
         changed = replace(

@@ -22,6 +22,7 @@ from state_engine.core.key_schema import KeySchema
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import arrow_type
 from state_engine.runtime.key_columns import canonical_column, key_hash_column, key_refusal_column
+from state_engine.runtime.shipped_code import shipped
 from state_engine.runtime.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, UPDATED_AT, WHY
 from state_engine.runtime.stored_columns import spark_data_type
 
@@ -103,8 +104,10 @@ def _by_function(entries: DataFrame, old: KeySchema, new: KeySchema, convert: Co
 def _caller(
     old: KeySchema, new: KeySchema, convert: Convert, made: pa.Schema
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    sent = shipped(convert, convert)
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kinds = [arrow_type(t) for t in new.types]
+        convert, kinds = sent.unpacked(), [arrow_type(t) for t in new.types]
         for batch in batches:
             answers = [_called(convert, key, kinds) for key in old.decode_struct(batch.column(KEY))]
             columns = [

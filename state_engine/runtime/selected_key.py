@@ -51,10 +51,19 @@ def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> 
         from pyspark import cloudpickle
 
         get_key = cloudpickle.loads(cloudpickle.dumps(get_key))
-    select = _selector(get_key, key.key_type, frame.user_columns, names, scalar)
     if frame.table is not None:
+        select = _selector(get_key, key.key_type, frame.user_columns, names, scalar)
         return replace(frame, given=pa.Table.from_batches(select(frame.table.to_batches()), schema)), names
-    rows = frame.rows.mapInArrow(select, T.StructType.fromJson(spark_schema(schema)))
+    from state_engine.runtime.shipped_code import shipped  # PySpark is imported on first use
+
+    sent = shipped((get_key, key.key_type), [get_key, key.key_type])
+
+    def select_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        there, key_type = sent.unpacked()
+        yield from _selector(there, key_type, payload, names, scalar)(batches)
+
+    payload = frame.user_columns
+    rows = frame.rows.mapInArrow(select_there, T.StructType.fromJson(spark_schema(schema)))
     return replace(frame, given=rows), names
 
 

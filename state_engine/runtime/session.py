@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import SetupError
 from state_engine.runtime.jars import DELTA_VERSION, delta_jars
 from state_engine.runtime.java import find_java_home
-from state_engine.runtime.settings import SparkSettings, load_settings
+from state_engine.runtime.settings import JobsSettings, SparkSettings, load_settings
 from state_engine.runtime.shipping import ship_code
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -68,14 +68,14 @@ def local_session(settings: SparkSettings | None = None, *, app_name: str = "sta
             "use (it commits through the driver's JVM). Unset it to run on this machine."
         )
     spark = _active_session()
-    modules: list[str] = []
+    jobs = JobsSettings(modules=[])
     if spark is None:
         if settings is None:
             loaded = load_settings()
-            settings, modules = loaded.spark, loaded.jobs.modules
+            settings, jobs = loaded.spark, loaded.jobs
         spark = _start(settings, app_name)
     check_session(spark)
-    ship_code(spark, modules)
+    ship_code(spark, jobs.modules, package_data=jobs.package_data)
     return spark
 
 

@@ -27,6 +27,7 @@ FILE_VARIABLE = "STATELAKE_CONFIG"
 PREFIX = "STATELAKE__"
 MASK = "********"
 DEFAULT_ROOT = ".statelake/state"
+_LISTS = (["jobs", "modules"], ["jobs", "package_data"])
 
 _SECRET_KEY = re.compile(r"pass(word|wd|phrase)|secret|token|credential|key", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
@@ -64,9 +65,14 @@ class SparkSettings(_Section):
 
 
 class JobsSettings(_Section):
-    """Section ``[jobs]``: the modules that hold jobs, and the parameters of each job by its name."""
+    """Section ``[jobs]``: the modules that hold jobs, and the parameters of each job by its name.
+
+    Executors of a cluster are sent the modules' ``*.py`` files, and of their other files those that ``package_data``
+    names by pattern, such as ``jobs/models/*.json``.
+    """
 
     modules: list[str] = ["jobs"]
+    package_data: list[str] = []
     parameters: dict[str, dict[str, Any]] = {}
 
 
@@ -185,7 +191,7 @@ def _value(path: list[str], text: str) -> Any:
             return json.loads(text)
         except json.JSONDecodeError:
             return text
-    return [part.strip() for part in text.split(",")] if path == ["jobs", "modules"] else text
+    return [part.strip() for part in text.split(",")] if path in _LISTS else text
 
 
 def _merge(

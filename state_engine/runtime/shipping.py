@@ -1,16 +1,19 @@
 """Sends the engine and the code of jobs to executors on other machines, which need not have them installed.
 
 Only pure Python packages go, each as one archive: what they import from elsewhere (pyarrow, numpy, …) must be in the
-Python that the executors run. Functions written in the main script or a notebook travel with the tasks anyway. Plays
-the part of the job's JAR that Flink's client uploads.
+Python that the executors run. Of a package its ``*.py`` files go and what the settings declare as its data, nothing
+else: what happens to lie beside the code (``.env``, keys, data) stays here. An archive is named after its content, so
+changed code is sent again. Functions written in the main script or a notebook travel with the tasks anyway. Plays the
+part of the job's JAR that Flink's client uploads.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,14 +23,17 @@ from state_engine.core.errors import SetupError
 ENGINE = "state_engine"
 
 
-def ship_code(spark: SparkSession, modules: Iterable[str] = ()) -> list[str]:
+def ship_code(
+    spark: SparkSession, modules: Iterable[str] = (), *, package_data: Sequence[str] = ()
+) -> list[str]:
     """Make packages importable on all executors; does nothing where those are threads of this very process.
 
     Args:
         modules: of jobs, by dotted name; the package or file that each belongs to goes as a whole.
+        package_data: patterns of further files of these packages that go, such as ``jobs/models/*.json``.
 
     Returns:
-        Names of what was sent now, and not before.
+        Names of what was sent now: what is new, or has changed since it was sent.
 
     Raises:
         SetupError: there is no such module here.
@@ -37,10 +43,12 @@ def ship_code(spark: SparkSession, modules: Iterable[str] = ()) -> list[str]:
         return []
     names = sorted({ENGINE, *(module.partition(".")[0] for module in modules)})
     # Spark serves the files as long as it runs, and removes this directory when it ends
-    directory, path = Path(str(context._temp_dir)), list(sys.path)
-    sent = [name for name in names if not archive_of(name, directory).exists()]
-    for name in sent:
-        context.addPyFile(str(archived(name, directory)))
+    directory, path, sent = Path(str(context._temp_dir)), list(sys.path), []
+    for name in names:
+        archive = archived(name, directory, package_data)
+        if archive.name not in (context._python_includes or ()):
+            context.addPyFile(str(archive))
+            sent.append(name)
     sys.path[:] = path  # Spark would have the driver, too, import from the archive
     return sent
 
@@ -55,13 +63,8 @@ def is_in_process(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def archive_of(name: str, directory: Path) -> Path:
-    """Where the archive of a package is made."""
-    return directory / f"statelake-{name}.zip"
-
-
-def archived(name: str, directory: Path) -> Path:
-    """A ZIP archive of a package, or of a module of one file.
+def archived(name: str, directory: Path, package_data: Sequence[str] = ()) -> Path:
+    """A ZIP archive of a package, or of a module of one file; the same content has the same file name.
 
     Raises:
         SetupError: there is none.
@@ -72,15 +75,37 @@ def archived(name: str, directory: Path) -> Path:
             f"there is no Python package '{name}' here to send to the executors: correct the modules of jobs in the "
             "settings, or install it"
         )
-    origin, target = Path(spec.origin), archive_of(name, directory)
-    files = sorted(origin.parent.rglob("*")) if spec.submodule_search_locations else [origin]
+    origin = Path(spec.origin)
     above = origin.parent.parent if spec.submodule_search_locations else origin.parent
+    files = _files_of(origin.parent, above, package_data) if spec.submodule_search_locations else [origin]
+    target = directory / f"statelake-{name}-{_digest(files, above)}.zip"
+    if target.exists():
+        return target
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
         for file in files:
-            if not file.is_file() or "__pycache__" in file.parts:
-                continue
             made.write(file, file.relative_to(above))
             compiled = Path(importlib.util.cache_from_source(str(file))) if file.suffix == ".py" else file
             if compiled != file and compiled.exists():  # saves every worker the time to compile it
                 made.write(compiled, file.relative_to(above).with_suffix(".pyc"))
     return target
+
+
+def _files_of(package: Path, above: Path, package_data: Sequence[str]) -> list[Path]:
+    """The files of a package that go: its code, and its declared data."""
+    found = set[Path]()
+    for file in package.rglob("*"):
+        parts = file.relative_to(above).parts
+        if not file.is_file() or "__pycache__" in parts:
+            continue
+        is_code = file.suffix == ".py" and not any(part.startswith(".") for part in parts)
+        if is_code or any(file.relative_to(above).match(pattern) for pattern in package_data):
+            found.add(file)
+    return sorted(found)
+
+
+def _digest(files: Sequence[Path], above: Path) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        total.update(f"{file.relative_to(above)} {len(content)}\n".encode() + content)
+    return total.hexdigest()[:12]

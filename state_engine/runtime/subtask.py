@@ -23,7 +23,7 @@ from state_engine.backends.files import join, write_parquet
 from state_engine.backends.state_backend import KeyedStateBackend
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.checkpointed import CheckpointListener
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import CodeVersionError, StatelakeError
 from state_engine.core.invalid_text import invalid_text
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.names import stored_name
@@ -38,6 +38,7 @@ from state_engine.runtime.output_files import write_exchange_files, write_sink_f
 from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
 from state_engine.runtime.routed import HASH, KEY_REFUSAL, SUBTASK
+from state_engine.runtime.shipped_code import shipped
 from state_engine.runtime.subtask_input import (
     broadcast_rows,
     broadcast_values,
@@ -55,7 +56,9 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def subtask_runner(spec: SubtaskSpec) -> ArrowFunction:
-    """The function that a Spark task runs: once a subtask."""
+    """The function that a Spark task runs: once a subtask, with the code that this process has."""
+    outputs = [o.kind for o in spec.outputs] + [o.tag for o in spec.outputs]
+    sent = shipped(spec, [spec.function, spec.backend, *outputs])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -63,7 +66,13 @@ def subtask_runner(spec: SubtaskSpec) -> ArrowFunction:
         context = TaskContext.get()
         assert context is not None
         tables = list(batches)
-        subtask = Subtask(spec, context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
+        try:
+            told = sent.unpacked()
+        except CodeVersionError as error:
+            report = SubtaskReport(context.partitionId(), error=_told(error))
+            yield pa.record_batch({"report": pa.array([report.to_json()])})
+            return
+        subtask = Subtask(told, context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
         gc.disable()  # a batch makes millions of tuples and no cycles: collecting costs half of the run
         try:
             report = subtask.run(pa.Table.from_batches(tables) if tables else None)
@@ -96,7 +105,7 @@ class Subtask:
         except ElementRefused as refused:
             self.report.error = self._refused.explain(refused.refusal, self._rows_of(refused.refusal))
         except StatelakeError as error:
-            self.report.error = {"class": type(error).__name__, "message": str(error)}
+            self.report.error = _told(error)
         return self.report
 
     # -- input -----------------------------------------------------------------------------------------------------
@@ -344,3 +353,7 @@ class Subtask:
         now = time.perf_counter()
         self.report.seconds[name] = self.report.seconds.get(name, 0.0) + round(now - self._clock, 4)
         self._clock = now
+
+
+def _told(error: StatelakeError) -> dict[str, str | None]:
+    return {"class": type(error).__name__, "message": str(error)}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from state_engine.core.errors import SetupError
-from state_engine.runtime.shipping import archived
+from state_engine.runtime.shipping import archived, ship_code
 
 
 def imported(archive: Path, statement: str) -> str:
@@ -45,3 +48,49 @@ def test_a_module_of_one_file_can_be_imported_from_its_archive(
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="no Python package 'nowhere' here"):
         archived("nowhere", tmp_path)
+
+
+def package(directory: Path, files: dict[str, str]) -> Path:
+    """A package ``mine`` with files."""
+    for name, text in files.items():
+        (file := directory / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return directory
+
+
+CODE = {"__init__.py": "", "flows/__init__.py": "", "flows/clicks.py": "A = 1\n"}
+OTHER = {
+    ".env": "PASSWORD=x", "id_rsa": "key", "server.pem": "key", "prod.key": "key", "rates.json": "{}",
+    "data/rows.csv": "1", "data/rates.json": "{}", ".venv/lib/other.py": "", ".git/hooks/x.py": "", "notes.pyc": "",
+}  # fmt: skip
+
+
+def test_only_code_and_declared_data_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(package(tmp_path / "src", CODE | OTHER)))
+    code = {f"mine/{name}" for name in CODE}
+    with zipfile.ZipFile(archived("mine", tmp_path)) as sent:
+        assert set(sent.namelist()) == code
+    with zipfile.ZipFile(archived("mine", tmp_path, ["mine/data/*.json"])) as sent:
+        assert set(sent.namelist()) == code | {"mine/data/rates.json"}
+
+
+class Context:
+    """What is used of a SparkContext on a cluster."""
+
+    master = "spark://elsewhere:7077"
+
+    def __init__(self, directory: Path) -> None:
+        self._temp_dir, self._python_includes = str(directory), list[str]()
+
+    def addPyFile(self, path: str) -> None:
+        self._python_includes.append(Path(path).name)
+
+
+def test_code_is_sent_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(package(tmp_path / "src", CODE)))
+    session: Any = SimpleNamespace(sparkContext=Context(tmp_path))
+    assert ship_code(session, ["mine.flows"]) == ["mine", "state_engine"]
+    assert ship_code(session, ["mine.flows"]) == []
+    package(tmp_path / "src", {"flows/clicks.py": "A = 2\n"})
+    assert ship_code(session, ["mine.flows"]) == ["mine"]
+    assert len(set(session.sparkContext._python_includes)) == 3

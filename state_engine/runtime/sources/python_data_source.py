@@ -25,6 +25,7 @@ from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.shipped_code import shipped
 from state_engine.runtime.sources.base import (
     FILE_COLUMN,
     ROW_COLUMN,
@@ -192,8 +193,10 @@ def _partition_reader(
     reader: Any, partitions: list[Any], kind: StructType, schema: pa.Schema
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow`` over numbers: each stands for a partition."""
+    sent = shipped((reader, partitions), reader)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader, partitions = sent.unpacked()
         for numbers in batches:
             for index in numbers.column(0).to_pylist():
                 first = 0

@@ -1,0 +1,210 @@
+"""Code on its way to workers: what runs there is what the driver has.
+
+Functions of modules are pickled by name, so a Spark worker, which lives longer than a job, would run the module as it
+once imported it. Therefore each piece of work travels with digests of the code that it reaches, and the worker compares
+them with what it has. Where the code of this process has changed since it was last sent (``importlib.reload``, an
+edit in a notebook), workers are replaced by new ones first. Where a worker has other code all the same (a file that was
+edited and not loaded here, an archive of yesterday) or none, it refuses before any user code runs, and the driver sends
+its own modules by value. What cannot be sent so is refused with ``CodeVersionError``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark import cloudpickle
+from pyspark.cloudpickle.cloudpickle import list_registry_pickle_by_value
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import CodeVersionError
+from state_engine.runtime.code_digests import CodeDigests
+from state_engine.runtime.code_version import MAIN, is_own, modules_of
+from state_engine.runtime.sources.failures import messages
+
+T = TypeVar("T")
+RENEWED = "STATELAKE_CODE"
+"""Variable in the environment of workers; Spark starts new ones for a new value."""
+_NO_CODE = re.compile(r"CodeVersionError: (.*)|ModuleNotFoundError: (No module named .*)")
+
+
+@dataclass(frozen=True)
+class ShippedCode:
+    """An object with user code inside, pickled; and what its code is.
+
+    Attributes:
+        packed: the pickle of the object and of those parts of it that hold the code.
+        digests: of the code, by name; empty where it is inside of the pickle.
+        modules: that count.
+        key: names the digests.
+    """
+
+    packed: bytes
+    digests: dict[str, str] = field(repr=False)
+    modules: frozenset[str]
+    key: str
+
+    def unpacked(self) -> Any:
+        """The object, with the code of the driver.
+
+        Raises:
+            CodeVersionError: this process has other code under the same names, or none.
+        """
+        try:
+            thing, code = pickle.loads(self.packed)
+        except (ImportError, AttributeError) as error:
+            raise CodeVersionError(f"workers cannot import it: {error}") from error
+        if self.key not in _CHECKED:
+            here = CodeDigests(self.modules.__contains__)
+            here.visit(code)
+            differing = sorted(n for n, d in self.digests.items() if here.found.get(n) != d)
+            if differing:
+                shown = ", ".join(n.rstrip("=") for n in differing[:5]) + (", …" if differing[5:] else "")
+                raise CodeVersionError(f"workers have another version of it: {shown}")
+            _CHECKED.add(self.key)
+        return thing
+
+
+_CHECKED: set[str] = set()
+"""In a worker: keys of digests that its modules have. It never loads a module again."""
+
+
+class _Sent:
+    """In the driver: what workers were sent, and which modules they are sent by value."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+        self.by_value: set[str] = set()
+        self.modules: set[str] = set()
+
+
+_SENT = _Sent()
+
+
+def shipped(thing: T, code: Any) -> ShippedCode:
+    """Pack an object for workers.
+
+    Args:
+        thing: what they are sent.
+        code: the parts of it, or it itself, that hold user code.
+
+    Raises:
+        CodeVersionError: the code cannot be pickled, neither by name nor by value.
+    """
+    digests = _digests(code)
+    _SENT.modules |= digests.modules
+    kept = {n: d for n, d in digests.found.items() if not _by_value(n)}
+    key = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
+    try:
+        packed = cloudpickle.dumps((thing, code))
+    except Exception as error:  # an object's own code runs here, and may raise anything
+        if not _SENT.by_value:
+            raise
+        raise CodeVersionError(
+            f"workers do not have the code that this process has of {sorted(_SENT.by_value)}, and it cannot be sent "
+            f"to them: {type(error).__name__}: {error}"
+        ) from error
+    return ShippedCode(packed, kept, frozenset(digests.modules), key)
+
+
+def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *, job: str) -> T:
+    """Run Spark actions with user code in them; again, with the code by value, where workers have other code.
+
+    Args:
+        spark: session.
+        seeds: all the user code.
+        run: does the work; nothing of what it did counts where it raises.
+        job: for messages.
+
+    Raises:
+        CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
+    """
+    _renew_changed(spark, _digests(seeds))
+    try:
+        return _run(run)
+    except CodeVersionError as error:
+        if not _send_by_value():
+            raise _refused(job, error) from error
+    _renew(spark)
+    try:
+        return _run(run)
+    except CodeVersionError as error:
+        raise _refused(job, error) from error
+
+
+def _run(run: Callable[[], T]) -> T:
+    """Run Spark actions; CodeVersionError also where Spark says in its own words that code is missing."""
+    try:
+        with _pickled_by_value():
+            return run()
+    except (Py4JJavaError, CapturedException) as error:
+        found = (m for text in messages(error) if (m := _NO_CODE.search(text)))
+        if (sign := next(found, None)) is None:
+            raise
+        raise CodeVersionError(sign.group(1) or f"workers cannot import it: {sign.group(2)}") from error
+
+
+def _send_by_value() -> bool:
+    """From now on, send own modules by value; False where they all were already."""
+    before = set(_SENT.by_value)
+    _SENT.by_value |= {m for m in _SENT.modules if m in sys.modules and m != MAIN}
+    return _SENT.by_value != before
+
+
+def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
+    what = str(error).removeprefix(f"job '{job}': ")
+    return CodeVersionError(
+        f"job '{job}': {what}. What runs must be what this process has loaded. Nothing was committed. Make the "
+        f"modules importable by the workers (install them there, or name them in jobs.modules of the settings), or "
+        "keep what cannot be pickled out of their global names; and start this process again if their files changed"
+    )
+
+
+def _digests(code: Any) -> CodeDigests:
+    parts = code if isinstance(code, list | tuple) else [code]
+    named = modules_of(parts)
+    digests = CodeDigests(lambda module: is_own(module, named=named))
+    digests.visit(code)
+    return digests
+
+
+def _by_value(name: str) -> bool:
+    if "<" in name:  # lambdas and local functions always are
+        return True
+    registered = {*_SENT.by_value, *list_registry_pickle_by_value(), MAIN}
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in registered for n in range(1, len(parts) + 1))
+
+
+def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
+    """Have new workers where code differs from what workers were sent under the same name; they import it anew."""
+    changed = {n for n, d in digests.found.items() if _SENT.digests.get(n, d) != d}
+    _SENT.digests |= digests.found
+    if changed:
+        _SENT.by_value.clear()  # the new ones may have it
+        if not all(_by_value(n) for n in changed):
+            _renew(spark)
+
+
+def _renew(spark: SparkSession) -> None:
+    environment = spark.sparkContext.environment
+    environment[RENEWED] = str(int(environment.get(RENEWED, "0")) + 1)
+
+
+@contextmanager
+def _pickled_by_value() -> Iterator[None]:
+    """Pickle modules of ours by value inside, as Spark itself does then, too."""
+    with ExitStack() as stack:
+        for name in sorted(_SENT.by_value - set(list_registry_pickle_by_value())):
+            if (module := sys.modules.get(name)) is not None:  # else it was unloaded since
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield
