@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+collect_ignore = ["fixtures/release_0_1_0/make.py"]
+"""Runs with another release only."""
+
 # Half of hypothesis' own number: a run looks elsewhere each time, and there are many runs.
 settings.register_profile("tests", max_examples=50)
 settings.load_profile("tests")

@@ -1,7 +1,10 @@
 """``SavepointManifest``: what a savepoint's directory holds, as one JSON text that can be checked.
 
-    {"format": 1, "digest": "<SHA-256 of all the rest>", "name": …, "job": …, "created_at": …,
-     "checkpoint": {…}, "files": [{"path": …, "bytes": …, "sha256": …}, …]}
+    {"format": 2, "checkpoint_format": 6, "digest": "<SHA-256 of all the rest>", "name": …, "job": …,
+     "created_at": …, "checkpoint": {…}, "files": [{"path": …, "bytes": …, "sha256": …}, …]}
+
+The checkpoint is a row as roots of the format ``checkpoint_format`` have them; an older one is brought to this
+version's form when it is read. The savepoint itself is not changed.
 
 Paths are relative to the directory, so it can be moved. Whatever was changed, cut off or left out is noticed before any
 of it is restored: the manifest by its digest, the files by size and SHA-256. Mirrors Flink's ``_metadata`` file and
@@ -17,12 +20,15 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from state_engine.core import format_versions
 from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow
 from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
 from state_engine.core.json_values import from_json, to_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the manifest and of the files that it lists. A newer one is refused."""
+_ROWS_OF_FORMAT_1 = 5
+"""Format of roots whose rows are in manifests of format 1, which do not name it."""
 _SHOWN = 5
 
 
@@ -70,6 +76,7 @@ class SavepointManifest:
         """The manifest as JSON; the same savepoint has the same text."""
         content = {
             "format": FORMAT_VERSION,
+            "checkpoint_format": format_versions.FORMAT_VERSION,
             "name": self.name,
             "job": self.job,
             "created_at": self.created_at.astimezone(UTC).isoformat(),
@@ -125,7 +132,8 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         )
     if content.pop("digest", None) != _digest(content):
         raise _damaged(where, "its digest does not fit its content")
-    (row,) = from_json(ROW_TYPE, [json.dumps(content["checkpoint"])])
+    steps = format_versions.steps_from(content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where)
+    (row,) = from_json(ROW_TYPE, [json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))])
     return SavepointManifest(
         name=content["name"],
         job=content["job"],

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoint import (
+    ROW_TYPE,
     OperatorStatePart,
     OperatorStateRef,
     OperatorStateSchema,
@@ -104,8 +107,8 @@ def test_what_is_no_manifest_is_refused(text: str) -> None:
 
 
 def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
-    with pytest.raises(RootError, match="has format 2, this version reads up to 1: upgrade Statelake"):
-        parse('{"format": 2, "anything": []}')
+    with pytest.raises(RootError, match="has format 3, this version reads up to 2: upgrade Statelake"):
+        parse('{"format": 3, "anything": []}')
 
 
 def test_files_are_compared_with_what_was_written() -> None:
@@ -143,3 +146,16 @@ def test_state_that_the_job_does_not_have_is_refused_unless_allowed() -> None:
         matched(manifest(), ["events", "renamed"])
     found = matched(manifest(), ["events", "renamed"], allow_non_restored_state=True)
     assert found == MatchedState(("events",), ("counter", "sink"), ("renamed",))
+
+
+def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
+    archive = Path(__file__).parents[1] / "fixtures" / "release_0_1_0" / "release_0_1_0.tar.gz"
+    with tarfile.open(archive) as packed:
+        member = packed.extractfile("savepoint/savepoint.json")
+        assert member is not None
+        text = member.read().decode()
+    assert json.loads(text)["format"] == 1
+    found = parse(text)
+    assert (found.name, found.job, found.checkpoint.kind) == ("carried", "everything", "checkpoint")
+    assert ROW_TYPE.normalise(found.checkpoint) == found.checkpoint  # nothing is null that must not be
+    assert parse(found.to_text()) == found
