@@ -53,13 +53,11 @@ def route_few(
         inputs: those that have rows in this batch, with the columns of their keys.
         layout: of the routed rows.
     """
-    tables = [one.frame.table for one in inputs]
-    if any(one.frame.refused for one in inputs):
+    tables = [one.frame.table for one in inputs if one.frame.table is not None]
+    if len(tables) < len(inputs) or any(one.frame.refused for one in inputs):
         return None
     parts = []
     for at, (one, table) in enumerate(zip(inputs, tables, strict=True)):
-        if table is None:
-            return None
         order = _order([i.frame for i in inputs], at, table, places_in_order(inputs, operator))
         part = _part(one, table, order, operator, layout, parallelism, max_parallelism)
         if part is None:

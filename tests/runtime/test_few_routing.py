@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,8 +27,9 @@ from state_engine.core.broadcast_functions import BroadcastProcessFunction
 from state_engine.core.co_functions import CoProcessFunction
 from state_engine.core.keys import canonical_key, encode_keys, key_hash
 from state_engine.core.spark_types import spark_schema
-from state_engine.runtime.few_routing import _canonical, _chained
+from state_engine.runtime.few_routing import _canonical, _chained, route_few
 from state_engine.runtime.frames import StreamFrame, from_source, order_name
+from state_engine.runtime.graph import OperatorInput, OperatorNode
 from state_engine.runtime.routed import HASH, SUBTASK, RoutedInput
 from state_engine.runtime.routing import Router
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
@@ -334,6 +336,18 @@ def test_an_order_that_only_spark_hashes_is_left_to_spark(spark: SparkSession) -
     table = pa.table({"d": pa.array([Decimal("1.5")], pa.decimal128(5, 2))})
     with pytest.raises(AssertionError, match="isinstance"):
         both_ways(spark, [table], lambda s: s.map(Nowhere(), output_type=int, uid="o"), order_by=[("d",)])
+
+
+def test_few_rows_beside_rows_that_spark_reads_are_left_to_spark() -> None:
+    """A Parquet file and a Delta table, connected: all inputs are routed in one way."""
+    nothing: Any = None
+    hidden = (FILE_COLUMN, ROW_COLUMN)
+    few = StreamFrame(nothing, pa.table({"k": [1], FILE_COLUMN: ["f"], ROW_COLUMN: [0]}), (), hidden, 0, None)
+    keyed = OperatorInput(nothing, ("k",))
+    operator = OperatorNode((keyed, keyed), nothing, "o", None)
+    for frames in ([few, replace(few, given=nothing)], [replace(few, given=nothing), few]):
+        inputs = [RoutedInput(place, frame, scalar=False) for place, frame in enumerate(frames)]
+        assert route_few(inputs, operator, nothing, parallelism=1, max_parallelism=1) is None
 
 
 def test_a_table_is_a_dataframe_where_somebody_asks_for_one(spark: SparkSession) -> None:
