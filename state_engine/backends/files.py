@@ -1,14 +1,20 @@
 """The one seam through which subtasks and driver reach files: ``pyarrow.fs``, for local and remote locations.
 
 A location is a URI or a local path. Spark and Kernel get the URI; pyarrow gets a file system and a path on it.
+
+Parquet files are written with checksums of their pages, and whoever writes one records the checksum of its footer: a
+reader compares the footer before anything parses it, and pages as they are read, so what was damaged on the disk is an
+error and never data. See docs/decisions/0021-damaged-files.md.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -79,29 +85,65 @@ def open_location(uri: str) -> Location:
     return Location(fs, path)
 
 
-def write_parquet(table: pa.Table, uri: str) -> int:
-    """Write one Parquet file, making its directory; returns its size in bytes."""
+@dataclass(frozen=True)
+class WrittenFile:
+    """What is known of a file that was written.
+
+    Attributes:
+        uri: where it is.
+        bytes: size.
+        footer: CRC-32 of its footer, see ``footer_of``; None where the format has none.
+    """
+
+    uri: str
+    bytes: int
+    footer: int | None = None
+
+
+def write_parquet(table: pa.Table, uri: str | Callable[[int], str]) -> WrittenFile:
+    """Write one Parquet file, making its directory.
+
+    Args:
+        uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.
+    """
+    out = pa.BufferOutputStream()
+    pq.write_table(
+        table, out, compression="zstd", use_dictionary=_dictionary(table), write_page_checksum=True
+    )
+    data = out.getvalue()
+    footer = footer_of(data)
+    uri = uri if isinstance(uri, str) else uri(footer)
     at = open_location(uri)
     if is_local(uri):
         os.makedirs(os.path.dirname(at.path), exist_ok=True)
-    pq.write_table(table, at.path, filesystem=at.fs, compression="zstd", use_dictionary=_dictionary(table))
-    return int(at.info().size)
+    with at.fs.open_output_stream(at.path) as stream:
+        stream.write(data)
+    return WrittenFile(uri, data.size, footer)
 
 
-def write_csv(table: pa.Table, uri: str) -> int:
-    """Write one CSV file with a header line, making its directory; returns its size in bytes."""
+def footer_of(content: pa.Buffer) -> int:
+    """CRC-32 of the footer of a Parquet file, its length and the mark at the end included.
+
+    Args:
+        content: of the file, or of its end.
+    """
+    return crc32(content.slice(max(content.size - footer_bytes(content), 0)))
+
+
+def footer_bytes(content: pa.Buffer) -> int:
+    """Length of the footer that the last eight bytes of a Parquet file tell, these included."""
+    end = content.slice(max(content.size - 8, 0)).to_pybytes()
+    return int.from_bytes(end[:4], "little") + 8
+
+
+def write_csv(table: pa.Table, uri: str) -> WrittenFile:
+    """Write one CSV file with a header line, making its directory."""
     at = open_location(uri)
     if is_local(uri):
         os.makedirs(os.path.dirname(at.path), exist_ok=True)
     with at.fs.open_output_stream(at.path) as stream:
         pacsv.write_csv(table, stream)
-    return int(at.info().size)
-
-
-def read_parquet(uri: str, columns: list[str] | None = None) -> pa.Table:
-    """Read one Parquet file whole."""
-    at = open_location(uri)
-    return pq.ParquetFile(at.path, filesystem=at.fs).read(columns=columns, use_threads=False)
+    return WrittenFile(uri, int(at.info().size))
 
 
 def _dictionary(table: pa.Table) -> list[str]:

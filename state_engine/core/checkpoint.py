@@ -30,6 +30,8 @@ class DataFile:
         subtask: which subtask wrote it.
         key_group_min, key_group_max: key groups inside, inclusive; None where rows have none.
         key_hash_min, key_hash_max: hashes inside; None where rows have none.
+        footer: CRC-32 of its footer, compared before it is opened; None where nothing was recorded: in files of other
+            formats than Parquet, and of older versions.
     """
 
     path: str
@@ -40,6 +42,7 @@ class DataFile:
     key_group_max: int | None = None
     key_hash_min: int | None = None
     key_hash_max: int | None = None
+    footer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,8 @@ class CheckpointRow:
         late_rows: rows that this micro-batch found in the sources although their partition had been run before.
         backfill: the backfill that this row belongs to, in words; empty for none.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
+        digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
+            older versions. See ``row_digest``.
     """
 
     checkpoint_id: int
@@ -315,6 +320,7 @@ class CheckpointRow:
     late_rows: int = 0
     backfill: str = ""
     drained: bool = False
+    digest: str = ""
 
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""

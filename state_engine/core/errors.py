@@ -15,6 +15,7 @@ StatelakeError
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
 ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
+│   └── DamagedFileError      a file is not what was written: put it back, or restore what does not need it
 ├── InvariantError            a commit would have broken what must hold, and was not made: report it with the message
 ├── PartitionOrderError       a partition was run out of order: run the earlier one first
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
@@ -120,6 +121,10 @@ class RootError(StatelakeError):
 
 class MissingFilesError(StatelakeError):
     """Files that a checkpoint lists are missing, or differ from what it recorded."""
+
+
+class DamagedFileError(MissingFilesError):
+    """A file, or a row of ``checkpoints``, is not what was written: its checksum differs, or it cannot be parsed."""
 
 
 class PartitionOrderError(StatelakeError):

@@ -128,13 +128,15 @@ def _checked(spec: ChangeSpec, table: pa.Table, counts: Counter[tuple[str, str]]
 def _write(spec: ChangeSpec, rows: pa.Table, subtask: int, attempt: int) -> DataFile:
     path = partition_path(spec.write_id, file_name(spec.write_id, subtask, attempt))
     groups, hashes = rows[GROUP].to_numpy(), rows[KEY_HASH].to_numpy()
+    file = write_parquet(rows, join(spec.uri, path))
     return DataFile(
         path=path,
-        bytes=write_parquet(rows, join(spec.uri, path)),
+        bytes=file.bytes,
         rows=rows.num_rows,
         subtask=subtask,
         key_group_min=int(groups[0]),
         key_group_max=int(groups[-1]),
         key_hash_min=int(hashes.min()),
         key_hash_max=int(hashes.max()),
+        footer=file.footer,
     )

@@ -87,7 +87,7 @@ def _expired_until_us(row: CheckpointRow, operator: OperatorCheckpoint) -> int |
 
 def _changed(file: StateFile, max_parallelism: int) -> set[int]:
     """The key groups that a file of changes holds something of that is in no base."""
-    hashes = open_state_file(file.listed).read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+    hashes = open_state_file(file.listed).read(columns=["key_hash"])["key_hash"].to_numpy()
     if file.listed.counts is not None:
         hashes = hashes[file.listed.counts.hold(hashes)]
     return set(np.unique(np.mod(hashes, max_parallelism)).tolist())

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from state_engine.backends.files import join, read_parquet
+from state_engine.backends.files import join
+from state_engine.backends.parquet_reading import read_parquet
 from state_engine.core.columns import elements
 from state_engine.runtime.graph import Node, is_scalar, upstream
 from state_engine.runtime.job import StatefulJob
@@ -39,7 +40,8 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
                     for file in sorted(staged.files, key=lambda f: f.subtask or 0):
                         name = file.path.split("/", 1)[1]
                         table = read_parquet(
-                            join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}")
+                            join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}"),
+                            footer=file.footer,
                         )
                         found += elements(table, table.schema.names, scalar=is_scalar(node))
         return found

@@ -19,6 +19,7 @@ from state_engine.core.spark_types import spark_schema
 from state_engine.core.time_travel import path_as_of, why_missing
 from state_engine.runtime.engine_base import EngineBase, job_name
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.sinks.base import verify_files
 from state_engine.runtime.state_diff import StateDiff, diff_states
 from state_engine.runtime.state_reader import read_state
 from state_engine.runtime.state_views import View, ViewedJob, query, views_of
@@ -151,7 +152,11 @@ class EngineQueries(EngineBase):
         return diff_states(self.spark, JobLayout(self.root, name), *paths, operator=operator, state=state)
 
     def dead_letters(self, job: StatefulJob | str) -> DataFrame:
-        """All rows that were set aside, with position and error; empty where there are none."""
+        """All rows that were set aside, with position and error; empty where there are none.
+
+        Raises:
+            MissingFilesError: files that hold them are gone or changed.
+        """
         return self._dead_letters(job_name(job), self.spark)
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -179,6 +184,9 @@ class EngineQueries(EngineBase):
         if self._existing(name) is None or not self.kernel.exists(layout.dead_letters):
             schema = SparkStruct.fromJson(spark_schema(DEAD_LETTERS_SCHEMA.append(WRITE_ID)))
             return session.createDataFrame([], schema)
+        there = set(self.kernel.active_files(layout.dead_letters))
+        listed = [f for row in self._rows(name).values() for f in row.dead_letters if f.path in there]
+        verify_files(layout.dead_letters, listed, what=f"dead letters of job '{name}'", footers=True)
         return session.read.format("delta").load(layout.dead_letters)
 
 

@@ -189,12 +189,11 @@ class GraphExecutor:
         self, output: OutputSpec, layout: RoutedLayout, reports: list[SubtaskReport]
     ) -> StreamFrame:
         """What chained steps read of an output."""
-        written = [r.exchange[output.name] for r in reports if output.name in r.exchange]
-        pairs = [tuple(f.path for f in files) for files in written]
+        pairs = [r.exchange[output.name] for r in reports if output.name in r.exchange]
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
         types = order_fields(pairs, [*hidden, *([EVENT_TIME] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types])
-        small = sum(files[0].rows for files in written) <= FEW_ROWS
+        small = sum(files[0].rows for files in pairs) <= FEW_ROWS
         rows: DataFrame | pa.Table
         if small:
             rows = pa.concat_tables(

@@ -19,6 +19,7 @@ from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.backends.files import join
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.lineage import Rows
@@ -161,13 +162,17 @@ def operator_state_frame(
         if part.elements
     ]
     files = {file.path: file for ref in refs for file in files_of(ref, path)}
-    listed = [ListedFile(join(layout.operator_state, f.path), f.rows) for f in files.values()]
+    listed = [
+        ListedFile.recorded(join(layout.operator_state, f.path), f, of="operator state")
+        for f in files.values()
+    ]
     check_files(listed)
     schema = StructType.fromJson(spark_schema(OPERATOR_STATE_SCHEMA))
     if not listed:
         return session.createDataFrame([], schema)
     written = F.regexp_extract(F.col("_metadata.file_name"), r"-([0-9a-f]{32})-", 1)
-    elements = session.read.schema(schema).parquet(*(f.uri for f in listed)).withColumn("write_id", written)
+    rows = session.read.options(**SPARK_VERIFIES).schema(schema).parquet(*(f.uri for f in listed))
+    elements = rows.withColumn("write_id", written)
     # a file may also hold lists that a later attempt wrote anew
     parts = F.broadcast(session.createDataFrame(_table(held, _PARTS)))
     return elements.join(parts, list(_PARTS.names)).select(*OPERATOR_STATE_SCHEMA.names)

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.backends.files import join, open_location
+from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.collection import keyed_state_files, operator_of
+from state_engine.core.errors import DamagedFileError
 from state_engine.core.invariants import Violation, violations
 from state_engine.runtime.job_history import JobHistory
 from state_engine.runtime.source_positions import SourcePositions
@@ -109,13 +110,13 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
     for operator in path[-1].operators if path else []:
         files, layout = keyed_state_files(path, operator.uid), history.layout
         since = {row.checkpoint_id: row.operator(operator.uid) for row in path}
-        wanted: list[tuple[str, int, int | None]] = [
-            (join(layout.changelog(operator.uid), file.path), known.max_parallelism, None)
+        wanted: list[tuple[str, DataFile, int, int | None]] = [
+            (join(layout.changelog(operator.uid), file.path), file, known.max_parallelism, None)
             for at, file in files.changelog[-_SAMPLED_FILES:]
             if (known := since[at]) is not None
         ]
         wanted += [
-            (join(layout.base(operator.uid), file.path), operator.max_parallelism, file.key_group_min)
+            (join(layout.base(operator.uid), file.path), file, operator.max_parallelism, file.key_group_min)
             for file in files.base[-_SAMPLED_FILES:]
         ]
         with ThreadPoolExecutor(_READERS) as pool:
@@ -180,15 +181,16 @@ def summary_of(problems: Sequence[str], *, most: int = 5) -> str:
     return "; ".join([*problems[:most], *more])
 
 
-def _keys_of(uri: str, max_parallelism: int, group: int | None) -> tuple[int, str]:
+def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None) -> tuple[int, str]:
     """Rows of a file of keyed state, and what is wrong with their key groups; ``group``: of a base, the file's own."""
-    at = open_location(uri)
     try:
-        file = pq.ParquetFile(at.path, filesystem=at.fs)
+        file = open_recorded(uri, listed)
+        names = [name for name in ("key_group", "key_hash") if name in file.schema.names]
+        table = file.read(names)
     except FileNotFoundError:
         return 0, f"{uri} is gone"
-    names = [name for name in ("key_group", "key_hash") if name in file.schema_arrow.names]
-    table = file.read(columns=names, use_threads=False)
+    except DamagedFileError as error:
+        return 0, str(error)
     expected = np.mod(table["key_hash"].to_numpy(), max_parallelism)
     found = table["key_group"].to_numpy() if "key_group" in names else np.full(len(expected), group)
     wrong = int((expected != found).sum())
@@ -208,5 +210,8 @@ def _problem_of(directory: str, file: DataFile) -> str:
         return f"{uri} is gone"
     if size != file.bytes:
         return f"{uri} has {size} bytes, {file.bytes} were recorded"
-    rows = pq.read_metadata(at.path, filesystem=at.fs).num_rows
+    try:
+        rows = open_recorded(uri, file).metadata.num_rows
+    except DamagedFileError as error:
+        return str(error)
     return "" if rows == file.rows else f"{uri} has {rows} rows, {file.rows} were recorded"

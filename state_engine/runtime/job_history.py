@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
+from state_engine.backends.delta.checkpoint_files import checkpoints_in, read_rows
 from state_engine.backends.delta.checkpoint_store import check_owner
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.log_reader import commit_actions, read_log
-from state_engine.backends.files import join, normal_uri, open_location, read_parquet
+from state_engine.backends.files import join, normal_uri, open_location
 from state_engine.core import lineage
-from state_engine.core.checkpoint import MAIN, ROW_TYPE, CheckpointRow, StagedSink
+from state_engine.core.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.errors import SourceError
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.job import StatefulJob
@@ -133,9 +135,8 @@ def read_history(root: str, job: str) -> JobHistory | None:
     check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
     rows: list[CheckpointRow] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        tables = pool.map(lambda path: read_parquet(join(layout.checkpoints, path)), log.files)
-        for batch in (batch for table in tables for batch in table.to_batches()):
-            rows += ROW_TYPE.from_arrow(batch.to_struct_array())
+        for table in pool.map(partial(read_rows, layout.checkpoints), log.files):
+            rows += checkpoints_in(table, where=layout.checkpoints)
     rows.sort(key=lambda row: row.checkpoint_id)
     often = Counter(row.checkpoint_id for row in rows)
     repeated = {i: n for i, n in often.items() if n > 1}

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.runtime.state_files import state_files
-from state_engine.runtime.state_reader import read_state
+from state_engine.runtime.state_reader import check_files, read_state
 
 KEY_GROUPS = pa.schema(
     [
@@ -72,10 +73,11 @@ def _stored(
     session: SparkSession, layout: JobLayout, path: Sequence[CheckpointRow], operator: OperatorCheckpoint
 ) -> DataFrame:
     """Bytes by key group; of the files, only the hashes are read."""
-    uris = [f.listed.uri for f in state_files(layout, path, operator.uid)]
-    if not uris:
+    files = [f.listed for f in state_files(layout, path, operator.uid)]
+    if not files:
         return session.createDataFrame([], "key_group bigint, bytes double")
-    hashes = session.read.schema("key_hash bigint").parquet(*uris)
+    check_files(files)
+    hashes = session.read.options(**SPARK_VERIFIES).schema("key_hash bigint").parquet(*(f.uri for f in files))
     rows = hashes.groupBy(
         F.col("_metadata.file_path").alias("file"),
         F.col("_metadata.file_size").alias("size"),

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, open_location
+from state_engine.backends.parquet_reading import open_parquet, open_recorded
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.core.collection import base_table, changelog_table, keyed_state_files, operator_directory
@@ -144,9 +144,9 @@ class KeyTraces:
         columns, count = list(keys[0]), 0
         texts = {tuple(str(k[c]) for c in columns) for k in keys}
         for uri in parquet_files(self.layout.exchange):
-            at = open_location(uri)
-            if set(columns) <= set(pq.read_schema(at.path, filesystem=at.fs).names):
-                rows = pq.ParquetFile(at.path, filesystem=at.fs).read(columns=columns).to_pylist()
+            opened = open_parquet(uri)
+            if set(columns) <= set(opened.schema.names):
+                rows = opened.read(columns).to_pylist()
                 count += sum(tuple(str(r[c]) for c in columns) in texts for r in rows)
         remedy = f"statelake collect {self.job}, a day after the attempt"
         return [Trace("exchange", "orphans", count, remedy)] if count else []
@@ -213,12 +213,11 @@ class KeyTraces:
                 low, high = np.searchsorted(hashes, [known.key_hash_min, known.key_hash_max])
                 if low == high and (high == len(hashes) or hashes[high] != known.key_hash_max):
                     return 0
-            at = open_location(file)
-            opened = pq.ParquetFile(at.path, filesystem=at.fs)
-            found = np.flatnonzero(np.isin(opened.read(columns=["key_hash"])["key_hash"].to_numpy(), hashes))
+            opened = open_parquet(file) if known is None else open_recorded(file, known)
+            found = np.flatnonzero(np.isin(opened.read(["key_hash"])["key_hash"].to_numpy(), hashes))
             if not len(found):
                 return 0
-            rows = opened.read(columns=["key", "key_hash"]).take(found).to_pylist()
+            rows = opened.read(["key", "key_hash"]).take(found).to_pylist()
             return sum(row["key"] in wanted[row["key_hash"]] for row in rows)
 
         files = list(parquet_files(uri))

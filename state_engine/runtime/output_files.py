@@ -8,65 +8,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from state_engine.backends.files import join, open_location, write_csv, write_parquet
+from state_engine.backends.files import join, write_csv, write_parquet
+from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
 from state_engine.runtime.sinks.base import SinkTarget
+
+_EXCHANGE = "outputs on their way to a chained operator"
 
 
 def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:
     """Stage one file of a sink; its path is relative to the sink."""
     uri = join(sink.directory, name)
     table = sink.stamped(table).select(sink.schema.names).cast(sink.schema)
-    size = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
-    return DataFile(path=uri.removeprefix(sink.uri + "/"), bytes=size, rows=table.num_rows, subtask=subtask)
+    file = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
+    path = uri.removeprefix(sink.uri + "/")
+    return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer)
 
 
 def write_exchange_files(
-    table: pa.Table, order: pa.Table, *, directory: str, name: str, subtask: int, written: str | None
+    table: pa.Table, order: pa.Table, *, directory: str, name: str, subtask: int, written: DataFile | None
 ) -> list[DataFile]:
     """The output file and its order file, by full URI.
 
     Args:
         table, order: outputs and their order columns, row for row.
-        written: URI of a file that holds the outputs already; they are not written twice then.
+        written: a file that holds the outputs already, by full URI; they are not written twice then.
     """
-    if written is None:
-        written = join(directory, name)
-        write_parquet(table, written)
-    order_uri = join(directory, f"order-{name}")
-    size = write_parquet(order, order_uri)
-    rows = table.num_rows
-    return [
-        DataFile(path=written, bytes=0, rows=rows, subtask=subtask),
-        DataFile(path=order_uri, bytes=size, rows=rows, subtask=subtask),
-    ]
+
+    def put(rows: pa.Table, uri: str) -> DataFile:
+        file = write_parquet(rows, uri)
+        return DataFile(uri, file.bytes, rows.num_rows, subtask, footer=file.footer)
+
+    return [written or put(table, join(directory, name)), put(order, join(directory, f"order-{name}"))]
 
 
-def order_fields(pairs: list[tuple[str, ...]], names: list[str]) -> list[pa.Field]:
+def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field]:
     """Types of the order columns, from the first order file; any type will do where there is none."""
     if not pairs:
         return [pa.field(n, pa.int64()) for n in names]
-    at = open_location(pairs[0][1])
-    found = pq.read_schema(at.path, filesystem=at.fs)
+    order = pairs[0][1]
+    found = open_recorded(order.path, order, of=_EXCHANGE).schema
     return [pa.field(n, found.field(n).type) for n in names]
 
 
-def read_exchange(pair: tuple[str, ...]) -> pa.Table:
+def read_exchange(pair: list[DataFile]) -> pa.Table:
     """An output file and its order file, side by side."""
-    files = [open_location(uri) for uri in pair]
-    rows, order = (pq.ParquetFile(f.path, filesystem=f.fs).read() for f in files)
+    rows, order = (open_recorded(file.path, file, of=_EXCHANGE).read() for file in pair)
     if rows.num_rows != order.num_rows:
-        raise StatelakeError(f"{pair} have different numbers of rows")
+        raise StatelakeError(f"{[file.path for file in pair]} have different numbers of rows")
     for name in order.column_names:
         rows = rows.append_column(order.schema.field(name), order[name])
     return rows
 
 
 def exchange_reader(
-    pairs: list[tuple[str, ...]],
+    pairs: list[list[DataFile]],
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow`` over numbers: each stands for a pair of files, read side by side."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.files import join, open_location
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files
@@ -47,13 +49,14 @@ class OutputReader:
         """
         uri = self._directory(sink)
         located = _located(uri, files) if sink.kind == "files" else list(files)
-        verify_files(uri, located, what=f"sink '{sink.name}'")
+        verify_files(uri, located, what=f"sink '{sink.name}'", footers=True)
         paths = [join(uri, f.path) for f in located]
         if paths[0].endswith(".csv"):
             schema = StructType.fromJson(json.loads(sink.schema))
             rows = self._spark.read.schema(schema).option("header", "true").csv(paths)
         else:
-            rows = self._spark.read.schema(parquet_schema(paths[0])).parquet(*paths)
+            reader = self._spark.read.options(**SPARK_VERIFIES)
+            rows = reader.schema(parquet_schema(paths[0])).parquet(*paths)
         return rows.drop(WRITE_ID)
 
     def _directory(self, sink: StagedSink) -> str:
@@ -67,8 +70,6 @@ def _located(uri: str, files: Sequence[DataFile]) -> list[DataFile]:
     """Files of a ``FileSink`` with the path that they have now."""
     published = published_files(open_location(uri))
     return [
-        DataFile(
-            f"{published[name]}/{name}" if (name := base_name(f)) in published else f.path, f.bytes, f.rows, 0
-        )
+        replace(f, path=f"{published[name]}/{name}" if (name := base_name(f)) in published else f.path)
         for f in files
     ]

@@ -13,17 +13,24 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from state_engine.backends.delta.checkpoint_files import (
+    damaged_row,
+    plain_rows,
+    read_rows,
+    with_digests,
+    write_rows,
+)
 from state_engine.backends.delta.commit_actions import FileGroup
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA, ROOT_PROPERTY, JobLayout
 from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import join, open_location, write_parquet
+from state_engine.backends.files import write_parquet
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import RootError
 from state_engine.core.format_versions import FORMAT_VERSION, FormatStep, steps_from, upgraded_row
+from state_engine.core.row_digest import is_intact
 from state_engine.core.stored_form import added_fields, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.runtime.job_tables import add_columns
@@ -122,17 +129,19 @@ class _Checkpoints:
                 add_columns(self._spark, self._uri, added)
 
     def _read(self, path: str) -> pa.Table:
-        at = open_location(join(self._uri, path))
-        return pq.ParquetFile(at.path, filesystem=at.fs).read()
+        return read_rows(self._uri, path)
 
     def _written(self, table: pa.Table, steps: list[FormatStep]) -> DataFile:
         """A file of the same rows in the new form, which no reader sees yet."""
-        rows = [upgraded_row(row, steps) for row in table.to_pylist()]
-        made = pa.Table.from_pylist(rows, schema=CHECKPOINTS_SCHEMA)
+        before = plain_rows(table)
+        for row in before:
+            if not is_intact(row):
+                raise damaged_row(self._uri, row["checkpoint_id"], row["job"])
+        rows = [upgraded_row(row, steps) for row in before]
+        made = with_digests(pa.Table.from_pylist(rows, schema=CHECKPOINTS_SCHEMA))
         first = rows[0]
-        name = f"checkpoint-{first['checkpoint_id']:012d}-{first['write_id']}-{uuid4().hex[:8]}.parquet"
-        size = write_parquet(made, join(self._uri, name))
-        return DataFile(path=name, bytes=size, rows=len(rows), subtask=0)
+        name = f"checkpoint-{first['checkpoint_id']:012d}-{first['write_id']}-{uuid4().hex[:8]}"
+        return write_rows(made, self._uri, name, write=write_parquet)
 
 
 def _is_current(table: pa.Table) -> bool:

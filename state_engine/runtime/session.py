@@ -20,6 +20,7 @@ from py4j.java_gateway import JavaPackage
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core.errors import SetupError
 from state_engine.runtime.jars import DELTA_VERSION, delta_jars
 from state_engine.runtime.java import find_java_home
@@ -121,6 +122,7 @@ def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) ->
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
+        **{f"spark.hadoop.{name}": value for name, value in SPARK_VERIFIES.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # PySpark would look up the caller's line at every DataFrame call, three round trips each.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -143,8 +143,8 @@ def _write_letters(told: SinkRows, letters: list[Letter]) -> DataFile:
     index, attempt = _task()
     path = partition_path(told.write_id, file_name(told.write_id, index, attempt))
     table = letters_table(letters)
-    size = write_parquet(table, join(told.letters_uri, path))
-    return DataFile(path=path, bytes=size, rows=table.num_rows, subtask=index)
+    file = write_parquet(table, join(told.letters_uri, path))
+    return DataFile(path, file.bytes, table.num_rows, index, footer=file.footer)
 
 
 def _task() -> tuple[int, int]:

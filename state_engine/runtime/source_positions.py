@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.backends.files import join, read_parquet, write_parquet
+from state_engine.backends.files import join, write_parquet
+from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.core.collection import position_files
 from state_engine.core.errors import MissingFilesError
@@ -38,12 +39,13 @@ class SourcePositions:
 
     def elements(self, path: Sequence[CheckpointRow], source: str) -> list[Element]:
         """The position of a source: elements appended along the path, oldest first."""
-        paths = [file.path for file in position_files(path)]
-        unread = [p for p in paths if p not in self._read]
+        files = position_files(path)
+        unread = [file for file in files if file.path not in self._read]
         if unread:
             with ThreadPoolExecutor(_READERS) as pool:
-                self._read.update(zip(unread, pool.map(self._load, unread), strict=True))
-        return [element for p in paths for element in self._read[p].get(source, [])]
+                found = pool.map(self._load, unread)
+                self._read.update(zip((file.path for file in unread), found, strict=True))
+        return [element for file in files for element in self._read[file.path].get(source, [])]
 
     def write(
         self, write_id: str, appended: Mapping[str, Sequence[Element]], *, attempt: int = 0
@@ -60,17 +62,18 @@ class SourcePositions:
             for i, element in enumerate(elements)
         ]  # fmt: skip
         path = partition_path(write_id, file_name(write_id, 0, attempt))
-        size = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(self._uri, path))
+        file = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(self._uri, path))
         self._read[path] = {source: list(elements) for source, elements in appended.items()}
-        return DataFile(path=path, bytes=size, rows=len(rows), subtask=0)
+        return DataFile(path=path, bytes=file.bytes, rows=len(rows), subtask=0, footer=file.footer)
 
-    def _load(self, path: str) -> dict[str, list[Element]]:
+    def _load(self, file: DataFile) -> dict[str, list[Element]]:
         found: dict[str, list[Element]] = {}
+        uri = join(self._uri, file.path)
         try:
-            table = read_parquet(join(self._uri, path))
+            table = open_recorded(uri, file, of="source positions").read()
         except FileNotFoundError:
             raise MissingFilesError(
-                f"{join(self._uri, path)}, the source positions of a micro-batch, is gone: it was collected with its "
+                f"{uri}, the source positions of a micro-batch, is gone: it was collected with its "
                 "checkpoint, or somebody deleted it. Replay from a checkpoint that can be restored; where that fails, "
                 "restore a savepoint"
             ) from None

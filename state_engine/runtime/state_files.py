@@ -45,7 +45,9 @@ def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> l
                         KeyGroups(last.max_parallelism, left),
                         KeyGroupRange(left[0].start, left[-1].end),
                     )
-            listed = ListedFile(join(layout.changelog(uid), file.path), file.rows, counts)
+            listed = ListedFile.recorded(
+                join(layout.changelog(uid), file.path), file, of=_of(row, uid), counts=counts
+            )
             found.append(StateFile(listed, groups.start, groups.end, order))
     return found
 
@@ -72,7 +74,7 @@ def remaining(groups: KeyGroupRange, taken: Iterable[KeyGroupRange]) -> tuple[Ke
 def _base_files(
     layout: JobLayout, path: Sequence[CheckpointRow], last: OperatorCheckpoint
 ) -> Iterator[StateFile]:
-    written: dict[str, list[DataFile]] = {}
+    written: dict[str, tuple[str, list[DataFile]]] = {}
     for base in last.bases:
         if base.base_id not in written:
             row = next((r for r in path if r.write_id == base.base_id), None)
@@ -82,12 +84,18 @@ def _base_files(
                     f"operator '{last.uid}': its state rests on the base {base.base_id}, and no checkpoint on the "
                     "path wrote it: the table of checkpoints is damaged. Restore a savepoint"
                 )
-            written[base.base_id] = operator.base_files
-        for file in written[base.base_id]:
+            assert row is not None
+            written[base.base_id] = _of(row, last.uid), operator.base_files
+        of, files = written[base.base_id]
+        for file in files:
             assert file.key_group_min is not None
             if base.key_group_start <= file.key_group_min <= base.key_group_end:
-                listed = ListedFile(join(layout.base(last.uid), file.path), file.rows)
+                listed = ListedFile.recorded(join(layout.base(last.uid), file.path), file, of=of)
                 yield StateFile(listed, file.key_group_min, file.key_group_min, 0)
+
+
+def _of(row: CheckpointRow, uid: str) -> str:
+    return f"checkpoint {row.checkpoint_id}, operator '{uid}'"
 
 
 def _not_in_bases(

@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_engine.backends.delta.changelog import ListedFile, op_of_entry
+from state_engine.backends.delta.changelog import ListedFile, op_of_entry, open_state_file
 from state_engine.backends.delta.layout import JobLayout, changelog_schema, state_column
-from state_engine.backends.files import open_location
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.errors import MissingFilesError
 from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.state_table import APPEND, CLEAR, PUT
@@ -77,9 +75,14 @@ def read_state(
 
 
 def check_files(files: Sequence[ListedFile]) -> None:
-    """Whether files have the rows that their checkpoints recorded; raises MissingFilesError where they do not."""
+    """Check, before Spark reads them, that files have the footers and rows that their checkpoints recorded.
+
+    Raises:
+        MissingFilesError: a file is gone or has other rows.
+        DamagedFileError: it is not what was written.
+    """
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda f: _check(f.uri, f.rows), files))
+        list(pool.map(lambda f: open_state_file(f).close(), files))
 
 
 def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFile]) -> DataFrame:
@@ -89,7 +92,7 @@ def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFil
     check_files([f.listed for f in files])
     if not files:
         return spark.createDataFrame([], structure).withColumn(_ORDER, F.lit(0))
-    changes = spark.read.schema(structure).parquet(*[f.listed.uri for f in files])
+    changes = spark.read.options(**SPARK_VERIFIES).schema(structure).parquet(*[f.listed.uri for f in files])
     # the fold would shuffle otherwise, which costs more than it saves
     if sum(f.listed.rows for f in files) <= _ROWS_OF_ONE_TASK:
         changes = changes.coalesce(1)
@@ -141,19 +144,6 @@ def _counts(files: Sequence[StateFile]) -> Column:
         for found in own if file.listed.counts is None else file.listed.counts.ranges:
             inside = inside | group.between(found.start, found.end)
     return inside
-
-
-def _check(uri: str, rows: int) -> None:
-    at = open_location(uri)
-    try:
-        found = pq.read_metadata(at.path, filesystem=at.fs).num_rows
-    except FileNotFoundError:
-        found = None
-    if found != rows:
-        raise MissingFilesError(
-            f"{uri} {'is gone' if found is None else f'has {found} rows'}, its checkpoint recorded {rows} rows: "
-            "something else changed it. Restore an older checkpoint or a savepoint"
-        )
 
 
 def _alive(expiry: Expiry) -> Alive:

@@ -7,7 +7,6 @@ groups as a compaction does; nothing is shuffled. For operations that change sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from state_engine.backends.delta.base import BaseSpec, read_entries
-from state_engine.backends.delta.changelog import KeyGroups, ListedFile, open_state_file
+from state_engine.backends.delta.changelog import KeyGroups, ListedFile
 from state_engine.backends.delta.layout import JobLayout, changelog_schema
 from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
@@ -30,6 +29,7 @@ from state_engine.core.type_text import type_from_text
 from state_engine.runtime.frames import quoted
 from state_engine.runtime.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.runtime.state_files import state_files
+from state_engine.runtime.state_reader import check_files
 from state_engine.runtime.state_rows import (
     KEY,
     KEY_HASH,
@@ -82,8 +82,7 @@ def stored_entries(
     assert operator is not None
     schema = entry_schema(operator)
     files = state_files(layout, path, uid)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda f: open_state_file(f.listed).close(), files))
+    check_files([f.listed for f in files])
     groups = sorted(range(operator.max_parallelism) if key_groups is None else key_groups)
     rows = sum(f.listed.rows for f in files)
     wanted = max(spark.sparkContext.defaultParallelism, -(-rows // _ROWS_AT_ONCE))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -315,13 +316,17 @@ class Subtask:
         # a file that tells rows' attempts has a column that the chained step must not see
         names = (spec.uid, output.name)
         shared = next((s for s in output.sinks if s.format == "parquet" and s.lineage is None), None)
+        written = None
+        if shared is not None:
+            file = self.report.sinks[shared.name][0]
+            written = replace(file, path=join(shared.uri, file.path))
         self.report.exchange[output.name] = write_exchange_files(
             table,
             self._order_of(part.origins),
             directory=join(spec.layout.exchange, spec.write_id),
             name="-".join([*(stored_name(n, longest=62) for n in names if n), self._file_name()]),
             subtask=self.index,
-            written=join(shared.uri, self.report.sinks[shared.name][0].path) if shared else None,
+            written=written,
         )
 
     def _order_of(self, origins: list[Any]) -> pa.Table:
@@ -343,8 +348,10 @@ class Subtask:
             return
         path = partition_path(self.spec.write_id, self._file_name())
         table = self._refused.table()
-        size = write_parquet(table, join(self.spec.layout.dead_letters, path))
-        self.report.dead_letters = [DataFile(path=path, bytes=size, rows=table.num_rows, subtask=self.index)]
+        file = write_parquet(table, join(self.spec.layout.dead_letters, path))
+        self.report.dead_letters = [
+            DataFile(path, file.bytes, table.num_rows, self.index, footer=file.footer)
+        ]
 
     def _file_name(self) -> str:
         return file_name(self.spec.write_id, self.index, self.attempt_id)

@@ -138,18 +138,19 @@ class SubtaskKeyedState:
         if table is None:
             return []
         path = partition_path(spec.write_id, name)
-        size = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
+        file = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
         groups, hashes = table["key_group"].to_numpy(), table["key_hash"].to_numpy()
         return [
             DataFile(
                 path=path,
-                bytes=size,
+                bytes=file.bytes,
                 rows=table.num_rows,
                 subtask=subtask,
                 key_group_min=int(groups[0]),
                 key_group_max=int(groups[-1]),
                 key_hash_min=int(hashes.min()),
                 key_hash_max=int(hashes.max()),
+                footer=file.footer,
             )
         ]
 

@@ -353,6 +353,14 @@ def _other_state(at: Path) -> None:
 def test_damage_is_told(job: Job, damage: Callable[[Path], None], told: str) -> None:
     files = job.batch(left(e=[1, 2]))
     damage(job.directory / files[0].path)
+    known = "does not exist|is damaged"
+    with pytest.raises(
+        MissingFilesError, match=f"operator 'sink', state 'e', subtask 0: .*({known}).*[Rr]estore a"
+    ):
+        job.start(1)
+    # older versions recorded no checksum, and sizes of sinks' files only
+    plain = [replace(file, bytes=0, footer=None) for file in files]
+    job.path[0] = replace(job.path[0], operator_state_files=plain)
     for parallelism in (1, 2):
         with pytest.raises(
             MissingFilesError, match=f"operator 'sink', state 'e', subtask 0: .*{told}.*Restore an older"

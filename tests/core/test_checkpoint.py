@@ -58,7 +58,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
     columns = {f.name: ddl_text(f.type) for f in ROW_TYPE.storage}
     file = (
         "array<struct<`path`: string, `bytes`: bigint, `rows`: bigint, `subtask`: bigint, `key_group_min`: bigint, "
-        "`key_group_max`: bigint, `key_hash_min`: bigint, `key_hash_max`: bigint>>"
+        "`key_group_max`: bigint, `key_hash_min`: bigint, `key_hash_max`: bigint, `footer`: bigint>>"
     )
     plain = dict.fromkeys(
         [
@@ -75,7 +75,17 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "bigint",
     )
     texts = dict.fromkeys(
-        ["branch", "kind", "write_id", "job", "code_version", "requested_by", "partition", "backfill"],
+        [
+            "branch",
+            "kind",
+            "write_id",
+            "job",
+            "code_version",
+            "requested_by",
+            "partition",
+            "backfill",
+            "digest",
+        ],
         "string",
     )
     assert columns == {

@@ -53,5 +53,6 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
         "late_rows": 0,
         "backfill": "",
         "drained": False,
+        "digest": "",
     }
     assert repr(row) == was

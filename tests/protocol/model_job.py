@@ -175,7 +175,7 @@ def _run_subtask(
 
 def _write_changes(layout: JobLayout, table: pa.Table, path: str, subtask: int) -> DataFile:
     groups, hashes = table["key_group"].to_pylist(), table["key_hash"].to_pylist()
-    size = write_parquet(table, join(layout.changelog(UID), path))
+    size = write_parquet(table, join(layout.changelog(UID), path)).bytes
     return DataFile(path, size, table.num_rows, subtask, min(groups), max(groups), min(hashes), max(hashes))
 
 

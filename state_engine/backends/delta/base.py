@@ -109,16 +109,18 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
         hashes = table["key_hash"]
         name = file_name(spec.base_id, task, attempt)
         path = f"base_id={spec.base_id}/key_group={group}/{name}"
+        file = write_parquet(table, join(spec.uri, path))
         written.append(
             DataFile(
                 path=path,
-                bytes=write_parquet(table, join(spec.uri, path)),
+                bytes=file.bytes,
                 rows=table.num_rows,
                 subtask=task,
                 key_group_min=group,
                 key_group_max=group,
                 key_hash_min=hashes[0].as_py(),
                 key_hash_max=hashes[-1].as_py(),
+                footer=file.footer,
             )
         )
     return written
@@ -144,16 +146,16 @@ def _read(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> pa.
 
 def _read_file(listed: ListedFile, groups: KeyGroups, schema: pa.Schema) -> Iterator[pa.Table]:
     file = open_state_file(listed)
-    have = set(file.schema_arrow.names)
+    have = set(file.schema.names)
     columns = [name for name in schema.names if name in have]
-    for number in range(file.num_row_groups):
-        hashes = file.read_row_group(number, columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+    for number in range(file.row_groups):
+        hashes = file.read_row_group(number, ["key_hash"])["key_hash"].to_numpy()
         mask = groups.hold(hashes)
         if listed.counts is not None:
             mask = mask & listed.counts.hold(hashes)
         if not mask.any():
             continue
-        table = file.read_row_group(number, columns=columns, use_threads=False).filter(pa.array(mask))
+        table = file.read_row_group(number, columns).filter(pa.array(mask))
         arrays = [
             conform(table[f.name], f.type) if f.name in have else pa.nulls(table.num_rows, f.type)
             for f in schema

@@ -16,10 +16,10 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from state_engine.backends.delta.layout import state_column
-from state_engine.backends.files import open_location
+from state_engine.backends.parquet_reading import OpenParquet, open_parquet
+from state_engine.core.checkpoint import DataFile
 from state_engine.core.columns import one_chunk
 from state_engine.core.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.errors import MissingFilesError
@@ -64,11 +64,21 @@ class ListedFile:
         uri: where it is.
         rows: that its checkpoint recorded.
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
+        bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
+        of: which checkpoint wrote it, of what, in words.
     """
 
     uri: str
     rows: int
     counts: KeyGroups | None = None
+    bytes: int | None = None
+    footer: int | None = None
+    of: str = ""
+
+    @classmethod
+    def recorded(cls, uri: str, file: DataFile, *, of: str, counts: KeyGroups | None = None) -> ListedFile:
+        """A file at a place, as a checkpoint recorded it."""
+        return cls(uri, file.rows, counts, file.bytes, file.footer, of)
 
 
 Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
@@ -148,7 +158,7 @@ class TouchedState(StoredState):
         return {k: v for k, v in entries.items() if is_touched(k)}
 
 
-def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> pq.ParquetFile:
+def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenParquet:
     """A file of a base or of changes, as its checkpoint recorded it.
 
     Args:
@@ -156,10 +166,10 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> pq.Parq
 
     Raises:
         MissingFilesError: it is gone, or has another number of rows.
+        DamagedFileError: it is not what was written.
     """
-    at = open_location(listed.uri)
     try:
-        file = pq.ParquetFile(at.path, filesystem=at.fs, read_dictionary=list(coded))
+        file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
     except FileNotFoundError:
         raise MissingFilesError(
             f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
@@ -223,15 +233,15 @@ def _parts(
     little: list[pa.Table] = []
     for listed in files:
         file = open_state_file(listed, coded=["state"])
-        if only is not None and state_column(only) not in file.schema_arrow.names:
+        if only is not None and state_column(only) not in file.schema.names:
             continue
-        sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
+        sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.row_groups))
         if sum(sizes) > _LITTLE_BYTES:
             yield from _together(little, wanted)
             little = []
             yield from _of_file(file, listed, wanted)
             continue
-        table = file.read(use_threads=False)
+        table = file.read()
         if listed.counts is not None:
             table = table.filter(pa.array(listed.counts.hold(table["key_hash"].to_numpy())))
         if little and little[0].schema != table.schema:
@@ -241,9 +251,9 @@ def _parts(
     yield from _together(little, wanted)
 
 
-def _of_file(file: pq.ParquetFile, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
+def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
     """A large file: the hashes tell which rows of the other columns are kept."""
-    hashes = file.read(columns=["key_hash"], use_threads=False)["key_hash"].to_numpy()
+    hashes = file.read(["key_hash"])["key_hash"].to_numpy()
     found = wanted(hashes)
     if listed.counts is not None:
         found = found & listed.counts.hold(hashes)
@@ -254,11 +264,11 @@ def _of_file(file: pq.ParquetFile, listed: ListedFile, wanted: Callable[[Hashes]
     def read(names: list[str]) -> pa.Table:
         missing = [n for n in names if n not in kept]
         if missing:
-            more = file.read(columns=missing, use_threads=False).filter(mask)
+            more = file.read(missing).filter(mask)
             kept.update(zip(more.schema.names, more.columns, strict=True))
         return pa.table({n: kept[n] for n in names})
 
-    yield _Part(frozenset(file.schema_arrow.names), read)
+    yield _Part(frozenset(file.schema.names), read)
 
 
 def _together(tables: list[pa.Table], wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:

@@ -16,10 +16,13 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from uuid6 import uuid7
 
+from state_engine.backends.delta.checkpoint_files import checkpoints_in, read_rows, with_digests, write_rows
 from state_engine.backends.delta.kernel import (
     DeltaKernel,
     FileGroup,
@@ -34,8 +37,8 @@ from state_engine.backends.delta.layout import (
     TABLE_PROPERTIES,
     JobLayout,
 )
-from state_engine.backends.files import join, read_parquet, write_parquet
-from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
+from state_engine.backends.files import write_parquet
+from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow
 from state_engine.core.errors import (
     CommitFailedError,
     CommitUnknownError,
@@ -121,8 +124,8 @@ class CheckpointStore:
         if version != self._version:
             new = [p for p in self._kernel.active_files(self._uri) if p not in self._read]
             with ThreadPoolExecutor(_READERS) as pool:
-                for table in pool.map(lambda p: read_parquet(join(self._uri, p)), new):
-                    self._remember(table)
+                for found in pool.map(self._read_file, new):
+                    self._rows.update((row.checkpoint_id, row) for row in found)
             self._read.update(new)
             self._version = version
         return dict(self._rows)
@@ -144,9 +147,10 @@ class CheckpointStore:
         table = pa.Table.from_batches(
             [pa.RecordBatch.from_struct_array(ROW_TYPE.to_arrow([row], storage=True))], CHECKPOINTS_SCHEMA
         )
-        name = f"checkpoint-{row.checkpoint_id:012d}-{row.write_id}.parquet"
-        size = write_parquet(table, join(self._uri, name))
-        file = DataFile(path=name, bytes=size, rows=1, subtask=0)
+        table = with_digests(table)
+        row = replace(row, digest=table["digest"][0].as_py())
+        name = f"checkpoint-{row.checkpoint_id:012d}-{row.write_id}"
+        file = write_rows(table, self._uri, name, write=write_parquet)
         try:
             version = self._kernel.append(
                 self._uri, [file], transaction=Transaction(self.app, row.checkpoint_id)
@@ -158,7 +162,7 @@ class CheckpointStore:
             return
         self._log(row)
         self._rows[row.checkpoint_id] = row
-        self._read.add(name)
+        self._read.add(file.path)
         if version == self._version + 1:
             self._version = version
 
@@ -186,19 +190,18 @@ class CheckpointStore:
     def _merge(self, names: list[str], times: int) -> str | None:
         """Merge files; the name of the new one, None where another runner was faster."""
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(pool.map(lambda p: read_parquet(join(self._uri, p)), names))
+            tables = list(pool.map(partial(read_rows, self._uri), names))
         table = pa.concat_tables(tables)
         ids = table["checkpoint_id"]
-        merged = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{uuid7().hex}.parquet"
-        size = write_parquet(table, join(self._uri, merged))
-        file = DataFile(path=merged, bytes=size, rows=table.num_rows, subtask=0)
+        name = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{uuid7().hex}"
+        file = write_rows(table, self._uri, name, write=write_parquet)
         try:
             self._kernel.change(self._uri, add=[FileGroup([file])], remove=names)
         except InactiveFilesError:  # the new file is an orphan
             return None
         self._read.difference_update(names)
-        self._read.add(merged)
-        return merged
+        self._read.add(file.path)
+        return file.path
 
     def _log(self, row: CheckpointRow) -> None:
         facts = {name: getattr(row, name) for name in _LOGGED if getattr(row, name) not in (None, "")}
@@ -245,10 +248,8 @@ class CheckpointStore:
             "nothing of this attempt is visible. Run again to go on from there"
         )
 
-    def _remember(self, table: pa.Table) -> None:
-        for batch in table.to_batches():
-            for row in ROW_TYPE.from_arrow(batch.to_struct_array()):
-                self._rows[row.checkpoint_id] = row
+    def _read_file(self, name: str) -> list[CheckpointRow]:
+        return checkpoints_in(read_rows(self._uri, name), where=self._uri)
 
 
 def check_owner(properties: Mapping[str, str], uri: str, *, job: str, root_id: str) -> None:

@@ -16,7 +16,8 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from state_engine.backends.delta.log_names import COMMIT, newest_checkpoint
-from state_engine.backends.files import Location, join, open_location, read_parquet
+from state_engine.backends.files import Location, join, open_location
+from state_engine.backends.parquet_reading import read_parquet
 from state_engine.core.errors import RootError
 
 _COLUMNS = ("add", "txn", "metaData")

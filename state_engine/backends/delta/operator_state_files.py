@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.backends.files import join, read_parquet, write_parquet
+from state_engine.backends.files import join, write_parquet
+from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import (
     CheckpointRow,
     DataFile,
@@ -88,8 +89,8 @@ def write_subtask_state(
     path = partition_path(
         write_id, file_name(write_id, subtask, attempt, suffix=f"{stored_name(operator)}.parquet")
     )
-    size = write_parquet(table, join(uri, path))
-    return DataFile(path=path, bytes=size, rows=table.num_rows, subtask=subtask), declared
+    file = write_parquet(table, join(uri, path))
+    return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer), declared
 
 
 def _table(operator: str, subtask: int, one: StoredList) -> pa.Table:
@@ -255,7 +256,7 @@ class _Reader:
     def _table(self, file: DataFile, where: str) -> pa.Table:
         if file.path not in self._tables:
             try:
-                table = read_parquet(join(self._uri, file.path))
+                table = open_recorded(join(self._uri, file.path), file, of=where).read()
             except FileNotFoundError:
                 raise _missing(f"{where}: {file.path} does not exist") from None
             if table.num_rows != file.rows:

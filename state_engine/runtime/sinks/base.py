@@ -18,6 +18,7 @@ import pyarrow as pa
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import file_name
 from state_engine.backends.files import join, open_location
+from state_engine.backends.parquet_reading import check_footer
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkIdentityError
 from state_engine.runtime.sinks.staging import Staging
@@ -169,8 +170,16 @@ def with_lineage(schema: pa.Schema, *, sink: str) -> pa.Schema:
     return schema.append(pa.field(WRITE_ID, pa.string()))
 
 
-def verify_files(directory: str, files: Sequence[DataFile], *, what: str) -> None:
-    """Check that files exist with their recorded size; raises MissingFilesError."""
+def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footers: bool = False) -> None:
+    """Check that files exist with their recorded size.
+
+    Args:
+        footers: compare also the footers with what was recorded, because the files are read next.
+
+    Raises:
+        MissingFilesError: a file is gone or has another size.
+        DamagedFileError: a footer is another one.
+    """
     at = open_location(directory)
     with ThreadPoolExecutor(8) as pool:
         infos = list(pool.map(at.fs.get_file_info, (join(at.path, f.path) for f in files)))
@@ -181,6 +190,13 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str) -> Non
                 f"{what}: {join(directory, file.path)} {found}, {file.bytes} bytes were recorded. Something else "
                 "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
             )
+    if footers:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda f: _check_footer(directory, f, what), files))
+
+
+def _check_footer(directory: str, file: DataFile, what: str) -> None:
+    check_footer(join(directory, file.path), size=file.bytes, footer=file.footer, of=what)
 
 
 def write_ids(files: Sequence[DataFile]) -> list[str]:

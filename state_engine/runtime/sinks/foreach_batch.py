@@ -23,7 +23,8 @@ import pyarrow.fs as pafs
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import join, open_location, read_parquet
+from state_engine.backends.files import join, open_location
+from state_engine.backends.parquet_reading import SPARK_VERIFIES, open_recorded
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.names import check_name
@@ -126,7 +127,8 @@ class ForeachBatchPublisher(Publisher):
             if self._is_done(staged, checkpoint_id):
                 return
             _check_withdrawals(staged)
-            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+            what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            verify_files(staged.path, staged.files, what=what, footers=True)
             self._call(staged, checkpoint_id)
             write_note(_marker(staged.path, checkpoint_id), {"files": note_of(staged)})
 
@@ -156,9 +158,12 @@ class ForeachBatchPublisher(Publisher):
         files = [join(staged.path, f.path) for f in staged.files]
         rows: Any
         if sink.as_dataframe:
-            rows = self._kernel.spark.read.parquet(*files)
+            rows = self._kernel.spark.read.options(**SPARK_VERIFIES).parquet(*files)
         else:
-            rows = pa.concat_tables([read_parquet(file) for file in files])
+            of = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            rows = pa.concat_tables(
+                [open_recorded(join(staged.path, f.path), f, of=of).read() for f in staged.files]
+            )
         try:
             sink.function(rows, checkpoint_id)
         except Exception as error:

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import join
+from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitFailedError, SinkError
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files, write_ids
@@ -49,7 +50,8 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
     """
     from pyspark.errors import PySparkException
 
-    verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+    what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+    verify_files(staged.path, staged.files, what=what, footers=True)
     session = _session(kernel.spark)
     with table_lock(staged.path):
         try:
@@ -84,7 +86,8 @@ def _session(spark: SparkSession) -> SparkSession:
 
 def _rows(session: SparkSession, staged: StagedSink) -> DataFrame:
     if staged.files:
-        return session.read.parquet(*(join(staged.path, f.path) for f in staged.files))
+        files = (join(staged.path, f.path) for f in staged.files)
+        return session.read.options(**SPARK_VERIFIES).parquet(*files)
     columns = [f"`{field['name']}`" for field in json.loads(staged.schema)["fields"]]
     return session.read.format("delta").load(staged.path).select(*columns).limit(0)
 

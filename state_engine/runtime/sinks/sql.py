@@ -155,7 +155,8 @@ class SqlPublisher(Publisher):
         with _connected(target, staged.name) as table:
             if table.is_published(staged, app, checkpoint_id):
                 return
-            verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+            what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            verify_files(staged.path, staged.files, what=what, footers=True)
             _check_withdrawals(staged, target)
             table.publish(staged, app, checkpoint_id)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from state_engine.backends.files import join, open_location
+from state_engine.backends.files import join
+from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import SinkError
 from state_engine.runtime.sinks.base import WRITE_ID, write_ids
@@ -23,8 +23,10 @@ _BATCH_ROWS = 10_000
 
 def staged_schema(staged: StagedSink) -> pa.Schema:
     """Columns of the staged files, of which there is at least one."""
-    at = open_location(join(staged.path, staged.files[0].path))
-    return pq.read_schema(at.path, filesystem=at.fs).remove_metadata()
+    first = staged.files[0]
+    return open_recorded(
+        join(staged.path, first.path), first, of=f"sink '{staged.name}'"
+    ).schema.remove_metadata()
 
 
 def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
@@ -80,9 +82,9 @@ def _is_withdrawn(table: sa.TableClause, staged: StagedSink) -> sa.ColumnElement
 
 def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:
     for file in staged.files:
-        at = open_location(join(staged.path, file.path))
-        with pq.ParquetFile(at.path, filesystem=at.fs) as rows:
-            yield from rows.iter_batches(batch_size=_BATCH_ROWS)
+        yield from open_recorded(join(staged.path, file.path), file, of=f"sink '{staged.name}'").batches(
+            _BATCH_ROWS
+        )
 
 
 def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> None:

@@ -25,8 +25,8 @@ def letter(uri: str, write_id: str) -> DataFile:
     """A file with one refused row."""
     row = {name: [None if name == "subtask" else write_id] for name in DEAD_LETTERS_SCHEMA.names}
     path = partition_path(write_id, file_name(write_id, 0, 0))
-    size = write_parquet(pa.table(row, schema=DEAD_LETTERS_SCHEMA), join(uri, path))
-    return DataFile(path=path, bytes=size, rows=1, subtask=0)
+    file = write_parquet(pa.table(row, schema=DEAD_LETTERS_SCHEMA), join(uri, path))
+    return DataFile(path=path, bytes=file.bytes, rows=1, subtask=0)
 
 
 def test_letters_are_withdrawn_and_come_again(spark: SparkSession, tmp_path: Path) -> None:

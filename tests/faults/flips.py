@@ -1,0 +1,109 @@
+"""Flips bits in the files of a root, one at a time, and reads everything after each; in a process without Spark.
+
+A damaged file may end the process that parses it, which the caller sees. Prints, as JSON, how often a flip was an error
+that names the damage (``noticed``), changed nothing that is read (``harmless``), changed what was read (``silent``), or
+was another error (``raw``, with examples).
+
+    python -m tests.faults.flips <root> <flips> <seed>
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from state_engine import open_state
+from state_engine.backends.delta.changelog import StoredState
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.operator_state_files import files_of, read_subtask_state
+from state_engine.backends.files import normal_uri
+from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.errors import DamagedFileError
+from state_engine.core.key_schema import KeySchema
+from state_engine.runtime.job_history import read_history
+from state_engine.runtime.source_positions import SourcePositions
+from state_engine.runtime.state_files import state_files
+from state_engine.runtime.stored_entries import key_schema
+
+FOOTER_BYTES = 600
+"""Half of the flips fall into so many bytes at the end of a file."""
+
+
+def read_all(root: Path) -> str:
+    """All that the engine reads of a root: rows, keyed state as readers and as subtasks see it, operator state."""
+    seen: list[Any] = []
+    for job in sorted(p.parent.name for p in root.glob("*/checkpoints")):
+        history = read_history(str(root), job)
+        assert history is not None
+        seen += [repr(row) for row in history.rows.values()]
+        seen += _state(root, job, history.path)
+        layout = JobLayout(normal_uri(root), job)
+        seen += [
+            SourcePositions(layout.operator_state).elements(history.path, s.name)
+            for s in history.path[-1].sources
+        ]
+    return repr(seen)
+
+
+def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
+    seen: list[Any] = []
+    layout, head = JobLayout(normal_uri(root), job), path[-1]
+    for operator in head.operators:
+        names = [state.name for state in operator.states]
+        seen += [open_state.read_state(root, job, operator.uid, name).to_pylist() for name in names]
+        files = [f.listed for f in state_files(layout, path, operator.uid)]
+        schema: KeySchema = key_schema(operator)
+        stored = StoredState(files, lambda hashes: np.ones(len(hashes), bool), schema)
+        seen += [
+            part.read([n for n in sorted(part.columns) if n != "key_group"]).to_pylist()
+            for part in stored._parts
+        ]
+    for ref in head.operator_state:
+        if ref.states:
+            for subtask in range(ref.parallelism):
+                seen.append(
+                    read_subtask_state(
+                        ref,
+                        files_of(ref, path),
+                        uri=layout.operator_state,
+                        subtask=subtask,
+                        parallelism=ref.parallelism,
+                        max_parallelism=8,
+                        restored=False,
+                    )
+                )
+    return seen
+
+
+def flips(root: Path, number: int, seed: int) -> dict[str, Any]:
+    """Flip, read, put back, and count."""
+    chance, told = random.Random(seed), Counter[str]()
+    files = [p for p in sorted(root.rglob("*.parquet")) if "_delta_log" not in p.parts]
+    true, raw = read_all(root), []
+    for _ in range(number):
+        file = chance.choice(files)
+        content = file.read_bytes()
+        start = max(len(content) - FOOTER_BYTES, 0) if chance.random() < 0.5 else 0
+        at, bit = chance.randrange(start, len(content)), chance.randrange(8)
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+        try:
+            told["harmless" if read_all(root) == true else "silent"] += 1
+        except DamagedFileError:
+            told["noticed"] += 1
+        except Exception as error:
+            told["raw"] += 1
+            raw.append(f"{file.relative_to(root)} byte {at} bit {bit}: {error!r}"[:500])
+        finally:
+            file.write_bytes(content)
+    assert read_all(root) == true
+    return {**told, "files": len(files), "examples": raw[:5]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(flips(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
