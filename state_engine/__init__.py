@@ -82,6 +82,7 @@ from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
 from state_engine.runtime.sinks.sql import SqlSink
 from state_engine.runtime.sources.delta import DeltaSource
 from state_engine.runtime.sources.file import FileSource
+from state_engine.runtime.stream_shortcuts import CloseableIterator
 from state_engine.runtime.streams import DataStream, KeyedStream
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
+    "CloseableIterator",
     "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
     "ForeachBatchSink",
     # engine

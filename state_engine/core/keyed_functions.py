@@ -148,13 +148,17 @@ class RunningAggregate(KeyedProcessFunction):
         return [self._state.get()]
 
 
+RollingKind = Literal["sum", "min", "max", "min_by", "max_by"]
+
+
 class RollingAggregate(RollingReduce):
     """Emits, for every element, the first element of its key with one field summed up, or its least or greatest.
 
-    The other fields stay those of the key's first element, as in Flink. A null field counts as no value.
+    The other fields stay those of the key's first element, as in Flink; ``min_by`` and ``max_by`` emit the whole
+    element that has the least or greatest value, of several the first. A null field counts as no value.
 
     Args:
-        kind: ``sum``, ``min`` or ``max``.
+        kind: ``sum``, ``min``, ``max``, ``min_by`` or ``max_by``.
         field: name or position of the field; of bare values, 0.
         value_type: type of the elements.
         name: of the state.
@@ -168,15 +172,18 @@ class RollingAggregate(RollingReduce):
 
     def __init__(
         self,
-        kind: Literal["sum", "min", "max"],
+        kind: RollingKind,
         field: int | str = 0,
         value_type: Any = None,
         *,
         name: str = "rolling",
     ) -> None:
-        if kind not in _COMBINE:
-            raise ConfigurationError(f"a rolling aggregate is one of {sorted(_COMBINE)}, not {kind!r}")
-        super().__init__(_OneField(_COMBINE[kind], field), value_type, name=name)
+        if kind not in (*_COMBINE, *_BETTER):
+            raise ConfigurationError(
+                f"a rolling aggregate is one of {sorted((*_COMBINE, *_BETTER))}, not {kind!r}"
+            )
+        one = _OneField(_COMBINE[kind], field) if kind in _COMBINE else _WholeElement(_BETTER[kind], field)
+        super().__init__(one, value_type, name=name)
 
 
 class _OneField(ReduceFunction):
@@ -190,6 +197,16 @@ class _OneField(ReduceFunction):
         return _with_field(value1, self._field, new if old is None else self._combine(old, new))
 
 
+class _WholeElement(ReduceFunction):
+    def __init__(self, better: Callable[[Any, Any], Any], field: int | str) -> None:
+        self._better, self._field = better, field
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        old, new = _field(value1, self._field), _field(value2, self._field)
+        return value2 if new is not None and (old is None or self._better(new, old)) else value1
+
+
+_BETTER: dict[str, Callable[[Any, Any], Any]] = {"min_by": lambda a, b: a < b, "max_by": lambda a, b: a > b}
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {"sum": lambda a, b: a + b, "min": min, "max": max}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.state import MergingState
@@ -66,9 +66,9 @@ class ListState(MergingState):
                 context.undo.append(partial(found.__delitem__, slice(len(found), None)))
             found.extend(added)
 
-    def update(self, values: Iterable[Any] | None) -> None:
-        """Replace the whole list; an empty one clears."""
-        replacement = self._checked(values or ())
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the whole list; an empty one clears, and None is an error, as in Flink."""
+        replacement = self._checked(self._given(values))
         self.clear()
         if replacement:
             self.add_all(replacement)
@@ -90,6 +90,13 @@ class ListState(MergingState):
             return self._entries.get(self._context.key)
         except TypeError:
             raise no_key(self._name) from None
+
+    def _given(self, values: Any) -> Iterable[Any]:
+        if values is None:
+            raise ValueTypeError(
+                f"list state '{self._name}': update(None) is refused, as in Flink; update([]) and clear() empty it"
+            )
+        return cast(Iterable[Any], values)
 
     def _checked(self, values: Iterable[Any]) -> list[Any]:
         normalise, checked = self._normalise, []
@@ -131,10 +138,10 @@ class TtlListState(ListState):
         self._ttl.accessed()
         super().add_all([self._stamped(v) for v in values])
 
-    def update(self, values: Iterable[Any] | None) -> None:
-        """Replace the whole list; an empty one clears."""
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the whole list; an empty one clears, and None is an error, as in Flink."""
         self._ttl.accessed()
-        self._replace([self._stamped(v) for v in values or ()])
+        self._replace([self._stamped(v) for v in self._given(values)])
 
     def clear(self) -> None:
         """Forget the list of the current key."""

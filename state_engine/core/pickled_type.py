@@ -3,6 +3,9 @@
 Reading a pickle runs whatever code it names, so whoever can write to the state's files could run code in the job.
 Therefore no pickle is ever read or written unless the declaration says so: ``allow_pickle=True``. Mirrors PyFlink's
 ``PickledBytesTypeInfo``, which is its default where no type is given; here a missing type is an error.
+
+Written by cloudpickle, so that objects of classes that workers cannot import (of a notebook, a script, a function) can
+be stored, too: such an object brings its class along, as it was when the object was written.
 """
 
 from __future__ import annotations
@@ -42,15 +45,15 @@ class PickledType(TypeInformation):
 
     def normalise(self, value: Any) -> Any:
         try:
-            return pickle.loads(pickle.dumps(value, _PROTOCOL))
+            return pickle.loads(_dumps(value))
         except Exception as error:  # an object's own code runs here, and may raise anything
             raise self._refuse(value, f": it cannot be pickled and read again: {error}") from None
 
     def copy(self, value: Any) -> Any:
-        return None if value is None else pickle.loads(pickle.dumps(value, _PROTOCOL))
+        return None if value is None else pickle.loads(_dumps(value))
 
     def to_arrow(self, values: list[Any], *, storage: bool) -> pa.Array:
-        return pa.array([None if v is None else pickle.dumps(v, _PROTOCOL) for v in values], pa.binary())
+        return pa.array([None if v is None else _dumps(v) for v in values], pa.binary())
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return [None if data is None else self._load(data) for data in array.to_pylist()]
@@ -65,3 +68,11 @@ class PickledType(TypeInformation):
 
     def __str__(self) -> str:
         return "pickled object"
+
+
+def _dumps(value: Any) -> bytes:
+    # part of PySpark, which every worker has; it needs neither Spark nor a JVM, and comes when it is first used
+    from pyspark import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, _PROTOCOL)
+    return data

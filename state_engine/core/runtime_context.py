@@ -88,6 +88,11 @@ class RuntimeContext:
         """The uid of the operator."""
         return self._info.task_name
 
+    def get_task_name_with_subtasks(self) -> str:
+        """The uid of the operator, and which of its subtasks this is, from 1: ``averages (2/4)``."""
+        info = self._info
+        return f"{info.task_name} ({info.subtask + 1}/{info.parallelism})"
+
     def get_index_of_this_subtask(self) -> int:
         """Index of this subtask, from 0."""
         return self._info.subtask

@@ -96,7 +96,7 @@ def _part(
         columns[SOURCE] = _source(one.frame, table)
     if several:
         columns[INPUT] = _repeat(one.place, pa.int32(), rows)
-    if operator.inputs[one.place].broadcast:
+    if operator.inputs[one.place].broadcast or operator.inputs[one.place].everywhere:
         part = pa.table(columns | {HASH: _repeat(0, pa.int64(), rows)})
         copies = [part.append_column(SUBTASK, _repeat(n, pa.int32(), rows)) for n in range(parallelism)]
         return pa.concat_tables(copies)

@@ -68,12 +68,14 @@ class OperatorInput:
     Attributes:
         parent: the stream.
         key: columns of the key, or what makes one; None on a stream without key.
-        broadcast: whether every subtask sees all of it.
+        broadcast: whether every subtask sees all of it, before the elements of the other stream.
+        everywhere: whether every subtask sees all of it, each element at its place in the total order.
     """
 
     parent: Node
     key: tuple[str, ...] | SelectedKey | None = None
     broadcast: bool = False
+    everywhere: bool = False
 
     @property
     def key_columns(self) -> tuple[str, ...]:

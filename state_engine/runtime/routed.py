@@ -59,13 +59,15 @@ class InputLayout:
         columns: of the routed row that functions see, in order.
         names: what functions see them as.
         scalar: whether functions see the one column bare.
-        broadcast: whether every subtask has all rows.
+        broadcast: whether every subtask has all rows, before those of the other stream.
+        everywhere: whether every subtask has all rows.
     """
 
     columns: tuple[str, ...]
     names: tuple[str, ...]
     scalar: bool
     broadcast: bool = False
+    everywhere: bool = False
 
 
 @dataclass(frozen=True)

@@ -193,15 +193,17 @@ class Router:
                 made.append(F.lit(one.place).alias(INPUT))
             if refused:
                 made.append(F.lit(None).cast("string").alias(REFUSED))
-            broadcast = operator.inputs[one.place].broadcast
-            if broadcast:
+            given = operator.inputs[one.place]
+            if given.broadcast or given.everywhere:
                 everywhere = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
                 made += [F.lit(0).cast("bigint").alias(HASH), everywhere.alias(SUBTASK)]
             else:
                 routed, used = self._routing(key, order, parallelism, several=several, refusals=key_refusals)
                 made, key_columns = [*made, *routed], used or key_columns
             columns.append(made)
-            layouts[one.place] = InputLayout(tuple(payload), tuple(names), one.scalar, broadcast)
+            layouts[one.place] = InputLayout(
+                tuple(payload), tuple(names), one.scalar, given.broadcast, given.everywhere
+            )
         layout = RoutedLayout(
             inputs=tuple(layouts),
             order=tuple(order_name(i) for i in range(len(orders[0]))),

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 class Stream:
     """What all streams have in common."""
 
+    _made_by_operator = True
+    """Whether a name may be given to the operator before: not behind a step that makes none, as in Flink."""
+
     def __init__(self, job: StatefulJob, node: Node) -> None:
         self._job, self._node = job, node
 
@@ -48,6 +51,10 @@ class Stream:
         operator.parallelism = parallelism
         return self
 
+    def force_non_parallel(self) -> Any:
+        """One subtask for the operator that makes this stream: ``set_parallelism(1)``. Returns the stream."""
+        return self.set_parallelism(1)
+
     def drop_states(self, *names: str) -> Any:
         """Give up keyed states of the operator that makes this stream. Returns the stream.
 
@@ -63,9 +70,11 @@ class Stream:
         return self
 
     def _operator(self, method: str) -> OperatorNode:
-        if not isinstance(self._node, OperatorNode):
+        if not self._made_by_operator or not isinstance(self._node, OperatorNode):
+            kind = type(self).__name__
             raise ConfigurationError(
-                f"{method} names or sizes the operator that makes a stream; call it right after map, process, …"
+                f"{method} is about the operator that makes a stream, and this {kind} is made by none (it is that of a "
+                "source, key_by, connect, union, transform, rebalance, …): call it right after map, process, …"
             )
         return self._node
 

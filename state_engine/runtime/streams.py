@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from state_engine.core.aggregates import AggregateFunction, ReduceFunction
 from state_engine.core.descriptors import MapStateDescriptor
@@ -17,12 +17,19 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.function_calls import takes_two_inputs
 from state_engine.core.key_selector import KeySelector
-from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce, RunningAggregate
+from state_engine.core.keyed_functions import (
+    MapWithState,
+    RollingAggregate,
+    RollingKind,
+    RollingReduce,
+    RunningAggregate,
+)
 from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.names import check_name
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.sink_function import SinkFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
+from state_engine.core.types import TypeInformation
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.graph import (
     Node,
@@ -37,7 +44,8 @@ from state_engine.runtime.graph import (
     upstream,
 )
 from state_engine.runtime.sinks.base import Sink
-from state_engine.runtime.stream import Stream, key_of
+from state_engine.runtime.stream import key_of
+from state_engine.runtime.stream_shortcuts import StreamShortcuts
 from state_engine.runtime.typed_by_input import TypedByInput
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ if TYPE_CHECKING:
     from state_engine.runtime.job import StatefulJob
 
 
-class DataStream(Stream):
+class DataStream(StreamShortcuts):
     """Rows on their way through a job."""
 
     def transform(
@@ -69,14 +77,18 @@ class DataStream(Stream):
         node = TransformNode(self._node, function, None if order_by is None else tuple(order_by))
         return DataStream(self._job, node)
 
-    def key_by(self, *key: str | KeySelector | Callable[[Any], Any], key_type: Any = None) -> KeyedStream:
+    def key_by(
+        self, *key: str | KeySelector | Callable[[Any], Any] | TypeInformation, key_type: Any = None
+    ) -> KeyedStream:
         """Partition the stream by key.
 
         Args:
             key: names of columns, which is the fast way: one gives scalar keys, several give tuples. Or one function
-                (or ``KeySelector``) from an element to its key.
+                (or ``KeySelector``) from an element to its key, behind which its type may stand as in PyFlink.
             key_type: type of the key, where a function gives it; a record is seen as a tuple by functions.
         """
+        if key_type is None and len(key) == 2 and isinstance(key[1], TypeInformation):
+            key, key_type = key[:1], key[1]
         return KeyedStream(self._job, self._node, key_of(key, key_type))
 
     def map(
@@ -104,7 +116,7 @@ class DataStream(Stream):
         made = FilterFunction.of(function, what="filter")
         return self._add((self._input(),), made, method="filter", uid=uid, output_type=None)
 
-    def process(self, function: Function, *, uid: str | None = None, output_type: Any = None) -> DataStream:
+    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
         """Run a function over every element.
 
         Args:
@@ -128,13 +140,18 @@ class DataStream(Stream):
             return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other))
         return ConnectedStreams(self._job, self._input(), _of(self._job, other)._input())
 
-    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
-        """A stream that every subtask sees whole, to be connected with another one.
+    def broadcast(self, *descriptors: MapStateDescriptor) -> Any:
+        """A stream that every subtask sees whole.
+
+        With descriptors a ``BroadcastStream``, to be connected with another one. Without, a stream as well: every
+        subtask of the operator behind it gets all elements, so ``broadcast().map(f)`` has as many outputs for an
+        element as there are subtasks.
 
         Args:
             descriptors: the broadcast states; for readers, a function asks for them by descriptor.
         """
-        return BroadcastStream(self._job, self._node)
+        kind = BroadcastStream if descriptors else BroadcastDataStream
+        return kind(self._job, self._node)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """What the operator that makes this stream yields as ``tag, value``."""
@@ -210,8 +227,22 @@ class DataStream(Stream):
         return OperatorInput(self._node)
 
 
+class BroadcastDataStream(DataStream, BroadcastStream):
+    """A stream of which every subtask of the next operator gets all elements."""
+
+    _made_by_operator = False
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node, everywhere=True)
+
+    def _everywhere(self) -> OperatorInput:
+        return self._input()
+
+
 class KeyedStream(DataStream):
     """A stream partitioned by key: the only place where keyed state exists."""
+
+    _made_by_operator = False
 
     def __init__(self, job: StatefulJob, node: Node, key: tuple[str, ...] | SelectedKey) -> None:
         super().__init__(job, node)
@@ -258,12 +289,25 @@ class KeyedStream(DataStream):
         """For every element, the first element of its key with the greatest value of a field so far."""
         return self._rolling("max", field, uid)
 
+    def min_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the one of its key so far that has the least value of a field; of several the first."""
+        return self._rolling("min_by", field, uid)
+
+    def max_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the one of its key so far that has the greatest value of a field; of several the first."""
+        return self._rolling("max_by", field, uid)
+
+    def _same_rows(self, method: str) -> DataStream:
+        raise ConfigurationError(
+            f"{method}: a keyed stream is partitioned by its key; call {method} before key_by"
+        )
+
     def sink(self, name: str, sink: Sink) -> DataStream:
         """Write the stream to a sink; keys do not matter there."""
         DataStream(self._job, self._node).sink(name, sink)
         return self
 
-    def _rolling(self, kind: Literal["sum", "min", "max"], field: str | int, uid: str | None) -> DataStream:
+    def _rolling(self, kind: RollingKind, field: str | int, uid: str | None) -> DataStream:
         made = TypedByInput(lambda value_type: RollingAggregate(kind, field, value_type))
         return self._add((self._input(),), made, method=kind, uid=uid, output_type=None)
 

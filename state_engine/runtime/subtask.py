@@ -44,6 +44,7 @@ from state_engine.runtime.subtask_input import (
     broadcast_rows,
     broadcast_values,
     count_sources,
+    counted_rows,
     in_total_order,
     keys_of,
     timestamps_of,
@@ -125,8 +126,9 @@ class Subtask:
         rows = in_total_order(rows, routed.order)
         self._events, self._broadcast = broadcast_rows(rows, routed)
         self._lap("sort")
-        self.report.rows_in += self._events.num_rows
-        count_sources(self._events, self.spec, self.report)
+        counted = counted_rows(self._events, routed, self.index)
+        self.report.rows_in += counted.num_rows
+        count_sources(counted, self.spec, self.report)
         if not self.index:  # all subtasks have the same
             self.report.rows_in += self._broadcast.num_rows
             count_sources(self._broadcast, self.spec, self.report)

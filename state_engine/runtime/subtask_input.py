@@ -101,6 +101,16 @@ def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.
     return table.filter(pc.invert(of_broadcast)).combine_chunks(), table.filter(of_broadcast).combine_chunks()
 
 
+def counted_rows(events: pa.Table, routed: RoutedLayout, subtask: int) -> pa.Table:
+    """The rows that this subtask counts: of those that all subtasks have, the first one does."""
+    everywhere = [at for at, one in enumerate(routed.inputs) if one.everywhere]
+    if not everywhere or not subtask:
+        return events
+    if len(routed.inputs) == 1:
+        return events.slice(0, 0)
+    return events.filter(pc.invert(pc.is_in(events[INPUT], pa.array(everywhere, pa.int32()))))
+
+
 def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
     """Broadcast elements as functions see them."""
     return _decoded(events, next(one for one in routed.inputs if one.broadcast))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from state_engine.core.descriptors import ListStateDescriptor
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.process_functions import KeyedProcessFunction
+from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.time import Time
+from state_engine.core.ttl import StateTtlConfig
+from state_engine.testing import KeyedHarness
 from tests.core.handles import Bench
 
 
@@ -39,13 +46,35 @@ def test_update_replaces_with_one_clear_in_front() -> None:
     assert bench.changes() == [(1, "clear", None), (1, "append", [9, 10])]
 
 
-@pytest.mark.parametrize("empty", [[], (), None])
+@pytest.mark.parametrize("empty", [[], ()])
 def test_an_empty_update_clears(empty: object) -> None:
     bench = Bench(s={1: [1]}).at(1)
     state = bench.list()
     state.update(empty)  # type: ignore[arg-type]
     assert bench.entries() == {}
     assert bench.changes() == [(1, "clear", None)]
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig.new_builder(Time.seconds(1)).build()])
+def test_an_update_with_none_is_refused_and_changes_nothing(ttl: StateTtlConfig | None) -> None:
+    class Updates(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            descriptor = ListStateDescriptor("s", int)
+            if ttl is not None:
+                descriptor.enable_time_to_live(ttl)
+            self.state = runtime_context.get_list_state(descriptor)
+
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+            self.state.update(value)
+            return [self.state.get()]
+
+    harness = KeyedHarness(Updates(), key_by=lambda v: 1)
+    assert harness.process([[1, 2]]) == [[1, 2]]
+    with pytest.raises(
+        ValueTypeError, match=r"list state 's': update\(None\) is refused.*clear\(\) empty it"
+    ):
+        harness.process([None])
+    assert harness.state("s") == {1: [1, 2]}
 
 
 def test_a_list_cleared_and_filled_with_the_same_elements_is_still_right() -> None:

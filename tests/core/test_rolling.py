@@ -100,6 +100,21 @@ def test_other_fields_stay_those_of_the_first_element() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("min_by", "first second second second"), ("max_by", "first first third third")]
+)
+def test_by_gives_whole_elements_and_of_several_the_first(kind: Any, expected: str) -> None:
+    values = [("first", 2), ("second", 1), ("third", 3), ("fourth", 3), ("fifth", None)]
+    rolling = RollingAggregate(kind, 1, "name string, value bigint")
+    rows = [Row(name=name, value=value) for name, value in values]
+    found = one_by_one(rolling, rows, lambda row: 1)
+    assert [row.name for row in found] == [*expected.split(), expected.split()[-1]]
+    assert [tuple(row) for row in found] == [(row.name, dict(values)[row.name]) for row in found]
+    assert one_by_one(RollingAggregate(kind, value_type=int), [2, 1, 3], lambda v: 1) == (
+        [2, 1, 1] if kind == "min_by" else [2, 2, 3]
+    )
+
+
 def test_a_null_field_counts_as_no_value() -> None:
     values = [Pair("a", None), Pair("a", 2), Pair("a", None), Pair("a", 1)]
     rolling = one_by_one(RollingAggregate("sum", "value", Pair), values, lambda v: v.key)
@@ -120,5 +135,7 @@ def test_a_field_that_is_not_there_is_told(field: Any) -> None:
 
 
 def test_an_unknown_aggregate_is_told() -> None:
-    with pytest.raises(ConfigurationError, match=r"one of \['max', 'min', 'sum'\], not 'mean'"):
+    with pytest.raises(
+        ConfigurationError, match=r"one of \['max', 'max_by', 'min', 'min_by', 'sum'\], not 'mean'"
+    ):
         RollingAggregate("mean", 0, int)  # type: ignore[arg-type]

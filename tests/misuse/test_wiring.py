@@ -174,7 +174,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
         "event time belongs to sources: declare it before the first operator",
     ),
     "the uid of a source": (
-        lambda j, s: s.uid("other"), ConfigurationError, "uid names or sizes the operator.*right after map, process",
+        lambda j, s: s.uid("other"), ConfigurationError, "uid is about the operator.*right after map, process",
     ),
     "one side output of two types": (
         lambda j, s: [made.get_side_output(OutputTag("late", kind)) for made in [mapped(s, "copies")]

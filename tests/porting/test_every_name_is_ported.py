@@ -54,6 +54,7 @@ CALLED = [
     "get_current_key", "get_broadcast_state", "get_operator_state_store", "is_restored", "get_checkpoint_lock",
     "current_processing_time", "get_state", "get_list_state", "get_map_state", "get_sorted_map_state",
     "get_reducing_state", "get_aggregating_state", "get_folding_state", "get_job_parameter", "get_task_name",
+    "min_by", "max_by", "project", "print", "execute_and_collect", "rebalance", "shuffle", "rescale", "forward",
 ]  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class Pipeline:
         found: dict[str, list[Any]] = {}
         for row in rows:
             for staged in row.sinks:
+                if staged.kind != FileSink.kind:
+                    continue
                 for file in sorted(staged.files, key=lambda f: f.subtask or 0):
                     directory = Path(staged.path) / published_directory(row.checkpoint_id)
                     values = pq.ParquetFile(directory / Path(file.path).name).read().to_pylist()
