@@ -87,8 +87,9 @@ class DataStream(StreamShortcuts):
                 (or ``KeySelector``) from an element to its key, behind which its type may stand as in PyFlink.
             key_type: type of the key, where a function gives it; a record is seen as a tuple by functions.
         """
-        if key_type is None and len(key) == 2 and isinstance(key[1], TypeInformation):
-            key, key_type = key[:1], key[1]
+        if key_type is None and key and isinstance(key[-1], TypeInformation):
+            *selectors, key_type = key
+            key = tuple(selectors)
         return KeyedStream(self._job, self._node, key_of(key, key_type))
 
     def map(
