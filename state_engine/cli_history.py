@@ -11,7 +11,7 @@ from rich.table import Table
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, CheckpointRow
-from state_engine.core.retention import pins
+from state_engine.core.retention import pins, shown_kind
 
 _NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
 _USUAL = {"refused": {"0"}, "kind": {"checkpoint"}, "now": {""}}
@@ -64,4 +64,4 @@ def _cells(row: CheckpointRow, now: str) -> list[str]:
     parent = "" if row.parent_id is None else str(row.parent_id)
     counts = [f"{number:,}" for number in numbers]
     created = f"{row.created_at:%m-%d %H:%M:%S}"
-    return [str(row.checkpoint_id), parent, *counts, row.kind, created, now, escape(row.requested_by)]
+    return [str(row.checkpoint_id), parent, *counts, shown_kind(row), created, now, escape(row.requested_by)]

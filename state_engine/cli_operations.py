@@ -19,6 +19,7 @@ from state_engine.runtime.operations import HeadMove
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Branch = Annotated[str, typer.Argument(help="Branch of a replay.")]
+Outputs = Annotated[Literal["withdraw", "keep"], typer.Option(help="What becomes of outputs since.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
 
 savepoints = typer.Typer(help="Copies of checkpoints that can be moved.", no_args_is_help=True)
@@ -36,9 +37,7 @@ def restore(
     checkpoint_id: Annotated[
         int, typer.Argument(help="Checkpoint to go back to; see: statelake checkpoints")
     ],
-    outputs: Annotated[
-        Literal["withdraw", "keep"], typer.Option(help="What becomes of outputs since.")
-    ] = "withdraw",
+    outputs: Outputs = "withdraw",
     dry_run: DryRun = False,
 ) -> None:
     """Go back to a checkpoint: state, source positions and sinks."""
@@ -52,11 +51,12 @@ def promote(
     expected_head: Annotated[
         int | None, typer.Option(min=1, help="Refuse if the job has gone on since.")
     ] = None,
+    outputs: Outputs = "withdraw",
     dry_run: DryRun = False,
 ) -> None:
     """Make a replay's branch the head of the job, and its outputs those of the sinks."""
     with opened() as engine:
-        _tell(job, engine.promote(job, branch, expected_head=expected_head, dry_run=dry_run))
+        _tell(job, engine.promote(job, branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run))
 
 
 def compare(
@@ -191,10 +191,14 @@ def verify_savepoint(path: Annotated[str, typer.Argument(help="Directory of the 
 
 
 @savepoints.command("delete")
-def delete_savepoint(job: Job, name: Annotated[str, typer.Argument(help="Name of the savepoint.")]) -> None:
-    """Delete a savepoint's directory and let its checkpoint go."""
+def delete_savepoint(
+    job: Job,
+    name: Annotated[str, typer.Argument(help="Name of the savepoint.")],
+    keep_files: Annotated[bool, typer.Option("--keep-files", help="Only let its checkpoint go.")] = False,
+) -> None:
+    """Delete a savepoint's files and let its checkpoint go."""
     with opened() as engine:
-        engine.delete_savepoint(job, name)
+        engine.delete_savepoint(job, name, keep_files=keep_files)
     console.print(f"{job}: savepoint {name} is deleted", highlight=False)
 
 

@@ -56,6 +56,9 @@ def sql(
     ] = None,
     output: Format = "table",
     limit: Limit = 100,
+    unrestricted: Annotated[
+        bool, typer.Option("--unrestricted", help="Let the query reach Java methods, files and programs.")
+    ] = False,
 ) -> None:
     """Ask a job's state, operator state and history with SQL."""
     if (query is None) is not views:
@@ -64,7 +67,8 @@ def sql(
         if query is None:
             console.print(_views(engine.sql_views(job, checkpoint_id, as_of=as_of)))
         else:
-            show(engine.sql(job, query, checkpoint_id, as_of=as_of), output=output, limit=limit)
+            answer = engine.sql(job, query, checkpoint_id, as_of=as_of, unrestricted=unrestricted)
+            show(answer, output=output, limit=limit)
 
 
 @state.command("diff")

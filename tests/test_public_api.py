@@ -50,7 +50,7 @@ SIGNATURES = {
     "run": ["job", "partition", "max_batches", "clock", "parameters", "requested_by", "drain", "on_batch"],
     "checkpoints": ["job"],
     "read_state": ["job", "operator", "state", "checkpoint_id", "as_of", "include_expired", "metadata"],
-    "sql": ["job", "text", "checkpoint_id", "as_of"],
+    "sql": ["job", "text", "checkpoint_id", "as_of", "unrestricted"],
     "sql_views": ["job", "checkpoint_id", "as_of"],
     "diff": ["job", "before", "after", "operator", "state"],
     "dead_letters": ["job"],

@@ -60,6 +60,8 @@ class Outcome:
             return f"it could not be checked: {self.error}"
         if self.observed:
             return f"observed: {self.observed}"
+        if self.met and not self.unexpected:
+            return f"all {self.looked_at:,} rows are as expected" if self.looked_at else "there are no rows"
         return f"{self.unexpected:,} of {self.looked_at:,} rows are not as expected"
 
 

@@ -21,6 +21,7 @@ from orchestration.lib.pictures import (
 )
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.retention import shown_kind
 from state_engine.core.type_text import shown_storage
 from state_engine.core.types import StructType
 from state_engine.runtime.reports import BatchReport, OperatorReport
@@ -41,7 +42,7 @@ def checkpoint_metadata(
     found: dict[str, Any] = {
         "checkpoint_id": row.checkpoint_id,
         "parent_checkpoint_id": dg.MetadataValue.null() if row.parent_id is None else row.parent_id,
-        "kind": row.kind,
+        "kind": shown_kind(row),
         "rows_in": row.rows_in,
         "rows_refused": row.rows_refused,
         "rows_out": sum(sink.rows for sink in row.sinks),

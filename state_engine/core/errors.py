@@ -11,6 +11,7 @@ StatelakeError
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
 ├── SubtaskLostError          a process that ran a subtask died: give it memory, or smaller batches, and run again
 ├── CodeVersionError          a worker does not have the code that this process has: make it importable there
+├── SparkLostError            the Java process of Spark died: start this process again, and run
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
@@ -68,12 +69,22 @@ class CodeVersionError(StatelakeError):
     """Workers have other code than the driver, or none, and it cannot be sent to them; nothing was committed."""
 
 
+class SparkLostError(StatelakeError):
+    """The Java process of Spark died; what was committed is kept."""
+
+
 class StateMigrationError(StatelakeError):
     """The stored state and the job's declarations do not fit together."""
 
 
 class RescaleError(StatelakeError):
     """An operator holds state that cannot be spread over another number of subtasks."""
+
+
+_SET_ASIDE = (
+    "Fix the function or the row, or set on_error='dead_letter' on the job to keep such rows aside and go on."
+)
+_NO_ROW = "Fix the function and run again: this is no failure of a row that could be set aside."
 
 
 class UserFunctionError(StatelakeError):
@@ -85,6 +96,9 @@ class UserFunctionError(StatelakeError):
         position: where the element came from (source, file, row), as text.
         cause: class and message of what was raised.
         traceback_text: the traceback inside the subtask, as text.
+
+    Args:
+        can_be_set_aside: whether there is a row that ``on_error='dead_letter'``, which is not set, would keep aside.
     """
 
     def __init__(
@@ -96,6 +110,7 @@ class UserFunctionError(StatelakeError):
         key: str | None = None,
         position: str | None = None,
         traceback_text: str = "",
+        can_be_set_aside: bool = True,
     ) -> None:
         self.job, self.operator, self.key = job, operator, key
         self.position, self.cause, self.traceback_text = position, cause, traceback_text
@@ -105,8 +120,8 @@ class UserFunctionError(StatelakeError):
         if position is not None:
             where += f", at {position}"
         super().__init__(
-            f"{where}: {cause}. Nothing of this micro-batch was committed. Fix the function or the row, "
-            f"or set on_error='dead_letter' on the job to keep such rows aside and go on."
+            f"{where}: {cause}. Nothing of this micro-batch was committed. "
+            + (_SET_ASIDE if can_be_set_aside else _NO_ROW)
             + (f"\n{traceback_text}" if traceback_text else "")
         )
 

@@ -91,6 +91,16 @@ def plan(
     return Retirement(tuple(sorted(keep)), tuple(sorted(set(rows) - keep - gone)))
 
 
+def shown_kind(row: CheckpointRow) -> str:
+    """The kind of a row as people are shown it: rows of retention that only pin or let go are about savepoints."""
+    if row.kind == "retention" and not row.retired:
+        if row.pinned:
+            return "savepoint"
+        if row.unpinned:
+            return "savepoint gone"
+    return row.kind
+
+
 def pins(rows: Rows) -> dict[str, PinnedCheckpoint]:
     """Savepoints whose checkpoints are kept, by name; no restore takes a pin away."""
     found: dict[str, PinnedCheckpoint] = {}

@@ -7,21 +7,25 @@ The checkpoint is a row as roots of the format ``checkpoint_format`` have them; 
 version's form when it is read. The savepoint itself is not changed.
 
 Paths are relative to the directory, so it can be moved. Whatever was changed, cut off or left out is noticed before any
-of it is restored: the manifest by its digest, the files by size and SHA-256. Mirrors Flink's ``_metadata`` file and
+of it is restored: the manifest by its digest, the files by size and SHA-256. Digests tell damage, not intent: whoever
+writes a savepoint can compute them. So a manifest is also held to the form that savepoints have: its row names files of
+the manifest and no others, each where such a file belongs. Mirrors Flink's ``_metadata`` file and
 ``StateAssignmentOperation``'s check of operators.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
 from state_engine.core import format_versions
-from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow
+from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow, DataFile
+from state_engine.core.collection import operator_directory
 from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
 from state_engine.core.json_values import from_json, to_json
 
@@ -29,7 +33,11 @@ FORMAT_VERSION = 2
 """Of the manifest and of the files that it lists. A newer one is refused."""
 _ROWS_OF_FORMAT_1 = 5
 """Format of roots whose rows are in manifests of format 1, which do not name it."""
+OPERATOR_STATE = "operator_state"
+"""Directory of operator state and source positions."""
 _SHOWN = 5
+_ID = re.compile(r"[0-9a-f]{32}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,39 @@ class SavepointManifest:
         }
         return json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False)
 
+    def check_form(self) -> None:
+        """Refuse a row that names anything but the manifest's own files, each at its place.
+
+        Raises:
+            MissingFilesError: no savepoint is written like that.
+        """
+        sizes = {f.path: f.bytes for f in self.files}
+        for operator in self.checkpoint.operators:
+            ids = [base.base_id for base in operator.bases]
+            if len(ids) != 1 or not _ID.fullmatch(ids[0]) or operator.changelog:
+                raise self._unlike(f"the state of operator {operator.uid!r} is not one base")
+            for file in operator.base_files:
+                place = f"base_id={ids[0]}/key_group={file.key_group_min}"
+                self._check_file(operator_directory(operator.uid), place, file, sizes)
+        for file in self.checkpoint.operator_state_files:
+            place = file.path.rpartition("/")[0]
+            if not _ID.fullmatch(place.removeprefix("write_id=")) or not place.startswith("write_id="):
+                raise self._unlike(f"{file.path!r} is no file of operator state")
+            self._check_file(OPERATOR_STATE, place, file, sizes)
+
+    def _check_file(self, directory: str, place: str, file: DataFile, sizes: Mapping[str, int]) -> None:
+        folder, _, name = file.path.rpartition("/")
+        if folder != place or not _FILE_NAME.fullmatch(name):
+            raise self._unlike(f"{file.path!r} is not below {place!r}")
+        if sizes.get(f"{directory}/{file.path}") != file.bytes:
+            raise self._unlike(f"{file.path!r}, of {file.bytes} bytes, is none of its files")
+
+    def _unlike(self, why: str) -> MissingFilesError:
+        return MissingFilesError(
+            f"savepoint '{self.name}' of job '{self.job}' was not written by Statelake, or was altered: {why}. Nothing "
+            "was restored. Copy it again from where it was made, or take another savepoint"
+        )
+
     def verify(self, found: Iterable[SavepointFile]) -> None:
         """Compare the files that are there with those that were written; others beside them are no matter.
 
@@ -132,15 +173,23 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         )
     if content.pop("digest", None) != _digest(content):
         raise _damaged(where, "its digest does not fit its content")
-    steps = format_versions.steps_from(content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where)
-    (row,) = from_json(ROW_TYPE, [json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))])
-    return SavepointManifest(
-        name=content["name"],
-        job=content["job"],
-        created_at=datetime.fromisoformat(content["created_at"]),
-        checkpoint=row,
-        files=[SavepointFile(**f) for f in content["files"]],
-    )
+    try:
+        steps = format_versions.steps_from(
+            content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where
+        )
+        row_text = json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))
+        (row,) = from_json(ROW_TYPE, [row_text])
+        return SavepointManifest(
+            name=str(content["name"]),
+            job=str(content["job"]),
+            created_at=datetime.fromisoformat(content["created_at"]),
+            checkpoint=row,
+            files=[SavepointFile(**f) for f in content["files"]],
+        )
+    except ConfigurationError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(where, f"it lacks what a manifest holds ({type(error).__name__}: {error})") from None
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
 from state_engine.runtime.engine_state_processor import EngineStateProcessor
 from state_engine.runtime.job import StatefulJob
+from state_engine.runtime.lost_spark import telling_lost_processes
 from state_engine.runtime.maintenance import Compaction
 from state_engine.runtime.reports import BatchReport, RunReport
 
 _LOG = logging.getLogger(__name__)
 
 
+@telling_lost_processes
 class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBackfill):
     """Runs stateful jobs; see the module docstring.
 

@@ -166,9 +166,25 @@ class EngineOperations(EngineBase):
         uri = normal_uri(path)
         return described(uri, verified(uri))
 
-    def delete_savepoint(self, job: StatefulJob | str, name: str, *, requested_by: str | None = None) -> None:
-        """Delete a savepoint's directory, and let retention have its checkpoint."""
-        self._savepoints(job, requested_by).delete(name)
+    def delete_savepoint(
+        self,
+        job: StatefulJob | str,
+        name: str,
+        *,
+        keep_files: bool = False,
+        requested_by: str | None = None,
+    ) -> None:
+        """Delete the files of a savepoint, and let retention have its checkpoint.
+
+        Files are deleted by name, and only where the directory still holds this very savepoint.
+
+        Args:
+            keep_files: only let retention have the checkpoint.
+
+        Raises:
+            ConfigurationError: there is no such savepoint, or something else lies where it was made.
+        """
+        self._savepoints(job, requested_by).delete(name, keep_files=keep_files)
 
     def promote(
         self,

@@ -85,19 +85,23 @@ class EngineQueries(EngineBase):
         checkpoint_id: int | None = None,
         *,
         as_of: datetime | str | None = None,
+        unrestricted: bool = False,
     ) -> DataFrame:
         """The answer to a SQL query over what a job remembers, as of a checkpoint (the head by default).
 
         There is a view for every keyed state: ``<state>`` where that is unique in the job, and always
         ``<operator>__<state>``; and ``checkpoints``, ``sources``, ``sinks``, ``operator_state``, ``dead_letters`` and
         ``key_groups``. ``sql_views`` lists them. They lie in a session of their own, and only those that the query
-        names are made. Tables of the session's catalog can be joined; nothing but queries is run.
+        names are made. Tables of the session's catalog can be joined; nothing but queries is run. Functions are those
+        that come with Spark, without those that call Java methods or read files; files are no tables.
 
         Args:
             checkpoint_id, as_of: see ``read_state``.
+            unrestricted: whether the query may use all that the session can: functions of the catalog, ``reflect``,
+                files as tables, programs. For queries that you would run as code.
 
         Raises:
-            ConfigurationError: the query cannot be understood, or there is no such checkpoint.
+            ConfigurationError: the query cannot be understood, or uses what it may not, or there is no such checkpoint.
             MissingFilesError: files that the checkpoint needs are gone or changed.
 
         Example::
@@ -106,7 +110,7 @@ class EngineQueries(EngineBase):
         """
         viewed = self._viewed(job, checkpoint_id, as_of)
         try:
-            return query(_own_session(self.spark), views_of(viewed), text)
+            return query(_own_session(self.spark), views_of(viewed), text, unrestricted=unrestricted)
         except MissingFilesError as error:
             raise why_missing(error, viewed.rows, viewed.path) from error
 

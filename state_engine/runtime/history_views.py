@@ -23,6 +23,7 @@ from state_engine.backends.parquet_reading import SPARK_VERIFIES
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.lineage import Rows
+from state_engine.core.retention import shown_kind
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.time_travel import LAST_MS, moment
 from state_engine.runtime.state_reader import check_files
@@ -93,7 +94,7 @@ def checkpoints_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
             i,
             row.parent_id,
             row.branch,
-            row.kind,
+            shown_kind(row),
             moment(row.created_at),
             instant(row.clock_ms),
             instant(row.watermark_ms),

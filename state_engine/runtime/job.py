@@ -29,6 +29,7 @@ from state_engine.runtime.partitioned_input import PartitionedSource
 from state_engine.runtime.sources.base import Source
 from state_engine.runtime.sources.collection import CollectionSource
 from state_engine.runtime.sources.function import FunctionSource
+from state_engine.runtime.stream import column_names
 from state_engine.runtime.streams import DataStream
 
 OnError = Literal["fail", "dead_letter"]
@@ -135,9 +136,14 @@ class StatefulJob:
             )
         if self.partitions is not None:
             keep_refused = self.on_error == "dead_letter"
-            source = PartitionedSource(name, source, self.partitions, keep_refused=keep_refused)
+            source = PartitionedSource(
+                name, source, self.partitions, keep_refused=keep_refused, job=self.name
+            )
         delay_ms = to_milliseconds(max_out_of_orderness)
-        node = SourceNode(name, source, tuple(order_by), event_time, delay_ms, scalar)
+        order = column_names(order_by, what=f"source '{name}': order_by")
+        if event_time is not None:
+            column_names([event_time], what=f"source '{name}': event_time")
+        node = SourceNode(name, source, order, event_time, delay_ms, scalar)
         self.sources[name] = node
         return DataStream(self, node)
 

@@ -24,15 +24,20 @@ def losing(*, job: str, operator: str) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, CapturedException) as error:
-        told = messages(error)
-        if not any(sign in text for text in told for sign in _DEAD):
+        if (cause := cause_of_death(messages(error))) is None:
             raise
         raise SubtaskLostError(
-            f"job '{job}', operator '{operator}': the process of a subtask died ({_short(told[-1])}). Mostly the "
+            f"job '{job}', operator '{operator}': the process of a subtask died ({cause}). Mostly the "
             "machine had no memory left: run fewer rows a micro-batch (max_rows_per_batch), or more subtasks, or use "
             "EmbeddedRocksDBStateBackend; else a library crashed: see the log of Spark. Nothing was committed; run "
             "again"
         ) from error
+
+
+def cause_of_death(told: list[str]) -> str | None:
+    """What messages of Spark say of a task whose process died; None where they tell of something else."""
+    dead = any(sign in text for text in told for sign in _DEAD)
+    return _short(told[-1]) if dead else None
 
 
 def _short(text: str) -> str:

@@ -120,7 +120,7 @@ def run_subtasks(
     reports = sorted(found, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
-            raise _error(report.error, job=job, uid=spec.uid)
+            raise _error(report.error, job=job, uid=spec.uid, dead_letters=spec.dead_letters)
     if [r.subtask for r in reports] != list(range(spec.parallelism)):
         raise StatelakeError(
             f"operator '{spec.uid}': {spec.parallelism} subtasks were planned, {[r.subtask for r in reports]} "
@@ -153,12 +153,13 @@ def _packed(table: pa.Table) -> bytes:
     return out.getvalue().to_pybytes()
 
 
-def _error(error: dict[str, str | None], *, job: str, uid: str) -> StatelakeError:
+def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:
     if error["class"] == "UserFunctionError":
         row = f" (row {error['row']})" if error.get("row") else ""
         return UserFunctionError(
             job=job, operator=uid, cause=f"{error['cause']}{row}", key=error["key"],
             position=error["position"], traceback_text=error["traceback"] or "",
+            can_be_set_aside=error["position"] is not None and not dead_letters,
         )  # fmt: skip
     kind = getattr(errors, str(error["class"]), StatelakeError)
     made: StatelakeError = kind(f"job '{job}': {error['message']}")

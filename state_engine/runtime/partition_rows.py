@@ -55,7 +55,14 @@ class FileTimes:
 
 
 def file_times(
-    spark: SparkSession, read: SourceFrame, column: str, *, source: str, files: int, late: tuple[int, int]
+    spark: SparkSession,
+    read: SourceFrame,
+    column: str,
+    *,
+    job: str,
+    source: str,
+    files: int,
+    late: tuple[int, int],
 ) -> tuple[list[FileTimes], int, int]:
     """Event times by file, the number of rows in the interval ``late``, and of rows that have no event time.
 
@@ -81,7 +88,7 @@ def file_times(
         )
         with (
             execution(spark, f"source {source}: event times of new rows"),
-            reading(source, job="", into="partitions"),
+            reading(source, job=job, into="partitions"),
         ):
             collected = [tuple(r) for r in told.collect()]
             bad = read.refused

@@ -69,15 +69,18 @@ class PartitionedSource(Source):
         source: what is cut.
         partitions: of the job.
         keep_refused: whether rows that cannot be parsed are set aside.
+        job: name, for messages.
 
     Raises:
         ConfigurationError: the source cannot be cut so.
     """
 
-    def __init__(self, name: str, source: Source, partitions: TimePartitions, *, keep_refused: bool) -> None:
+    def __init__(
+        self, name: str, source: Source, partitions: TimePartitions, *, keep_refused: bool, job: str
+    ) -> None:
         _check_fits(name, source)
         self.name, self.source, self.partitions = name, unbounded(source), partitions
-        self.column, self._keep_refused = partitions.column_of(name), keep_refused
+        self.column, self._keep_refused, self._job = partitions.column_of(name), keep_refused, job
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         """The next partition, whatever the clock says."""
@@ -182,6 +185,7 @@ class PartitionedSource(Source):
                 spark,
                 read,
                 self.column,
+                job=self._job,
                 source=self.name,
                 files=len(part.labels),
                 late=(late_from_ms, late_to_ms),

@@ -1,7 +1,8 @@
 """Restores a savepoint into a job that has no checkpoint yet: another root, another name, another parallelism.
 
 The files are copied into the job's tables under the name of a new attempt, and one row of kind ``import`` puts them in
-force. Nothing of the savepoint's old root is needed. Mirrors starting a Flink job with ``--fromSavepoint``.
+force. Nothing of the savepoint's old root is needed. What a savepoint says is data from elsewhere: it names no file
+outside of itself and no sink. Mirrors starting a Flink job with ``--fromSavepoint``.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ def import_savepoint(
         operators=operators,
         operator_state=refs,
         operator_state_files=files,
+        # a savepoint has none: where outputs go is the job's to say, not a file's
+        sinks=[],
+        dead_letters=[],
         sources=[replace(s, position_from=s.position_to, rows=0) for s in source.sources if s.name in held],
         durations_ms={},
         metrics={},

@@ -18,13 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.backends.delta.operator_state_files import copy_state, files_of
-from state_engine.backends.files import join, normal_uri, open_location
+from state_engine.backends.files import is_local, join, local_path, normal_uri, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import (
     BaseRange,
@@ -34,7 +35,7 @@ from state_engine.core.checkpoint import (
     OperatorStateRef,
 )
 from state_engine.core.collection import operator_directory
-from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.core.retention import pins
 from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
 from state_engine.runtime.compaction import write_base
@@ -83,40 +84,68 @@ class Savepoints:
 
     def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> Savepoint:
         """Pin a checkpoint, copy it, and write the manifest; see ``StateEngine.savepoint``."""
-        at = open_location(path)
-        if at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True)):
+        if not is_empty(path):
             raise ConfigurationError(
                 f"{path} is not empty: choose another directory for the savepoint '{name}'"
             )
         rows = self._tables.store.load()
         head = lineage.head(rows)
         self._publication.settle(lineage.path(rows, head.checkpoint_id if head else None))
-        row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
+        row, copy_id = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id), uuid7().hex
         try:
-            manifest = self._copy(name, path, row)
+            manifest = self._copy(name, path, row, copy_id)
             write_text(join(path, MANIFEST), manifest.to_text())
         except BaseException:
-            with suppress(FileNotFoundError):
-                at.fs.delete_dir(at.path)
+            _delete_copy(path, copy_id)
             self._maintenance.unpin(name)
             raise
         return described(path, manifest)
 
-    def delete(self, name: str) -> None:
-        """Delete a savepoint's directory, if it is still where it was made, and let its checkpoint go."""
-        known = pins(self._tables.store.load())
+    def delete(self, name: str, *, keep_files: bool = False) -> None:
+        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go.
+
+        Args:
+            keep_files: only let the checkpoint go.
+
+        Raises:
+            ConfigurationError: there is no such savepoint, or its directory holds something else now.
+        """
+        rows = self._tables.store.load()
+        known = pins(rows)
         if name not in known:
             raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
-        at = open_location(known[name].path)
-        with suppress(FileNotFoundError):
-            at.fs.delete_dir(at.path)
+        path = known[name].path
+        if not keep_files and (manifest := self._manifest_to_delete(name, path, rows)) is not None:
+            _delete_files(path, [*(f.path for f in manifest.files), MANIFEST])
         self._maintenance.unpin(name)
+
+    def _manifest_to_delete(self, name: str, path: str, rows: lineage.Rows) -> SavepointManifest | None:
+        """The manifest at the place of a savepoint; None where nothing is there."""
+        if is_empty(path):
+            return None
+        what = f"nothing was deleted: {path} is where savepoint '{name}' was made, and now"
+        way_out = (
+            "Look at it; then let the checkpoint go without touching files (keep_files=True, --keep-files)"
+        )
+        try:
+            manifest = read_manifest(path)
+            manifest.check_form()
+        except StatelakeError as error:
+            raise ConfigurationError(
+                f"{what} it holds no savepoint that can be read ({error}). {way_out}"
+            ) from error
+        own = rows[pins(rows)[name].checkpoint_id]
+        if manifest.name != name or manifest.checkpoint.write_id != own.write_id:
+            raise ConfigurationError(
+                f"{what} it holds savepoint '{manifest.name}' of job '{manifest.job}', checkpoint "
+                f"{manifest.checkpoint.checkpoint_id}. {way_out}"
+            )
+        return manifest
 
     # -- copying ---------------------------------------------------------------------------------------------------
 
-    def _copy(self, name: str, path: str, row: CheckpointRow) -> SavepointManifest:
+    def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
         on_path = lineage.path(self._tables.store.rows, row.checkpoint_id)
-        copy_id = uuid7().hex
         operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
         refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
         copied = replace(
@@ -205,9 +234,18 @@ def verified(path: str) -> SavepointManifest:
     """The manifest of the savepoint in a directory, all of whose files are what was written.
 
     Raises:
-        MissingFilesError: there is none, or it is damaged.
+        MissingFilesError: there is none, or it is damaged, or no savepoint is written like that.
         RootError: it was written by a newer version.
     """
+    manifest = read_manifest(path)
+    manifest.check_form()
+    _refuse_links(path, [MANIFEST, *(f.path for f in manifest.files)])
+    manifest.verify(checksums(path, [f.path for f in manifest.files]))
+    return manifest
+
+
+def read_manifest(path: str) -> SavepointManifest:
+    """The manifest of the savepoint in a directory; for errors see ``verified``."""
     where = join(path, MANIFEST)
     at = open_location(where)
     try:
@@ -218,9 +256,51 @@ def verified(path: str) -> SavepointManifest:
             f"{path} holds no savepoint: there is no {MANIFEST}. Either it is another directory, or the savepoint was "
             "not finished; take another one"
         ) from None
-    manifest = parse_manifest(text, where=where)
-    manifest.verify(checksums(path, [f.path for f in manifest.files]))
-    return manifest
+    return parse_manifest(text, where=where)
+
+
+def _delete_copy(path: str, copy_id: str) -> None:
+    """Delete what one attempt has copied to a directory, and nothing that another one has."""
+    at = open_location(path)
+    found = at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True, allow_not_found=True))
+    own = [f.path for f in found if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)]
+    _delete_files(path, [file.removeprefix(at.path).lstrip("/") for file in own])
+
+
+def _delete_files(path: str, files: Iterable[str]) -> None:
+    """Delete files below a directory, one after the other, and then the directories that are empty."""
+    at, folders = open_location(path), set[str]()
+    for file in files:
+        with suppress(FileNotFoundError):
+            at.fs.delete_file(f"{at.path}/{file}")
+        parts = file.split("/")[:-1]
+        folders |= {"/".join([at.path, *parts[:n]]) for n in range(len(parts) + 1)}
+    for folder in sorted(folders, key=len, reverse=True):
+        with suppress(OSError):  # a store without directories
+            if not at.fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
+                at.fs.delete_dir(folder)
+
+
+def is_empty(path: str) -> bool:
+    """Whether nothing is in a directory, or there is none."""
+    at = open_location(path)
+    return not at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+
+
+def _refuse_links(path: str, files: Iterable[str]) -> None:
+    """Raise MissingFilesError where a file, or a directory on the way to it, is a link to somewhere else."""
+    if not is_local(path):
+        return
+    top = local_path(path)
+    places = {
+        top.joinpath(*parts[:n]) for f in files if (parts := f.split("/")) for n in range(1, len(parts) + 1)
+    }
+    links = sorted(str(place) for place in places if place.is_symlink())
+    if links:
+        raise MissingFilesError(
+            f"{path} is no savepoint as it was written: {', '.join(links[:3])} is a link. Nothing was restored. Copy "
+            "the savepoint with the files themselves"
+        )
 
 
 def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
@@ -242,10 +322,25 @@ def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
 
 
 def write_text(uri: str, text: str) -> None:
-    """Write a small file, whole or not at all where the store can."""
+    """Write a small file, whole or not at all where the store can, unless there is one.
+
+    Raises:
+        ConfigurationError: there is one already.
+    """
     at = open_location(uri)
     at.fs.create_dir(at.path.rsplit("/", 1)[0], recursive=True)
-    temporary = f"{at.path}.{uuid7().hex}"
-    with at.fs.open_output_stream(temporary) as stream:
-        stream.write(text.encode())
-    at.fs.move(temporary, at.path)
+    taken = ConfigurationError(f"{uri} was made by somebody else meanwhile: choose another directory")
+    if not is_local(uri):
+        if at.info().type != pafs.FileType.NotFound:
+            raise taken
+        with at.fs.open_output_stream(at.path) as stream:
+            stream.write(text.encode())
+        return
+    temporary = Path(f"{at.path}.{uuid7().hex}")
+    temporary.write_text(text, encoding="utf-8")
+    try:
+        os.link(temporary, at.path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        raise taken from None
+    finally:
+        temporary.unlink()

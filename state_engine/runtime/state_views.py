@@ -31,6 +31,7 @@ from state_engine.core.names import stored_name
 from state_engine.core.time_travel import DeclaredState, declared_states
 from state_engine.runtime import history_views as history
 from state_engine.runtime.key_group_load import KEY_GROUPS, key_group_load
+from state_engine.runtime.safe_sql import FILES_AS_TABLES, check_safe
 from state_engine.runtime.state_reader import read_state
 
 CHECKPOINT_ID = pa.field("checkpoint_id", pa.int64())
@@ -91,11 +92,14 @@ def views_of(job: ViewedJob) -> list[View]:
     return [*common, *found]
 
 
-def query(session: SparkSession, views: Sequence[View], text: str) -> DataFrame:
+def query(
+    session: SparkSession, views: Sequence[View], text: str, *, unrestricted: bool = False
+) -> DataFrame:
     """The answer to a query over views, of which only those are made that it names.
 
     Args:
         session: of its own, for views stay in it.
+        unrestricted: whether it may reach Java methods, files and programs.
 
     Raises:
         ConfigurationError: it is no query, or cannot be understood; says why and what there is.
@@ -105,8 +109,11 @@ def query(session: SparkSession, views: Sequence[View], text: str) -> DataFrame:
     words.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
     try:
         parser = session._jsparkSession.sessionState().sqlParser()
-        parser.parsePlan(text)
+        plan = parser.parsePlan(text)
         _check_is_query(parser, text)
+        if not unrestricted:
+            check_safe(session, plan)
+            session.conf.set(FILES_AS_TABLES, "false")
         for view in views:
             if view.name.lower() in words:
                 view.frame(session).createOrReplaceTempView(view.sql_name)

@@ -109,6 +109,23 @@ class Stream:
 _NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate")
 
 
+def column_names(given: Any, *, what: str) -> tuple[str, ...]:
+    """Names of columns, as a list or one by one.
+
+    Raises:
+        ConfigurationError: something else was given; says what takes it.
+    """
+    names = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            shown = f"the function {getattr(name, '__name__', name)}" if callable(name) else repr(name)
+            raise ConfigurationError(
+                f"{what} takes names of columns, not {shown}. Make a column of it first: "
+                'transform(lambda rows: rows.withColumn("name", …))'
+            )
+    return names
+
+
 def key_of(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
     if key and all(isinstance(c, str) for c in key):
         if key_type is not None:

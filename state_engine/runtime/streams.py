@@ -44,7 +44,7 @@ from state_engine.runtime.graph import (
     upstream,
 )
 from state_engine.runtime.sinks.base import Sink
-from state_engine.runtime.stream import key_of
+from state_engine.runtime.stream import column_names, key_of
 from state_engine.runtime.stream_shortcuts import StreamShortcuts
 from state_engine.runtime.typed_by_input import TypedByInput
 
@@ -74,7 +74,8 @@ class DataStream(StreamShortcuts):
             raise ConfigurationError(
                 f"transform takes a function from DataFrame to DataFrame, not {function!r}"
             )
-        node = TransformNode(self._node, function, None if order_by is None else tuple(order_by))
+        order = None if order_by is None else column_names(order_by, what="order_by of transform")
+        node = TransformNode(self._node, function, order)
         return DataStream(self._job, node)
 
     def key_by(

@@ -6,6 +6,8 @@ import inspect
 import pickle
 import re
 
+import pytest
+
 from state_engine.core import errors
 
 
@@ -53,6 +55,12 @@ def test_a_user_function_error_tells_all_that_is_known() -> None:
         assert part in text
     assert "Nothing of this micro-batch was committed" in text
     assert (error.job, error.operator, error.key, error.position) == ("j", "o", "'k'", "source 's', f, row 3")
+
+
+@pytest.mark.parametrize("can_be_set_aside", [True, False])
+def test_setting_rows_aside_is_proposed_only_where_it_helps(can_be_set_aside: bool) -> None:
+    error = errors.UserFunctionError(job="j", operator="o", cause="bad", can_be_set_aside=can_be_set_aside)
+    assert ("set on_error='dead_letter'" in str(error)) is can_be_set_aside
 
 
 def test_errors_other_than_of_user_functions_can_be_pickled() -> None:

@@ -46,7 +46,7 @@ def test_what_the_example_expects_is_met(ground: Ground) -> None:
     done = job.execute_in_process(instance=ground.instance, run_config=QUIET)
     found = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
     window = found[state_key(JOB, JOB, "window"), "window_is_open"]
-    assert (window.passed, window.description) == (True, "0 of 1 rows are not as expected")
+    assert (window.passed, window.description) == (True, "all 1 rows are as expected")
     key = found[sink_key(JOB, "averages"), "key_is_there"]
     assert (key.passed, key.metadata["rows_looked_at"].value) == (True, 2)
     page = Path(urlparse(str(key.metadata["data_docs"].value)).path)

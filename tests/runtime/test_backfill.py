@@ -515,7 +515,7 @@ def test_times_of_all_kinds_in_tables_and_frames(spark: SparkSession) -> None:
         try:
             for one in (rows, as_frame(spark, rows)):
                 found, count, without = file_times(
-                    spark, SourceFrame(one), "at", source="s", files=4, late=late
+                    spark, SourceFrame(one), "at", job="j", source="s", files=4, late=late
                 )
                 assert (count, without) == (1, 1)
                 assert found[2] == FileTimes(least_ms, least_ms)

@@ -107,6 +107,61 @@ def test_errors_are_readable(memory: Memory, capfd: pytest.CaptureFixture[str], 
     assert "org.apache" not in capfd.readouterr().err
 
 
+REFLECT = "reflect('java.lang.System', 'getProperty', 'user.home')"
+REACHING_OUT = {
+    "reflect": f"SELECT {REFLECT}",
+    "java_method": "SELECT java_method('java.lang.System', 'exit', 1) FROM total",
+    "try_reflect": "SELECT try_reflect('java.lang.System', 'getProperty', 'user.home')",
+    "qualified": "SELECT system.builtin.reflect('java.lang.System', 'getProperty', 'user.home')",
+    "in WITH": f"WITH c AS (SELECT {REFLECT} AS x) SELECT * FROM c",
+    "in a subquery": f"SELECT (SELECT max({REFLECT}) FROM total)",
+    "in EXISTS": f"SELECT 1 FROM total WHERE EXISTS (SELECT {REFLECT} FROM last)",
+    "in IN": f"SELECT 1 FROM total WHERE k IN (SELECT {REFLECT})",
+    "in LATERAL": f"SELECT * FROM total, LATERAL (SELECT {REFLECT})",
+    "in VALUES": f"SELECT * FROM VALUES ({REFLECT})",
+    "in a lambda": f"SELECT transform(array(1), x -> {REFLECT})",
+    "in a window": f"SELECT count(*) OVER (PARTITION BY {REFLECT}) FROM total",
+    "in a filter": f"SELECT count(*) FILTER (WHERE {REFLECT} = 'a') FROM total",
+    "in ORDER BY": f"SELECT 1 FROM total ORDER BY {REFLECT}",
+    "in LATERAL VIEW": f"SELECT * FROM total LATERAL VIEW explode(array({REFLECT})) AS x",
+    "in an argument": f"SELECT * FROM range(length({REFLECT}))",
+    "in a pipe": f"FROM total |> SELECT {REFLECT}",
+    "a name that is made": "SELECT IDENTIFIER('reflect')('java.lang.System', 'getProperty', 'user.home')",
+    "a table that is made": "SELECT * FROM IDENTIFIER('text.`/etc/passwd`')",
+    "text": "SELECT * FROM text.`/etc/passwd`",
+    "binaryFile": "TABLE binaryFile.`file:/etc/passwd`",
+    "delta": "SELECT * FROM delta.`/tmp/x`",
+    "in a WITH": "WITH c AS (SELECT * FROM csv.`/etc/passwd`) SELECT 1 FROM total, c",
+    "changes of a table by its path": "SELECT * FROM table_changes_by_path('/tmp/x', 0)",
+    "a program": "SELECT TRANSFORM (k) USING 'cat' FROM total",
+    "a descriptor file": "SELECT from_protobuf(X'00', 'M', '/etc/passwd')",
+    "no function": "SELECT mine(k) FROM total",
+    "no table function": "SELECT * FROM read_files('/etc')",
+}
+
+
+def test_a_query_reaches_neither_java_nor_files_nor_programs(memory: Memory) -> None:
+    for name, text in REACHING_OUT.items():
+        with pytest.raises(ConfigurationError, match=r"the query (is not run|cannot be run)"):
+            pytest.fail(f"{name}: {memory.engine.sql('memory', text).collect()}")
+    home = memory.engine.sql("memory", f"SELECT {REFLECT}", unrestricted=True)
+    assert rows(home) == [(str(Path.home()),)]
+    lines = memory.engine.sql("memory", f"SELECT count(*) > 0 FROM text.`{__file__}`", unrestricted=True)
+    assert rows(lines) == [(True,)]
+
+
+def test_what_questions_need_is_there(memory: Memory) -> None:
+    text = """
+        WITH c AS (SELECT k, value, row_number() OVER (PARTITION BY k ORDER BY value) AS place FROM last)
+        SELECT CAST(count(*) AS int) AS n, any_value(CASE WHEN c.k IS NULL THEN 0 ELSE 1 END),
+               max(DATE '2026-01-01' + INTERVAL 1 DAY), collect_list(coalesce(place, 0)) IS NOT NULL
+        FROM c JOIN range(1) JOIN total USING (k) LATERAL VIEW explode(array(1)) AS x
+        WHERE c.k IN (SELECT k FROM total) AND c.k LIKE '%' AND place BETWEEN 1 AND 9 AND NOT c.k = ''
+        HAVING n > 0 ORDER BY n
+    """
+    assert len(rows(memory.engine.sql("memory", text))) == 1
+
+
 @pytest.mark.long
 def test_pyspark_can_still_log_its_errors_afterwards() -> None:
     name = "SQLQueryContextLogger"
