@@ -225,6 +225,12 @@ class DeltaKernel:
         for future in pending:
             future.exception()
 
+    def forget(self, uri: str) -> None:
+        """Have this session's Spark look at a table again that another one took the place of."""
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(uri)
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self.spark._jsparkSession, path)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _change(

@@ -51,6 +51,7 @@ from state_engine.runtime.sinks.delta_tables import (
     plain_problems,
 )
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND, STAGED, note_of, write_once
+from state_engine.runtime.sinks.unused_tables import drop_unused
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,19 @@ class DeltaSink(Sink):
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
         if self.lineage:
             schema = with_lineage(schema, sink=request.name)
-        facts = kernel.facts(self.path)
+        facts, text = kernel.facts(self.path), canonical(spark_schema(schema))
+        if facts is not None and not request.known and canonical(facts.schema) != text:
+            kernel.join_hooks()
+            if drop_unused(self.path, owner_mark(request.app)):
+                kernel.forget(self.path)
+                facts = None
         if facts is None:
             kernel.create_table(self.path, schema)
             facts = kernel.facts(self.path)
             assert facts is not None
         elif not (self.shared or request.known):
             request.refuse_other_roots(writers(self.path), where=self.path)
-        kind, directory, text = self.kind, self.path, canonical(spark_schema(schema))
+        kind, directory = self.kind, self.path
         if plain_problems(facts):
             check_spark_columns(self.path, facts, text)
             kind, directory = SPARK_KIND, join(self.path, STAGED, write_id)
