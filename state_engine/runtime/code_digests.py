@@ -29,7 +29,7 @@ ENGINE = "state_engine"
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(...))
 _PLAIN = (Decimal, date, datetime, time, timedelta, Fraction, PurePath, UUID, range)
 _MOST_ITEMS = 10_000
-"""Of a large collection, its length and so many items count."""
+"""So many items of a value count, and so many items of data are looked through for code."""
 # fmt: off
 _NO_CODE = frozenset((
     "__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "__qualname__",
@@ -57,6 +57,8 @@ class CodeDigests:
     def __init__(self, owns: Owns) -> None:
         self._owns = owns
         self._seen: dict[int, Any] = {}  # keeps what it has seen, so that no id is used twice
+        self._left = _MOST_ITEMS
+        self._assigned: dict[str, Set[str]] = {}
         self.found: dict[str, str] = {}
         self.modules: set[str] = set()
 
@@ -75,14 +77,22 @@ class CodeDigests:
         elif isinstance(thing, functools.partial):
             self._all((thing.func, *thing.args, *thing.keywords.values()))
         elif isinstance(thing, dict):
-            self._all(_some(thing.values()))
+            self._data(thing.values())
         elif isinstance(thing, list | tuple | Set):
-            self._all(_some(thing))
+            self._data(thing)
         elif not isinstance(thing, types.ModuleType):
             self._object(thing)
 
     def _all(self, things: Iterable[Any]) -> None:
         for thing in things:
+            self.visit(thing)
+
+    def _data(self, things: Iterable[Any]) -> None:
+        """Items of a collection, which may hold code, and mostly does not."""
+        for thing in things:
+            if self._left <= 0:
+                return
+            self._left -= 1
             self.visit(thing)
 
     def _object(self, thing: Any) -> None:
@@ -122,7 +132,9 @@ class CodeDigests:
                     self._global(value.__name__, attribute, inside[attribute], attributes)
             return
         self.visit(value)
-        if not isinstance(value, (type, types.FunctionType)) and name not in assigned_globals(module):
+        if module not in self._assigned:
+            self._assigned[module] = assigned_globals(module)
+        if not isinstance(value, (type, types.FunctionType)) and name not in self._assigned[module]:
             self._keep(module, f"{name}=", self._value(f"{module}.{name}", value))
 
     def _class(self, kind: type) -> None:
@@ -155,34 +167,47 @@ class CodeDigests:
 
 def value_text(value: Any, owns: Owns) -> str:
     """A text that differs where plain data differs; of what is no plain data, the type and no more."""
-    return _text(value, owns, frozenset())
+    return _Text(owns).of(value, frozenset())
 
 
-def _text(value: Any, owns: Owns, above: frozenset[int]) -> str:
-    if isinstance(value, Enum):
-        return f"{type(value).__qualname__}.{value.name}"
-    if isinstance(value, (*_SCALARS, *_PLAIN)):
-        return f"{type(value).__name__}:{value!r}"
-    if id(value) in above or len(above) > 20:
-        return "…"
-    above |= {id(value)}
-    if isinstance(value, types.FunctionType | type | types.ModuleType):
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
-    if isinstance(value, re.Pattern):
-        return f"re:{value.pattern!r}:{value.flags}"
-    if isinstance(value, TypeInformation):
-        return str(value)
-    if isinstance(value, dict):  # not os.environ and the like
-        pairs = [(_text(k, owns, above), _text(v, owns, above)) for k, v in _some(value.items())]
-        return f"{len(value)}{sorted(pairs)}"
-    if isinstance(value, Set):
-        return f"{len(value)}{sorted(_text(v, owns, above) for v in _some(value))}"
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__}{len(value)}{[_text(v, owns, above) for v in _some(value)]}"
-    named = f"{type(value).__module__}.{type(value).__qualname__}"
-    if owns(type(value).__module__):
-        return f"{named}({_text(_attributes(value), owns, above)})"
-    return named
+class _Text:
+    """Writes one value down, up to so many items."""
+
+    def __init__(self, owns: Owns) -> None:
+        self._owns, self._left = owns, _MOST_ITEMS
+
+    def of(self, value: Any, above: frozenset[int]) -> str:
+        self._left -= 1
+        if isinstance(value, Enum):
+            return f"{type(value).__qualname__}.{value.name}"
+        if isinstance(value, (*_SCALARS, *_PLAIN)):
+            return f"{type(value).__name__}:{value!r}"
+        if isinstance(value, types.FunctionType | type | types.ModuleType):
+            return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
+        if isinstance(value, re.Pattern):
+            return f"re:{value.pattern!r}:{value.flags}"
+        if isinstance(value, TypeInformation):
+            return str(value)
+        if id(value) in above:
+            return "…"
+        above |= {id(value)}
+        if isinstance(value, dict):  # not os.environ and the like
+            pairs = [(self.of(k, above), self.of(v, above)) for k, v in self._some(value.items())]
+            return f"{len(value)}{sorted(pairs)}"
+        if isinstance(value, Set):
+            return f"{len(value)}{sorted(self.of(v, above) for v in self._some(value))}"
+        if isinstance(value, list | tuple):
+            return f"{type(value).__name__}{len(value)}{[self.of(v, above) for v in self._some(value)]}"
+        named = f"{type(value).__module__}.{type(value).__qualname__}"
+        return (
+            f"{named}({self.of(_attributes(value), above)})" if self._owns(type(value).__module__) else named
+        )
+
+    def _some(self, things: Iterable[Any]) -> Iterator[Any]:
+        for thing in things:
+            if self._left <= 0:
+                return
+            yield thing
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -277,10 +302,3 @@ def _cells(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # not filled yet
             continue
-
-
-def _some(things: Iterable[Any]) -> Iterator[Any]:
-    for count, thing in enumerate(things):
-        if count >= _MOST_ITEMS:
-            return
-        yield thing

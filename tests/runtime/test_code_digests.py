@@ -148,6 +148,22 @@ def test_what_is_changed_by_hand_is_another_version(
     assert (digests(module), job(module).code_version) == (before, version)
 
 
+def test_much_data_costs_little(load: Callable[..., ModuleType]) -> None:
+    module = load()
+    large = [list(range(1_000_000)) for _ in range(3)]
+    visited: list[Any] = []
+
+    class Counted(CodeDigests):
+        def visit(self, thing: Any) -> None:
+            visited.append(thing)
+            super().visit(thing)
+
+    found = Counted(lambda name: name == module.__name__)
+    found.visit(module.Double(by=large))
+    assert f"{module.__name__}.Double.map" in found.found
+    assert len(visited) < 20_000
+
+
 def test_what_functions_keep_is_no_code(load: Callable[..., ModuleType]) -> None:
     module = load()
     before, version = digests(module), job(module).code_version

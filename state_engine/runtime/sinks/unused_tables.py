@@ -56,7 +56,7 @@ def _made_empty(log: Location) -> bool:
 def _others(uri: str, owner: str) -> bool:
     """Whether files lie there that another sink, or somebody else, has written."""
     at = open_location(uri)
-    files = [f for f in _files(at) if f"/{_LOG}/" not in f.path]
+    files = [f for f in _files(at) if f"/{_LOG}/" not in f.path and not f.base_name.startswith(".")]
     return any(f"-{owner}-" not in f.base_name for f in files)
 
 
