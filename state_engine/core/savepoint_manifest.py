@@ -174,9 +174,7 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
     if content.pop("digest", None) != _digest(content):
         raise _damaged(where, "its digest does not fit its content")
     try:
-        steps = format_versions.steps_from(
-            content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where
-        )
+        steps = format_versions.steps_from(content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where)
         row_text = json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))
         (row,) = from_json(ROW_TYPE, [row_text])
         return SavepointManifest(
