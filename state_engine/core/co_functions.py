@@ -16,7 +16,7 @@ from state_engine.core.process_functions import TimedFunction
 
 
 class CoMapFunction(Function):
-    """Makes one output of every element of either stream."""
+    """Makes one output of every element of either stream, or none, by returning None, as in PyFlink."""
 
     def map1(self, value: Any) -> Any:
         """The output for an element of the first stream."""

@@ -149,8 +149,12 @@ def _process(function: Any, make: MakeContext) -> FunctionCalls:
 
 def _co_map(function: CoMapFunction, make: MakeContext) -> FunctionCalls:
     calls = (function.map1, function.map2)
-    call = Call("map", lambda pair, ctx: [calls[pair[0]](pair[1])], make(ElementContext))
-    return FunctionCalls(call, two_inputs=True)
+
+    def mapped(pair: Any, ctx: Any) -> list[Any]:
+        output = calls[pair[0]](pair[1])
+        return [] if output is None else [output]  # as PyFlink, and unlike a map over one stream
+
+    return FunctionCalls(Call("map", mapped, make(ElementContext)), two_inputs=True)
 
 
 def _co_flat_map(function: CoFlatMapFunction, make: MakeContext) -> FunctionCalls:

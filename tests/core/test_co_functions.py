@@ -136,3 +136,14 @@ def test_methods_must_be_defined() -> None:
             harness.process1([1])
     with pytest.raises(NotImplementedError, match="must define process_element2"):
         KeyedHarness(KeyedCoProcessFunction(), key_by=lambda v: v).process2([1])
+
+
+def test_a_map_of_two_inputs_that_gives_none_has_no_output() -> None:
+    class Numbers(CoMapFunction):
+        def map1(self, value: int) -> int | None:
+            return value if value > 1 else None
+
+        def map2(self, value: int) -> int | None:
+            return None
+
+    assert OperatorHarness(Numbers()).process_pairs([(1, 1), (1, 2), (2, 3), (1, 3)]) == [2, 3]
