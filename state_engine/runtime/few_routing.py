@@ -64,6 +64,7 @@ def route_few(
             return None
         parts.append(part)
     rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
+    rows = _everywhere(rows, layout, parallelism)
     return [rows.filter(pc.equal(rows[SUBTASK], number)) for number in range(parallelism)]
 
 
@@ -97,9 +98,7 @@ def _part(
     if several:
         columns[INPUT] = _repeat(one.place, pa.int32(), rows)
     if operator.inputs[one.place].broadcast or operator.inputs[one.place].everywhere:
-        part = pa.table(columns | {HASH: _repeat(0, pa.int64(), rows)})
-        copies = [part.append_column(SUBTASK, _repeat(n, pa.int32(), rows)) for n in range(parallelism)]
-        return pa.concat_tables(copies)
+        return pa.table(columns | {HASH: _repeat(0, pa.int64(), rows), SUBTASK: _repeat(0, pa.int32(), rows)})
     if operator.inputs[one.place].key is None:
         hashes = _hash_of_order(order)
         if hashes is None:
@@ -122,6 +121,19 @@ def _part(
         columns[HASH] = pa.array(hashes)
         subtasks = np.mod(hashes, max_parallelism) * parallelism // max_parallelism
     return pa.table(columns | {SUBTASK: pa.array(subtasks.astype(np.int32))})
+
+
+def _everywhere(rows: pa.Table, layout: RoutedLayout, parallelism: int) -> pa.Table:
+    """With a copy for each subtask of every row of the inputs that all subtasks have whole."""
+    places = [place for place, one in enumerate(layout.inputs) if one.broadcast or one.everywhere]
+    if not places:
+        return rows
+    at, kept = rows.column_names.index(SUBTASK), rows.slice(0, 0)
+    if len(layout.inputs) > 1:
+        copied = pc.is_in(rows[INPUT], pa.array(places, pa.int32()))
+        rows, kept = rows.filter(copied), rows.filter(pc.invert(copied))
+    copies = [rows.set_column(at, SUBTASK, _repeat(n, pa.int32(), len(rows))) for n in range(parallelism)]
+    return pa.concat_tables([kept, *copies]).combine_chunks()
 
 
 def _user_columns(one: RoutedInput, table: pa.Table) -> list[pa.ChunkedArray]:
