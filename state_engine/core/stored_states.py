@@ -16,7 +16,6 @@ from state_engine.core.checkpoint import StateSchema
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.evolution import evolve_state, unused, value_type_of
-from state_engine.core.names import stored_name
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class StoredStates:
         recorded = self._recorded(descriptor, what)
         if recorded is None:
             taken = {*self.earlier, *(s.column_name for s in self.recorded.values())}
-            name = unused(stored_name(descriptor.name), taken, lambda name, n: f"{n}__{name}")
+            name = unused(descriptor.stored_as, taken, lambda name, n: f"{n}__{name}")
             return StoredState(descriptor.stored(name, descriptor.value_type))
         other = next(
             (n for n, s in self._found.items() if s.descriptor.stored_as == recorded.column_name), None

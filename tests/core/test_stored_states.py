@@ -14,6 +14,7 @@ from state_engine.core.descriptors import (
 from state_engine.core.errors import ConfigurationError, InvalidNameError, StateMigrationError
 from state_engine.core.evolution import recorded_schema
 from state_engine.core.stored_states import StoredStates, kept_states
+from state_engine.core.timers import TIMERS, TimersDescriptor
 
 SUM = StateSchema("sum", "value", "bigint")
 
@@ -122,3 +123,8 @@ def test_a_former_name_is_another_name() -> None:
         value("sum", "sum")
     with pytest.raises(InvalidNameError):
         value("sum", "")
+
+
+def test_timers_are_stored_under_their_own_name() -> None:
+    """Which every reader of timers looks for; no name of a user's becomes it."""
+    assert stored().of(TimersDescriptor()).descriptor.stored_as == TIMERS
