@@ -61,22 +61,22 @@ def batches(draw: st.DrawFn) -> list[dict[str, dict[Any, Any]]]:
 class Log:
     """Writes batches as files, as a subtask does, and loads them back."""
 
-    def __init__(self, directory: Path, hash_of: Any = key_hash) -> None:
-        self.directory, self.hash_of = directory, hash_of
+    def __init__(self, directory: Path, hash_of: Any = key_hash, key: KeySchema = KEY) -> None:
+        self.directory, self.hash_of, self.key = directory, hash_of, key
         self.files: list[ListedFile] = []
 
     def load(self, keys: set[Any]) -> Entries:
         touched = np.array(sorted(self.hash_of(k) for k in keys), np.int64)
-        state = TouchedState(self.files, touched, KEY, keys.__contains__)
+        state = TouchedState(self.files, touched, self.key, keys.__contains__)
         return {name: state.load(d) for name, d in STATES.items()}
 
     def write(self, changes: list[tuple[StateDescriptor, list[Change]]]) -> pa.Table | None:
         keys = list({c.key for _, found in changes for c in found})
         table = changelog_table(
             changes,
-            key_type=KEY.storage,
+            key_type=self.key.storage,
             index_of={k: i for i, k in enumerate(keys)},
-            keys=pa.array([{"k": k, "part": part} for k, part in keys], KEY.storage),
+            keys=pa.array([dict(zip(self.key.names, k, strict=True)) for k in keys], self.key.storage),
             hashes=np.array([self.hash_of(k) for k in keys], np.int64),
             max_parallelism=128,
         )
@@ -166,6 +166,22 @@ def test_a_key_that_is_not_touched_is_not_loaded(tmp_path: Path) -> None:
     assert log.load({(2, "a")})["value"] == {(2, "a"): [2]}
     assert log.load({(3, None)})["value"] == {}
     assert log.load(set()) == {"value": {}, "list": {}, "map": {}}
+
+
+@pytest.mark.parametrize("spread", [None, 1], ids=["own hashes", "one hash"])
+def test_a_key_may_hold_records(tmp_path: Path, spread: int | None) -> None:
+    """Whose last values are found among those of several batches."""
+    inner = pa.struct([("n", pa.int64()), ("deep", pa.struct([("t", pa.string())]))])
+    schema = KeySchema(("k", "record"), (pa.int64(), inner))
+    log = Log(tmp_path, key_hash if spread is None else lambda key: spread, schema)
+    one, other, none, hollow = (
+        (1, {"n": 1, "deep": {"t": "a"}}), (1, {"n": 1, "deep": {"t": "b"}}), (1, None), (1, {"n": None, "deep": None}),
+    )  # fmt: skip
+    keys = schema.decode([pa.array([1] * 4), pa.array([k[1] for k in (one, other, none, hollow)], inner)])
+    for batch in range(3):
+        log.write(changes_of(*(Change(key, PUT, [batch, at]) for at, key in enumerate(keys))))
+    log.write(changes_of(Change(keys[0], DELETE, None)))
+    assert log.load(set(keys))["value"] == {key: [2, at] for at, key in enumerate(keys) if at}
 
 
 def test_nothing_changed_is_no_file(tmp_path: Path) -> None:
