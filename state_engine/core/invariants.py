@@ -59,9 +59,18 @@ def _clock_never_goes_back(row: CheckpointRow, parent: CheckpointRow | None) -> 
 def _watermark_never_goes_back(row: CheckpointRow, parent: CheckpointRow | None) -> str:
     if parent is None or parent.watermark_ms is None:
         return ""
-    if row.watermark_ms is None or row.watermark_ms < parent.watermark_ms:
-        return f"watermark {row.watermark_ms} is below the parent's {parent.watermark_ms}"
-    return ""
+    before, now = ({s.name: s.watermark_ms for s in one.sources} for one in (parent, row))
+    for name, known in now.items():
+        was = before.get(name)
+        if was is not None and known is not None and known < was:
+            return f"watermark {known} of source '{name}' is below the parent's {was}"
+    if row.watermark_ms is not None and row.watermark_ms >= parent.watermark_ms:
+        return ""
+    # it is the smallest of the sources with event time, and a job may give event time to a source or take it away
+    others = any((before.get(name) is None) != (now.get(name) is None) for name in before | now)
+    if others or (row.watermark_ms is None and None in now.values()):
+        return ""
+    return f"watermark {row.watermark_ms} is below the parent's {parent.watermark_ms}"
 
 
 def _positions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None) -> str:

@@ -288,3 +288,39 @@ def test_partitions_follow_each_other() -> None:
         (found,) = violations(wrong, parent)
         assert found.name == "partitions are contiguous"
         assert message in found.detail
+
+
+def _sources(**watermarks: int | None) -> list[Any]:
+    return [replace(progress("a", "a", name=name), watermark_ms=at) for name, at in watermarks.items()]
+
+
+@pytest.mark.parametrize(
+    ("watermark", "before", "now", "why"),
+    [
+        (None, {"a": 50}, {"a": None}, ""),
+        (None, {"a": 50, "b": None}, {"a": 60, "b": None}, ""),
+        (10, {"a": 50, "b": None}, {"a": 60, "b": 10}, ""),
+        (None, {"a": 50}, {"a": 50, "b": None}, ""),
+        (None, {"a": 50}, {}, ""),
+        (None, {"a": 50}, {"a": 50}, "watermark None is below the parent's 50"),
+        (40, {"a": 50, "b": 60}, {"a": 50, "b": 60}, "watermark 40 is below the parent's 50"),
+        (50, {"a": 50, "b": 60}, {"a": 50, "b": 55}, "watermark 55 of source 'b' is below the parent's 60"),
+    ],
+    ids=[
+        "taken away",
+        "declared, no row yet",
+        "given",
+        "a new source",
+        "a source less",
+        "lost",
+        "lower",
+        "of a source",
+    ],
+)
+def test_sources_may_be_given_event_time_and_lose_it(
+    watermark: int | None, before: dict[str, int | None], now: dict[str, int | None], why: str
+) -> None:
+    parent = checkpoint(1, watermark_ms=50, sources=_sources(**before))
+    found = violations(checkpoint(2, 1, watermark_ms=watermark, sources=_sources(**now)), parent)
+    assert [v for v in found if "watermark" in str(v)] == found
+    assert (why in str(found[0])) if why else found == []
