@@ -1,4 +1,4 @@
-"""Commands that need the code of a job: run, replay, rescale. What they do is the engine's."""
+"""Commands that need the code of a job: run, publish-pending, replay, rescale. What they do is the engine's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.status import Status
 
-from state_engine.cli_session import console, declared, opened
+from state_engine.cli_session import console, declared, known, opened
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.runtime.reports import BatchReport
 
@@ -18,7 +18,7 @@ Job = Annotated[str, typer.Argument(help="Name of the job.")]
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    for command in (run, replay, rescale):
+    for command in (run, publish_pending, replay, rescale):
         app.command()(command)
 
 
@@ -42,6 +42,8 @@ def run(
         )
     if report.settled:
         _print(f"{job}: published first what an earlier run had committed: {_listed(report.settled)}")
+    for sink, path in report.left_alone.items():
+        _print(f"{job}: sink {sink} at {path} is left alone: the code does not have it any more")
     if report.batches:
         told = "caught up" if report.caught_up else f"stopped after {len(report.batches)} micro-batches"
         _print(f"{job}: {report.rows_in:,} rows in, {told}, head {report.checkpoint_id}")
@@ -49,6 +51,20 @@ def run(
         _print(f"{job}: nothing new")
     for text in report.files_waiting:
         _print(f"{job}: waits: {text}")
+
+
+def publish_pending(
+    job: Job,
+    from_checkpoint: Annotated[
+        int | None,
+        typer.Option(min=1, help="Publish again what sinks do not show of this checkpoint and later ones."),
+    ] = None,
+) -> None:
+    """Publish what was committed and is not published; also to a sink that was put back from a backup."""
+    found = known(job)
+    with opened() as engine, console.status("Publishing …"):
+        done = engine.publish_pending(found, from_checkpoint=from_checkpoint)
+    _print(f"{job}: published {_listed(done)}" if done else f"{job}: everything is published")
 
 
 def replay(

@@ -68,16 +68,26 @@ def declared(name: str) -> Registered:
     Raises:
         ConfigurationError: there is none; names those that there are.
     """
-    settings = loaded_settings().settings
-    look_for_modules_here()
-    found: dict[str, Registered] = {
-        registered.job.name: registered
-        for registry in entry_points(group=REGISTRIES)
-        for registered in registry.load()(settings)
-    }
+    settings, found = loaded_settings().settings, _registered()
     if name not in found:
         raise ConfigurationError(
             f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(found)}. "
             "The setting jobs.modules names the modules that hold jobs"
         )
     return found[name]
+
+
+def known(name: str) -> StatefulJob | str:
+    """A job where a registry has it; else just its name."""
+    found = _registered().get(name)
+    return name if found is None else found.job
+
+
+def _registered() -> dict[str, Registered]:
+    settings = loaded_settings().settings
+    look_for_modules_here()
+    return {
+        registered.job.name: registered
+        for registry in entry_points(group=REGISTRIES)
+        for registered in registry.load()(settings)
+    }

@@ -102,6 +102,10 @@ def notes(one: JobStatus) -> list[str]:
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:
         waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
+    waiting += [
+        f"sink {sink} at {path} is left alone: the code does not have it any more"
+        for sink, path in one.left_alone.items()
+    ]
     return [*waiting, *([one.problem] if one.problem else [])]
 
 

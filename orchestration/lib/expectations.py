@@ -65,6 +65,9 @@ class Outcome:
         return f"{self.unexpected:,} of {self.looked_at:,} rows are not as expected"
 
 
+_UNJUDGED = Outcome(met=False, error="Great Expectations did not take it: check its type and arguments")
+
+
 def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
     """The rows that a suite is about.
 
@@ -129,12 +132,12 @@ def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Ou
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     table = context.data_sources.add_spark("statelake", persist=False).add_dataframe_asset(name=suite.name)
-    declared = context.suites.add(gx.ExpectationSuite(name=suite.name))
-    for one in suite.expectations:
-        declared.add_expectation_configuration(
-            ExpectationConfiguration(type=one.type, kwargs=dict(one.arguments), meta={_NAME: one.name})
-        )
-    declared.save()
+    # given to the suite as a whole: added one by one, the second of a type on a column would replace the first
+    configured = [
+        ExpectationConfiguration(type=one.type, kwargs=dict(one.arguments), meta={_NAME: one.name})
+        for one in suite.expectations
+    ]
+    declared = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=configured))
     batch = table.add_batch_definition_whole_dataframe("whole")
     definition = gx.ValidationDefinition(name=suite.name, data=batch, suite=declared)
     context.add_data_docs_site(site_name=_SITE, site_config=_site(docs))
@@ -152,7 +155,8 @@ def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Ou
     [(page, done)] = run.run_results.items()
     [url] = [u["site_url"] for u in context.get_docs_sites_urls(resource_identifier=page, site_name=_SITE)]
     judged: list[Any] = [one.to_json_dict() for one in done.results]
-    found = {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
+    found = dict.fromkeys((one.name for one in suite.expectations), _UNJUDGED)
+    found |= {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
     return found, Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
 
 

@@ -20,7 +20,8 @@ StatelakeError
 ├── InvariantError            a commit would have broken what must hold, and was not made: report it with the message
 ├── PartitionOrderError       a partition was run out of order: run the earlier one first
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
-│   └── SinkIdentityError     the sink is not the table that the checkpoint was staged for
+│   ├── SinkIdentityError     the sink is not the table that the checkpoint was staged for
+│   └── SinkBehindError       the sink shows less than was published to it: publish that again, or put it back
 ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
 └── CommitError
     ├── CommitFailedError     nothing was committed: run again
@@ -152,6 +153,10 @@ class SinkError(StatelakeError):
 
 class SinkIdentityError(SinkError):
     """A sink is not the table or directory that the checkpoint's rows were staged for."""
+
+
+class SinkBehindError(SinkError):
+    """A sink does not show outputs that were published to it: it was put back from a backup, or emptied."""
 
 
 class LockTimeoutError(StatelakeError):

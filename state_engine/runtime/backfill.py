@@ -140,9 +140,11 @@ def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -
     end_ms = target.partition_end_ms or 0
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
     # what stays now leaves when its partition is run again: better to know at once that it cannot
-    publication.check_withdrawable(moves(rows, head.checkpoint_id, target.checkpoint_id))
+    all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
+    publication.check_withdrawable(all_moved)
     stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
-    sinks = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+    moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+    sinks, left_alone = operations.of_the_code(moved)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
     row = operations.commit(
@@ -151,7 +153,9 @@ def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -
         rows,
         lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks, backfill=plan.request.words),
     )
-    return HeadMove("promote", target.checkpoint_id, head.checkpoint_id, abandoned, sinks, row.checkpoint_id)
+    return HeadMove(
+        "promote", target.checkpoint_id, head.checkpoint_id, abandoned, sinks, row.checkpoint_id, left_alone
+    )
 
 
 def foreseen(job: str, plan: BackfillPlan, partitions: TimePartitions) -> BackfillReport:

@@ -32,7 +32,7 @@ from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job_files import JobFiles, known_sinks
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.maintenance import Maintenance
-from state_engine.runtime.publication import Publication
+from state_engine.runtime.publication import Declared, Publication
 
 ORPHAN_AGE = timedelta(milliseconds=MIN_ORPHAN_AGE_MS)
 """How long a file stays after it was written or needed, at least."""
@@ -85,6 +85,7 @@ class Collector:
         maintenance: commits the fence.
         publication: knows what sinks have not seen yet.
         sinks: that the job declares now; those that its checkpoints know are looked at anyway.
+        declared: where these sinks are; None where the code is not known.
     """
 
     def __init__(
@@ -96,9 +97,11 @@ class Collector:
         maintenance: Maintenance,
         publication: Publication,
         sinks: Iterable[SinkNode] = (),
+        declared: Declared = None,
     ) -> None:
         self._job, self._tables, self._kernel = job, tables, kernel
         self._maintenance, self._publication, self._declared = maintenance, publication, list(sinks)
+        self._of_the_code = declared
 
     def collect(
         self,
@@ -142,7 +145,9 @@ class Collector:
     def _plan(self, rows: lineage.Rows, at: JobFiles, before_ms: int) -> list[Disposal]:
         head = lineage.head(rows)
         on_main = lineage.path(rows, head.checkpoint_id if head else None)
-        unpublished = {row.checkpoint_id for row, _ in self._publication.unpublished(on_main)}
+        unpublished = {
+            row.checkpoint_id for row, _ in self._publication.unpublished(on_main, self._of_the_code)
+        }
         as_of = datetime.fromtimestamp(before_ms / 1000, UTC)
         every, gone = listed(rows.values()), unreachable(rows, as_of=as_of, unpublished=unpublished)
         return [one for place in at.places() for one in _of(place, every, gone, before_ms)]

@@ -176,7 +176,8 @@ def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, Data
     found: dict[str, DataFrame] = {}
     for sink in sorted({name for name, _ in (*old, *new)}):
         sides = [_rows_of(reader, sink, outputs) for outputs in (old, new)]
-        found[sink] = _difference(*sides, what=f"sink '{sink}'")
+        if any(side is not None for side in sides):
+            found[sink] = _difference(*sides, what=f"sink '{sink}'")
     return found
 
 

@@ -115,6 +115,7 @@ class CheckpointCoordinator:
             spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
         )
         self._publication = publication
+        self._declared = publication.declared(job.sinks.values())
         self._exhausted: set[str] = set()
         self._declarations_checked = False
         self._next_id = 1
@@ -149,7 +150,7 @@ class CheckpointCoordinator:
             branch, begin_id = self._options.branch, self._options.begin_id
             head = lineage.head(rows, branch)
             path = lineage.path(rows, head.checkpoint_id if head else begin_id)
-            return path, self._publication.settle(path) if branch == MAIN else []
+            return path, self._publication.settle(path, self._declared) if branch == MAIN else []
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
@@ -291,7 +292,7 @@ class CheckpointCoordinator:
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             if row.partition and row.branch == MAIN:
-                row = replacing_stale(row, self._store.rows, self._publication)
+                row = replacing_stale(row, self._store.rows, self._publication, self._declared)
             self._tables.check(row, attempt.batch.parent)
             return replace(attempt, row=row)
 

@@ -7,14 +7,16 @@ location that Spark can write; starts a local session where none is given.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from state_engine.core import lineage
+from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.compaction_policy import compaction_due
+from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_backfill import EngineBackfill, tell_late_rows
-from state_engine.runtime.engine_base import Clock, clock_of, requester
+from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
 from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
 from state_engine.runtime.engine_state_processor import EngineStateProcessor
@@ -87,7 +89,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             script=self._partition_script(job, partition, clock_of(clock), drain=drain),
         )
         coordinator = self._coordinator(job, options)
-        _, settled = coordinator.settle()
+        path, settled = coordinator.settle()
         batches: list[BatchReport] = []
         compactions: list[Compaction] = []
         caught_up = False
@@ -101,13 +103,49 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             if on_batch is not None:
                 on_batch(report)
             compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
-        return RunReport(job.name, batches, caught_up, settled, compactions, coordinator.files_waiting())
+        return RunReport(
+            job.name,
+            batches,
+            caught_up,
+            settled,
+            compactions,
+            coordinator.files_waiting(),
+            left_alone=self._left_alone(job, path),
+        )
 
-    def settle(self, job: StatefulJob) -> list[int]:
-        """Publish what earlier runs committed and did not publish; ids of those checkpoints."""
-        return self._coordinator(job, RunOptions(clock_of(None))).settle()[1]
+    def publish_pending(self, job: StatefulJob | str, *, from_checkpoint: int | None = None) -> list[int]:
+        """Publish what earlier runs committed and did not publish; ids of those checkpoints.
+
+        Only the last row can be waiting. A sink that was put back from a backup lacks more: everything runs stop at it,
+        and the error names the first checkpoint that it does not show.
+
+        Args:
+            job: given by its name, all sinks count, and not only those of its code.
+            from_checkpoint: publish again what a sink does not show of this checkpoint and of later ones.
+
+        Raises:
+            SinkBehindError: a sink lacks outputs of earlier checkpoints, too.
+            MissingFilesError: what is to be published is gone: restore the job to a checkpoint before.
+            SinkError: a sink cannot take the outputs.
+        """
+        tables = self._open(job.name) if isinstance(job, StatefulJob) else self._ran(job_name(job))
+        rows = tables.store.load()
+        head = lineage.head(rows)
+        path = lineage.path(rows, head.checkpoint_id if head else None)
+        if from_checkpoint is not None and from_checkpoint not in rows:
+            raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
+        return self._publication(tables).settle(path, self._declared(tables, job), again_from=from_checkpoint)
+
+    def settle(self, job: StatefulJob | str) -> list[int]:
+        """The former name of ``publish_pending``."""
+        return self.publish_pending(job)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _left_alone(self, job: StatefulJob, path: Sequence[CheckpointRow]) -> dict[str, str]:
+        tables = self._open(job.name)
+        left = self._publication(tables).left_alone(path, self._declared(tables, job))
+        return {staged.name: staged.path for staged in left}
 
     def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
         """Merge files of checkpoint rows, and compact what the job's policy sees a reason for, where it is time.

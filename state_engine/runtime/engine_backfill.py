@@ -153,7 +153,13 @@ class EngineBackfill(EngineBase):
     def _swap(self, job: StatefulJob, plan: BackfillPlan, requested_by: str) -> HeadMove:
         tables = self._open(job.name)
         publication = self._publication(tables)
-        operations = Operations(job.name, tables=tables, publication=publication, requested_by=requested_by)
+        operations = Operations(
+            job.name,
+            tables=tables,
+            publication=publication,
+            requested_by=requested_by,
+            declared=self._declared(tables, job),
+        )
         return swap(operations, publication, plan)
 
     def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:

@@ -19,7 +19,7 @@ from state_engine.core.names import check_name
 from state_engine.runtime.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.publication import Publication
+from state_engine.runtime.publication import Declared, Publication
 from state_engine.runtime.root import check_storage, open_root
 from state_engine.runtime.routing import Router
 from state_engine.runtime.session import check_session, local_session
@@ -95,6 +95,12 @@ class EngineBase:
         if name not in self._publications:
             self._publications[name] = Publication(self.kernel, tables)
         return self._publications[name]
+
+    def _declared(self, tables: JobTables, job: StatefulJob | str) -> Declared:
+        """The sinks of a job's code; None where only its name is known."""
+        return (
+            self._publication(tables).declared(job.sinks.values()) if isinstance(job, StatefulJob) else None
+        )
 
     def _router(self, job: StatefulJob) -> Router:
         at = (job.name, job.max_parallelism)

@@ -340,6 +340,7 @@ class EngineOperations(EngineBase):
             kernel=self.kernel,
             maintenance=self._maintenance(job, requested_by),
             publication=self._publication(tables),
+            declared=self._declared(tables, job),
             sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
         )
         return found.collect(
@@ -365,6 +366,7 @@ class EngineOperations(EngineBase):
             spark=self.spark,
             maintenance=self._maintenance(job, requested_by),
             publication=self._publication(tables),
+            declared=self._declared(tables, job),
         )
 
     def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
@@ -375,4 +377,5 @@ class EngineOperations(EngineBase):
             tables=tables,
             publication=self._publication(tables),
             requested_by=requested_by or requester(),
+            declared=self._declared(tables, job),
         )

@@ -7,7 +7,7 @@ kept between two looks, and nothing is written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +19,15 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.log_reader import commit_actions, read_log
 from state_engine.backends.files import join, normal_uri, open_location
 from state_engine.core import lineage
-from state_engine.core.checkpoint import MAIN, CheckpointRow, StagedSink
+from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.errors import SourceError
+from state_engine.core.pending import PathChanges, SinkChange, path_changes
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.root import open_root
 from state_engine.runtime.sinks.files import FilePublisher, FileSink
 from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
+from state_engine.runtime.sinks.places import declared_sinks, located
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND
 from state_engine.runtime.sinks.sql import SqlPublisher
 from state_engine.runtime.sinks.sql_target import SQL_KIND
@@ -67,18 +69,19 @@ class JobHistory:
         """From the first row to the head."""
         return lineage.path(self.rows, self.head.checkpoint_id) if self.head else []
 
-    def unpublished(self) -> list[tuple[CheckpointRow, StagedSink]]:
-        """What the sinks have not seen of the head's path, in order."""
-        seen: dict[tuple[str, str], int] = {}
-        found = []
-        for row in self.path:
-            for staged in self._staged(row):
-                at = (staged.name, staged.path)
-                if at not in seen:
-                    seen[at] = self._seen(staged)
-                if row.checkpoint_id > seen[at]:
-                    found.append((row, staged))
-        return found
+    def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
+        changes = self._changes(job)
+        found = [
+            c
+            for key in changes.looked_at()
+            for c in changes.unseen(key, self._seen(changes.by_sink[key][-1]))
+        ]
+        return [(c.row, c.staged) for c in sorted(found, key=lambda c: c.checkpoint_id)]
+
+    def left_alone(self, job: StatefulJob) -> dict[str, str]:
+        """Sinks that the code of a job does not have any more, by name, and where they are."""
+        return {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
 
     def news(self, job: StatefulJob) -> dict[str, bool | None]:
         """Whether each source has something that no checkpoint consumed; None where only running it would tell."""
@@ -97,18 +100,15 @@ class JobHistory:
             for text in node.source.waiting(positions.elements(self.path, name))
         ]
 
-    def _staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
-        if row.branch != MAIN:
-            return
-        yield from (one for one in row.sinks if one.files or one.withdrawn)
-        if row.dead_letters:
-            at = self.layout.dead_letters
-            yield StagedSink(DEAD_LETTERS, DEAD_LETTERS, at, row.write_id, "", row.dead_letters)
+    def _changes(self, job: StatefulJob | None) -> PathChanges:
+        app = f"{self.root_id}/{self.layout.job}"
+        declared = declared_sinks(job.sinks.values(), self.layout, app) if job is not None else None
+        return path_changes(self.path, declared=declared, locate=lambda one: located(one, self.layout))
 
-    def _seen(self, staged: StagedSink) -> int:
+    def _seen(self, change: SinkChange) -> int:
         """The highest checkpoint that was published to a sink; 0 where none was."""
-        app = f"{self.root_id}/{self.layout.job}/{staged.name}"
-        uri = self.layout.dead_letters if staged.kind == DEAD_LETTERS else staged.path
+        staged = change.staged
+        app, uri = f"{self.root_id}/{self.layout.job}/{staged.name}", staged.path
         if staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS):
             log = read_log(uri)
             return log.transactions.get(app, 0) if log else 0

@@ -7,7 +7,7 @@ them is ``JobHistory``'s. Plays the part of Flink's checkpoint statistics and of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -41,6 +41,7 @@ class JobStatus:
         base_rows: rows of the bases.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         problem: what could not be looked at, and why.
+        left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
     """
 
     job: str
@@ -58,6 +59,7 @@ class JobStatus:
     base_rows: int = 0
     files_waiting: tuple[str, ...] = ()
     problem: str = ""
+    left_alone: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -133,10 +135,12 @@ def status_of_history(
     lag: Mapping[str, bool | None] | None = None
     unpublished: list[int] = []
     files_waiting: list[str] = []
+    left_alone: dict[str, str] = {}
     problem = ""
     try:
-        unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished()})
+        unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished(job)})
         if job is not None:
+            left_alone = history.left_alone(job)
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
     except (StatelakeError, OSError) as error:
@@ -145,7 +149,9 @@ def status_of_history(
         name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after
     )
     state: State = "unknown" if problem and found.state == "ok" else found.state
-    return replace(found, state=state, files_waiting=tuple(files_waiting), problem=problem)
+    return replace(
+        found, state=state, files_waiting=tuple(files_waiting), problem=problem, left_alone=left_alone
+    )
 
 
 def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, bool | None]:

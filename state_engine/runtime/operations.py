@@ -20,14 +20,14 @@ from uuid6 import uuid7
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
 from state_engine.core.operation_rows import continuing
 from state_engine.core.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.retention import restore_refusal
 from state_engine.core.sink_moves import DEAD_LETTERS, leaving, moves
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.publication import Publication
+from state_engine.runtime.publication import Declared, Publication
 from state_engine.runtime.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.runtime.stale_outputs import stale_beside, withdrawing
 
@@ -55,6 +55,7 @@ class HeadMove:
         abandoned: ids of the micro-batches and transforms that are not on the head's path any more, oldest first.
         sinks: per sink that changes, the files that leave it and those that come (back).
         committed_id: the row that says so; None in a dry run.
+        left_alone: sinks that the code of the job does not have any more, with what was not moved in them.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class HeadMove:
     abandoned: list[int]
     sinks: list[StagedSink]
     committed_id: int | None = None
+    left_alone: list[StagedSink] = field(default_factory=list)
 
     @property
     def rows_withdrawn(self) -> dict[str, int]:
@@ -83,13 +85,20 @@ class Operations:
         tables: the job's tables.
         publication: publishes rows.
         requested_by: recorded with every row.
+        declared: the sinks of the job's code; None where it is not known, and every sink counts.
     """
 
     def __init__(
-        self, job: str, *, tables: JobTables, publication: Publication, requested_by: str = ""
+        self,
+        job: str,
+        *,
+        tables: JobTables,
+        publication: Publication,
+        requested_by: str = "",
+        declared: Declared = None,
     ) -> None:
         self._job, self._tables, self._publication = job, tables, publication
-        self._requested_by = requested_by
+        self._requested_by, self._declared = requested_by, declared
 
     # -- moving the head -------------------------------------------------------------------------------------------
 
@@ -153,15 +162,23 @@ class Operations:
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
         if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
             sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
+        sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
-        planned = HeadMove(kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks)
+        planned = HeadMove(
+            kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
+        )
         if dry_run:
             return planned
         row = self.commit(
             kind, target, rows, lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks)
         )
         return replace(planned, committed_id=row.checkpoint_id)
+
+    def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
+        """The sinks that are moved, and those that the code of the job does not have any more."""
+        mine = [s for s in sinks if self._publication.is_declared(s, self._declared)]
+        return mine, [s for s in sinks if s not in mine]
 
     # -- parallelism -----------------------------------------------------------------------------------------------
 
@@ -179,18 +196,19 @@ class Operations:
         head = lineage.head(rows)
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        self._publication.settle(lineage.path(rows, head.checkpoint_id))
+        self._publication.settle(lineage.path(rows, head.checkpoint_id), self._declared)
         return rows, head
 
     def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[lineage.Rows, CheckpointRow]:
         """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
         try:
             return self.settled()
-        except SinkError:
+        except (SinkError, MissingFilesError):
             rows = dict(self._tables.store.load())
             head = lineage.head(rows)
             assert head is not None
-            refused = self._publication.settle_what_can_be(lineage.path(rows, head.checkpoint_id))
+            on_path = lineage.path(rows, head.checkpoint_id)
+            refused = self._publication.settle_what_can_be(on_path, self._declared)
             stays = (
                 {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
                 if checkpoint_id in rows

@@ -16,13 +16,9 @@ from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files
 from state_engine.runtime.sinks.file_moves import base_name, published_files
-from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND
-from state_engine.runtime.sinks.sql import SQL_KIND
+from state_engine.runtime.sinks.places import IN_THE_ROOT
 from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.sources.parquet_files import parquet_schema
-
-_IN_THE_ROOT = (SQL_KIND, FOREACH_KIND)
-"""Kinds of sinks whose outputs wait in the job's root."""
 
 
 class OutputReader:
@@ -63,7 +59,7 @@ class OutputReader:
         """Where files lie, wherever the root is now."""
         if sink.kind == DEAD_LETTERS:
             return self._layout.dead_letters
-        return self._staging.here(sink.path) if sink.kind in _IN_THE_ROOT else sink.path
+        return self._staging.here(sink.path) if sink.kind in IN_THE_ROOT else sink.path
 
 
 def _located(uri: str, files: Sequence[DataFile]) -> list[DataFile]:

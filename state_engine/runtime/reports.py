@@ -103,6 +103,7 @@ class RunReport:
         settled: checkpoints of earlier runs whose outputs this run published first.
         compactions: what was compacted between the micro-batches.
         files_waiting: files that no batch reads yet, each with the source and the reason.
+        left_alone: sinks that earlier code published to and today's does not have, by name, and where they are.
     """
 
     job: str
@@ -111,6 +112,7 @@ class RunReport:
     settled: list[int]
     compactions: list[Compaction] = field(default_factory=list)
     files_waiting: list[str] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
 
     @property
     def rows_in(self) -> int:

@@ -41,7 +41,7 @@ from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifes
 from state_engine.runtime.compaction import write_base
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.maintenance import Maintenance
-from state_engine.runtime.publication import Publication
+from state_engine.runtime.publication import Declared, Publication
 from state_engine.runtime.source_positions import SourcePositions
 
 MANIFEST = "savepoint.json"
@@ -74,12 +74,19 @@ class Savepoints:
         spark: session, for folding keyed state.
         maintenance: pins checkpoints.
         publication: publishes the head before it is copied, so that its outputs are not left to the old root.
+        declared: the sinks of the job's code; None where it is not known.
     """
 
     def __init__(
-        self, *, tables: JobTables, spark: SparkSession, maintenance: Maintenance, publication: Publication
+        self,
+        *,
+        tables: JobTables,
+        spark: SparkSession,
+        maintenance: Maintenance,
+        publication: Publication,
+        declared: Declared = None,
     ) -> None:
-        self._tables, self._spark = tables, spark
+        self._tables, self._spark, self._declared = tables, spark, declared
         self._maintenance, self._publication = maintenance, publication
 
     def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> Savepoint:
@@ -90,7 +97,8 @@ class Savepoints:
             )
         rows = self._tables.store.load()
         head = lineage.head(rows)
-        self._publication.settle(lineage.path(rows, head.checkpoint_id if head else None))
+        on_path = lineage.path(rows, head.checkpoint_id if head else None)
+        self._publication.settle(on_path, self._declared)
         row, copy_id = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id), uuid7().hex
         try:
             manifest = self._copy(name, path, row, copy_id)

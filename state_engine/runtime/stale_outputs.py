@@ -11,7 +11,7 @@ from dataclasses import replace
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.lineage import Rows, path
 from state_engine.core.sink_moves import DEAD_LETTERS, kept_outputs
-from state_engine.runtime.publication import Publication
+from state_engine.runtime.publication import Declared, Publication
 
 
 def stale_outputs(rows: Rows, head_id: int | None) -> dict[int, list[StagedSink]]:
@@ -48,13 +48,16 @@ def withdrawing(sinks: list[StagedSink], stale: list[StagedSink]) -> list[Staged
     return list(found.values())
 
 
-def replacing_stale(row: CheckpointRow, rows: Rows, publication: Publication) -> CheckpointRow:
-    """The row of a micro-batch that takes the stale outputs of its partition out of the sinks.
+def replacing_stale(
+    row: CheckpointRow, rows: Rows, publication: Publication, declared: Declared = None
+) -> CheckpointRow:
+    """The row of a micro-batch that takes the stale outputs of its partition out of the sinks of the job's code.
 
     Raises:
         SinkError: a sink cannot let go of them.
     """
-    stale = stale_of(rows, row.parent_id, [row.partition])
+    found = stale_of(rows, row.parent_id, [row.partition])
+    stale = [sink for sink in found if publication.is_declared(sink, declared)]
     if not stale:
         return row
     sinks, letters = row.sinks, row.dead_letters

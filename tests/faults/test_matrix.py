@@ -112,8 +112,8 @@ def test_settle_publishes_without_running(grounds: Grounds) -> None:
         site.run()
     assert site.outputs() == ground.after[1].outputs
     with site.engine() as engine:
-        assert engine.settle(site.job()) == [2]
-        assert engine.settle(site.job()) == []
+        assert engine.publish_pending(site.job()) == [2]
+        assert engine.publish_pending(site.job()) == []
     assert site.outputs() == ground.after[2].outputs
     assert len(site.rows()) == 2
 

@@ -75,7 +75,7 @@ class Prepared:
     def finish(self, site: Site, case: OperationCase) -> None:
         """Settle, do again what was not done, and run to the end."""
         with site.engine() as engine:
-            engine.settle(site.job())
+            engine.publish_pending(site.job())
         moved = case.operation == "restore" and case.committed
         assert site.outputs() == self.expected(case.operation, batches=1 if moved else 2).outputs
         if unfinished(site, case):

@@ -31,6 +31,18 @@ UNMET = (
     Expectation(
         name="no_column", type="expect_column_values_to_not_be_null", arguments={"column": "no_such"}
     ),
+    # of one type on one column
+    Expectation(
+        name="average_is_positive",
+        type="expect_column_values_to_be_between",
+        arguments={"column": "average", "min_value": 1},
+    ),
+    Expectation(
+        name="average_is_five_again",
+        type="expect_column_values_to_be_between",
+        arguments={"column": "average", "min_value": 5, "max_value": 5},
+    ),
+    Expectation(name="no_type", type="expect_nothing_that_there_is", arguments={}),
 )
 
 
@@ -74,6 +86,10 @@ def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be
     assert (five.passed, five.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert five.description == "1 of 2 rows are not as expected"
     assert five.metadata["sample"].value == [{"key": 1, "average": 4}]
+    again, positive = found["average_is_five_again"], found["average_is_positive"]
+    assert (again.passed, again.description) == (False, five.description)
+    assert positive.passed
+    assert "could not be checked: Great Expectations did not take it" in (found["no_type"].description or "")
     rows = found["has_three_rows"]
     assert (rows.passed, rows.severity, rows.description) == (
         False,

@@ -305,7 +305,7 @@ def test_a_killed_backfill_goes_on(place: Place, mended: Place, fault: Fault, mo
     with installed([fault]), pytest.raises(InjectedFault):
         backfill()
     swapped = [r.kind for r in place.engine().checkpoints("days")].count("promote")
-    place.engine().settle(place.job(10))
+    place.engine().publish_pending(place.job(10))
     if not swapped:
         ran = len(place.engine().checkpoints("days")) - 5
         report = backfill()

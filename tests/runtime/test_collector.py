@@ -101,7 +101,7 @@ def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
         ground.collect(hours=49)
     assert ground.restorable() == states
     assert staged <= ground.files("files_of_tiny"), "not published yet"
-    ground.engine().settle(ground.both())
+    ground.engine().publish_pending(ground.both())
     assert len(ground.outputs()) == 12
     ground.engine().restore("tiny", 2)
     assert ground.restorable()[2] == states[2]

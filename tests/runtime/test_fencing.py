@@ -121,7 +121,7 @@ def test_looking_at_checkpoints_meanwhile_does_not_fool_the_fence(site: Site) ->
 
 def test_of_two_runners_at_once_exactly_one_commits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both prepare checkpoint 1 and meet at the commit; then both run on until all is consumed."""
-    site.engine().settle(site.job())  # makes the root
+    site.engine().publish_pending(site.job())  # makes the root
     meeting, real = threading.Barrier(2, timeout=120), CheckpointCoordinator.commit
     met: set[str] = set()
 
@@ -211,7 +211,7 @@ def test_outputs_that_were_not_published_are_told_and_settled_by_the_next_run(
     unclear("sinks/totals", really=False, patch=monkeypatch)
     with pytest.raises(CommitUnknownError, match="nobody knows about"):
         site.engine().run(site.job(), clock=CLOCK_MS)
-    assert site.engine().settle(site.job()) == [1]
+    assert site.engine().publish_pending(site.job()) == [1]
     site.finish()
 
 

@@ -107,7 +107,7 @@ def test_a_crash_between_the_restore_and_its_publication_is_settled(
         with pytest.raises(OSError, match="gone"):
             site.engine().restore("tiny", 1)
     assert len(site.outputs()) == 8
-    assert site.engine().settle(site.job()) == [4]
+    assert site.engine().publish_pending(site.job()) == [4]
     assert len(site.outputs()) == 3
 
 

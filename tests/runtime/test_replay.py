@@ -172,7 +172,7 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
     scratch.engine().run(scratch.job(OddSum()))
     assert site.outputs() == scratch.outputs()
     assert site.state() == scratch.state() == {"a": 4, "c": 12, "d": 3}
-    assert site.engine().settle(site.job()) == []
+    assert site.engine().publish_pending(site.job()) == []
 
     for one in (site, scratch):
         one.put({"k": ["a", "b"], "v": [1, 1]}, "4")
@@ -194,12 +194,12 @@ def test_a_promotion_that_crashed_is_published_by_the_next_run_once(
         with pytest.raises(OSError, match="gone"):
             site.engine().promote("tiny", "fix")
     assert len(site.outputs()) == 8
-    assert site.engine().settle(site.job()) == [6]
+    assert site.engine().publish_pending(site.job()) == [6]
     assert site.outputs() == [
         *[("a", 1, 1), ("a", 3, 4), ("a", 6, 4), ("b", 2, 2), ("b", 4, 2), ("c", 5, 5), ("c", 7, 12)],
         ("d", 8, 0),
     ]
-    assert site.engine().settle(site.job()) == []
+    assert site.engine().publish_pending(site.job()) == []
 
 
 def test_main_goes_on_while_a_branch_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

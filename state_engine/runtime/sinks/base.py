@@ -118,6 +118,10 @@ class Sink(ABC):
     kind: str
 
     @abstractmethod
+    def place(self, app: str, staging: Staging) -> str:
+        """The path under which checkpoints record the sink of an application; looks at nothing."""
+
+    @abstractmethod
     def prepare(self, request: SinkRequest) -> SinkTarget:
         """Make the sink if there is none, check that it can take these columns, and say where files go.
 

@@ -51,6 +51,7 @@ from state_engine.runtime.sinks.delta_tables import (
     plain_problems,
 )
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND, STAGED, note_of, write_once
+from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.sinks.unused_tables import drop_unused
 
 
@@ -72,6 +73,9 @@ class DeltaSink(Sink):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", normal_uri(self.path))
+
+    def place(self, app: str, staging: Staging) -> str:
+        return self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id

@@ -46,6 +46,7 @@ from state_engine.runtime.sinks.file_moves import (
     noted,
 )
 from state_engine.runtime.sinks.spark_writer import note_of
+from state_engine.runtime.sinks.staging import Staging
 
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
@@ -73,6 +74,9 @@ class FileSink(Sink):
             raise ConfigurationError(
                 f"FileSink needs an atomic rename, which {scheme}:// has not: use a DeltaSink for {self.path}"
             )
+
+    def place(self, app: str, staging: Staging) -> str:
+        return self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         nested = [f.name for f in request.schema if pa.types.is_nested(f.type)]

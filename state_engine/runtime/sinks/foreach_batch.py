@@ -81,8 +81,11 @@ class ForeachBatchSink(Sink):
             )
         _SINKS[self.name] = self
 
+    def place(self, app: str, staging: Staging) -> str:
+        return staging.directory(app, self.name)
+
     def prepare(self, request: SinkRequest) -> SinkTarget:
-        uri = request.staging.directory(request.app, self.name)
+        uri = self.place(request.app, request.staging)
         return SinkTarget(
             name=request.name,
             kind=FOREACH_KIND,

@@ -92,11 +92,11 @@ class SqlSink(Sink):
                 f"SqlSink: {self.table!r} cannot be the name of the table; its schema goes into schema="
             )
 
-    def prepare(self, request: SinkRequest) -> SinkTarget:
-        name, schema, write_id = request.name, request.schema, request.write_id
-        if self.lineage:
-            schema = with_lineage(schema, sink=name)
-        target = SqlTarget(
+    def place(self, app: str, staging: Staging) -> str:
+        return staging.directory(app, self._target().digest)
+
+    def _target(self) -> SqlTarget:
+        return SqlTarget(
             url=self.url,
             table=self.table,
             schema=self.schema,
@@ -104,11 +104,17 @@ class SqlSink(Sink):
             lineage=self.lineage,
             password_env=self.password_env,
         )
+
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        name, schema, write_id = request.name, request.schema, request.write_id
+        if self.lineage:
+            schema = with_lineage(schema, sink=name)
+        target = self._target()
         with _connected(target, name) as table:
             identity = table.prepare(request.app, schema)
             if not self.shared:
                 request.refuse_other_roots(table.ledger.writers(), where=target.shown)
-        uri = request.staging.directory(request.app, target.digest)
+        uri = self.place(request.app, request.staging)
         note = target.to_json()
         if read_note(join(uri, _TARGET)) != note:
             write_note(join(uri, _TARGET), note)

@@ -123,7 +123,7 @@ def test_crash_around_a_publish_is_settled(
         monkeypatch.undo()
     with StateEngine(tmp_path / "root", spark) as engine:
         assert len(engine.checkpoints(job)) == 1
-        assert engine.settle(job) == [1]
+        assert engine.publish_pending(job) == [1]
         assert engine.run(job).batches == []
     assert everywhere(tmp_path) == [[1, 2, 3, 4]] * 3 + [[2, 4]]
 

@@ -116,7 +116,7 @@ def test_crash_around_a_publish_is_settled(
         monkeypatch.undo()
     with jobs.site.engine() as engine:
         assert len(engine.checkpoints("tiny")) == 1
-        assert engine.settle(jobs.job()) == [1]
+        assert engine.publish_pending(jobs.job()) == [1]
         assert len(engine.run(jobs.job()).batches) == 1
     assert jobs.rows("SELECT k, v, total FROM rows") == sorted([*FIRST, *SECOND])
     assert jobs.rows("SELECT k, v, total FROM totals") == TOTALS
