@@ -8,9 +8,10 @@ A checkpoint that is not retired needs, to be restored:
     replays           the source positions of the micro-batches after it on the path of ``main``
     outputs           those of its path, for a move of the head puts back what sinks do not show
 
-What sinks show is theirs and never deleted. Rows stay for ever. Files that no row lists are orphans of an attempt, to
-be known by the ``write_id`` in their names. Plays the part of Flink's ``SharedStateRegistry`` and its subsumption of
-checkpoints.
+What sinks show is theirs and never deleted; but where they hold a copy of it (a database, a function, a table that
+Spark writes), the staged files go as soon as no move of the head can put them back. Rows stay for ever. Files that no
+row lists are orphans of an attempt, to be known by the ``write_id`` in their names. Plays the part of Flink's
+``SharedStateRegistry`` and its subsumption of checkpoints.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.lineage import COMPACTION, Rows, head, open_branches, path, retired
 from state_engine.core.names import stored_name
 from state_engine.core.retention import pins
-from state_engine.core.sink_moves import DEAD_LETTERS, Outputs, content, published
+from state_engine.core.sink_moves import COPIED_KINDS, DEAD_LETTERS, Outputs, content, published
 
 OPERATORS = "operators"
 """Name of the directory that holds one directory of tables an operator."""
@@ -135,8 +136,10 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
         kept = (f for f in row.operator_state_files if operator_of(f) and _held(f, row.write_id, pointed))
         _add(found, OPERATOR_STATE, kept)
     _add(found, OPERATOR_STATE, _positions(rows, roots))
-    _add_outputs(found, content(ancestors.values()))
-    _add_outputs(found, published(before))  # those since are of rows that were not retired before
+    copied = _copied(rows, before, roots, unpublished)
+    _add_outputs(found, _without(content(ancestors.values()), copied))
+    # what was published since is of rows that were not retired before
+    _add_outputs(found, _without(published(before), copied))
     return found
 
 
@@ -182,6 +185,36 @@ def changelog_table(uid: str) -> str:
 def keyed_tables(directory: str) -> tuple[str, str]:
     """The tables of changes and of bases in the directory of an operator."""
     return f"{directory}/changelog", f"{directory}/base"
+
+
+def _copied(rows: Rows, before: Rows, roots: Collection[int], unpublished: Collection[int]) -> Outputs:
+    """Outputs that sinks hold a copy of, and that no move of the head to any root, or from one, can put back.
+
+    That is so where they are shown, and on the path of every root; and where nothing can be replayed from the very
+    beginning.
+    """
+    if any(rows[root].parent_id is None for root in roots):
+        return {}
+    paths = [{row.checkpoint_id for row in path(rows, root)} for root in roots]
+    everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
+    now = published(rows)
+    found: Outputs = {}
+    for key, shown in published(before).items():
+        found[key] = {
+            file: origin
+            for file, origin in shown.items()
+            if origin.sink.kind in COPIED_KINDS
+            and origin.checkpoint_id in everywhere
+            and file in now.get(key, {})
+        }
+    return found
+
+
+def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
+    return {
+        key: {file: origin for file, origin in files.items() if file not in left_out.get(key, {})}
+        for key, files in outputs.items()
+    }
 
 
 def _until(rows: Rows, as_of: datetime | None) -> Rows:

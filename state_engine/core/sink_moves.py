@@ -23,6 +23,9 @@ from state_engine.core.resumption import CHECKPOINT
 DEAD_LETTERS = "dead_letters"
 """Name and kind of the sink of refused rows; no other sink has it."""
 
+COPIED_KINDS = frozenset(("sql", "foreach_batch", "delta_spark"))
+"""Kinds of sinks that hold a copy of what was staged for them, and not the files themselves."""
+
 
 @dataclass(frozen=True)
 class Origin:

@@ -32,11 +32,12 @@ from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.collection import changelog_table
-from state_engine.core.errors import StaleParentError, StateMigrationError
+from state_engine.core.errors import CommitFailedError, InvariantError, StaleParentError, StateMigrationError
 from state_engine.runtime.batch import BatchContext, PlannedInput, Script
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
 from state_engine.runtime.declarations import check_declarations
 from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.failed_attempts import discard
 from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
@@ -129,11 +130,20 @@ class CheckpointCoordinator:
         attempt = self.plan(path)
         if attempt is None:
             return None
+        certain: tuple[type[Exception], ...] = (Exception,)
+        """What tells for sure that no log holds anything of the attempt but what it committed itself."""
         try:
             attempt = self.execute(attempt)
+            certain = (CommitFailedError,)
             attempt = self.commit_files(attempt)
+            certain = (Exception,)
             attempt = self.stage(attempt)
+            certain = (CommitFailedError, InvariantError)
             attempt = self.commit(attempt)
+        except Exception as error:
+            if isinstance(error, certain):
+                self._discard(attempt.batch.write_id)
+            raise
         finally:
             self._drop_exchange(attempt.batch.write_id)
         self.publish(attempt)
@@ -358,6 +368,17 @@ class CheckpointCoordinator:
                 f"{gone}, which the job does not have. Give the operators their old uid; to leave their state behind, "
                 "import a savepoint into a job of another name with allow_non_restored_state=True"
             )
+
+    def _discard(self, write_id: str) -> None:
+        """Remove what an attempt wrote that has certainly failed."""
+        discard(
+            write_id,
+            layout=self._tables.layout,
+            app=self._tables.store.app,
+            kernel=self._kernel,
+            operators=self._job.operators,
+            sinks=self._job.sinks.values(),
+        )
 
     def _drop_exchange(self, write_id: str) -> None:
         """Files between operators are of no use after the attempt; a crash leaves them as orphans."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from state_engine.backends.delta import locks
 from state_engine.backends.delta.locks import LOCK_FILE, table_lock
 from state_engine.core.errors import LockTimeoutError
 
@@ -102,3 +106,25 @@ def test_names_of_one_directory_share_a_lock(tmp_path: Path) -> None:
 def test_object_stores_take_no_lock(tmp_path: Path) -> None:
     with table_lock("s3a://bucket/t"), table_lock("s3a://bucket/t", timeout_s=0):
         pass
+
+
+def test_a_lock_counts_only_if_its_file_is_still_the_one_at_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is removed and made anew while somebody waits for the lock of the old one."""
+    uri, table = f"file://{tmp_path}/t", tmp_path / "t"
+    real, made_anew = locks._acquire, list[ExitStack]()
+
+    def acquire(handle: int, *args: Any, **options: Any) -> None:
+        real(handle, *args, **options)
+        if not made_anew:
+            made_anew.append(ExitStack())
+            shutil.rmtree(table)
+            made_anew[0].enter_context(table_lock(uri))
+
+    monkeypatch.setattr(locks, "_acquire", acquire)
+    with pytest.raises(LockTimeoutError), table_lock(uri, timeout_s=0.05):
+        pass
+    made_anew[0].close()
+    with table_lock(uri, timeout_s=0.05):
+        assert (table / locks.LOCK_FILE).read_text().startswith("{")

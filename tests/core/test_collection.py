@@ -18,6 +18,9 @@ from state_engine.core.checkpoint import (
 )
 from state_engine.core.collection import keyed_state_files, listed, operator_of, reachable, unreachable
 from state_engine.core.retention import RetentionPolicy
+from state_engine.core.sink_moves import COPIED_KINDS, content, moves
+from state_engine.runtime.sinks.places import IN_THE_ROOT
+from state_engine.runtime.sinks.spark_writer import SPARK_KIND
 from tests.core.histories import GROUPS, START, History, histories
 from tests.core.rows import checkpoint
 
@@ -215,3 +218,80 @@ def test_source_positions_are_needed_along_the_whole_path() -> None:
 
 def test_no_rows_need_no_files() -> None:
     assert unreachable({}) == {}
+
+
+# -- sinks that hold a copy --------------------------------------------------------------------------------------------
+
+
+def copied(history: History, kind: str = "sql") -> History:
+    """The same with sinks that hold a copy of what was staged for them."""
+    rows = {
+        i: replace(row, sinks=[replace(sink, kind=kind) for sink in row.sinks])
+        for i, row in history.rows.items()
+    }
+    return History(rows)
+
+
+def outputs_gone(history: History, unpublished: tuple[int, ...] = ()) -> set[str]:
+    return paths(unreachable(history.rows, unpublished=unpublished)).get("/out", set())
+
+
+def four_batches(retained: int = 1) -> History:
+    history = History()
+    for _ in range(4):
+        history.batch((0,))
+    history.retain(RetentionPolicy(keep_last=retained))
+    return history
+
+
+def test_staged_files_that_were_taken_over_go_with_their_checkpoints() -> None:
+    assert {*IN_THE_ROOT, SPARK_KIND} == COPIED_KINDS
+    for kind in sorted(COPIED_KINDS):
+        assert outputs_gone(copied(four_batches(), kind)) == {f"out-w{i}-0" for i in (1, 2, 3, 4)}
+        assert outputs_gone(copied(four_batches(3), kind)) == {"out-w1-0", "out-w2-0"}
+    assert outputs_gone(four_batches()) == set(), "what a sink shows itself"
+
+
+def test_staged_files_stay_where_a_move_may_put_them_back_or_a_sink_has_not_seen_them() -> None:
+    assert outputs_gone(copied(four_batches()), unpublished=(4,)) == {f"out-w{i}-0" for i in (1, 2, 3)}
+    everything = History()
+    for _ in range(4):
+        everything.batch((0,))
+    assert outputs_gone(copied(everything)) == set(), "a replay may begin at the very beginning"
+    pinned = History()
+    pinned.batch((0,))
+    pinned.batch((0,))
+    pinned.pin("safe", pinned.rows[2])
+    pinned.batch((0,))
+    pinned.retain(RetentionPolicy(keep_last=1))
+    assert outputs_gone(copied(pinned)) == {"out-w1-0", "out-w2-0"}
+    left = History()
+    for _ in range(3):
+        left.batch((0,))
+    left.retain(RetentionPolicy(keep_last=2))
+    left.move("restore", left.rows[2])
+    assert outputs_gone(copied(left)) == {"out-w1-0", "out-w2-0"}, "a restore may undo the restore"
+
+
+@settings(max_examples=50)
+@given(histories())
+def test_no_staged_file_goes_that_a_move_of_the_head_or_a_comparison_needs(history: History) -> None:
+    history = copied(history)
+    gone = unreachable(history.rows)
+    for first in history.restorable():
+        moved = History(dict(history.rows))
+        moved.move("restore", first)
+        assert moved.head is not None
+        for second in history.restorable():
+            for head, rows in ((history.head, history.rows), (moved.head, moved.rows)):
+                assert head is not None
+                for sink in moves(rows, head.checkpoint_id, second.checkpoint_id):
+                    assert not set(sink.files) & gone.get(sink.path, set())
+    tops = lineage.open_branches(history.rows).values()
+    for one in tops:
+        for other in tops:
+            ancestor = lineage.common_ancestor(history.rows, one.checkpoint_id, other.checkpoint_id)
+            since = lineage.path(history.rows, one.checkpoint_id)
+            since = since[since.index(ancestor) + 1 :] if ancestor else since
+            for (_, path), files in content(since).items():
+                assert not set(files) & gone.get(path, set())

@@ -38,7 +38,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> E
 def test_a_random_history_changes_no_result(
     seed: int, tmp_path: Path, spark: SparkSession, expected: Expected
 ) -> None:
-    workload = list(WORKLOADS.values())[seed % len(WORKLOADS)]
+    restorable = [workload for workload in WORKLOADS.values() if workload.withdraws]
+    workload = restorable[seed % len(restorable)]
     history = History(Site(tmp_path, workload, spark, cut=CUT), seed)
     try:
         history.play()

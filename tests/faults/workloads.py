@@ -1,4 +1,6 @@
-"""The five jobs that faults are tried on, and what can be seen of them from outside: outputs, state, checkpoints.
+"""The jobs that faults are tried on, and what can be seen of them from outside: outputs, state, checkpoints.
+
+Among them every kind of sink is written to, dead letters included, see ``sink_of``.
 
 Every one reads lists that are cut into micro-batches at fixed places. Results are taken from the files, by readers
 that share nothing with the engine but the listing of files.
@@ -6,6 +8,10 @@ that share nothing with the engine but the listing of files.
 
 from __future__ import annotations
 
+import csv
+import json
+import os
+import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,12 +28,14 @@ from state_engine import (
     DataStream,
     DeltaSink,
     FileSink,
+    ForeachBatchSink,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     ProcessFunction,
     RuntimeContext,
+    SqlSink,
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
@@ -36,6 +44,7 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
+from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.state_files import state_files
 
 # workers cannot import the tests
@@ -47,6 +56,11 @@ KEY_GROUPS = 8
 EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(20)]
 PAIR = "k string, n bigint"
 RULES = MapStateDescriptor("rules", str, int)
+LETTERS = "dead_letters"
+REFUSED = 10
+"""The number that ``Picky`` refuses."""
+POSTGRES_URL, POSTGRES_PASSWORD = "STATELAKE_TEST_FAULTS_URL", "STATELAKE_TEST_FAULTS_PASSWORD"
+"""Environment variables of the one test that starts a server."""
 
 
 class Sums(KeyedProcessFunction):
@@ -64,6 +78,15 @@ class Sums(KeyedProcessFunction):
             self.remainders.remove(value.n % 3)
         self.all.add(value.n)
         yield str(ctx.get_current_key()), self.sum.value()
+
+
+class Picky(Sums):
+    """Sums, of all but one number."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        if value.n == REFUSED:
+            raise ValueError("this number is not wanted")
+        yield from super().process_element(value, ctx)
 
 
 class Kept(ProcessFunction, CheckpointedFunction):
@@ -101,8 +124,8 @@ def _events(job: StatefulJob, cut: int) -> DataStream:
     return job.from_collection(EVENTS, PAIR, name="events", max_rows_per_batch=cut)
 
 
-def sums(stream: DataStream, key: str, uid: str) -> DataStream:
-    return stream.key_by(key).process(Sums(), uid=uid, output_type=PAIR)
+def sums(stream: DataStream, key: str, uid: str, function: Sums | None = None) -> DataStream:
+    return stream.key_by(key).process(function or Sums(), uid=uid, output_type=PAIR)
 
 
 def _keyed(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
@@ -127,8 +150,46 @@ def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 
 
 def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    found = sums(_events(job, cut), "k", "sums", Picky())
+    return dict.fromkeys(("delta", "files", "delta_too", "csv", "sql"), found)
+
+
+def _at_least_once(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
     found = sums(_events(job, cut), "k", "sums")
-    return {"delta": found, "files": found, "delta_too": found}
+    return {"spark_delta": found, "function": found}
+
+
+@dataclass(frozen=True)
+class Told:
+    """A function that is given rows; a second time with the same id changes nothing."""
+
+    directory: Path
+
+    def __call__(self, rows: Any, checkpoint_id: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / f"{checkpoint_id}.json").write_text(json.dumps(rows.to_pylist()))
+
+
+def sink_of(name: str, directory: Path) -> Sink:
+    """The sink of a name; what follows the first part tells sinks of one kind apart."""
+    path = directory / "sinks" / name
+    match name.split("_")[0]:
+        case "delta":
+            return DeltaSink(str(path))
+        case "spark":
+            return DeltaSink(str(path), lineage=True)
+        case "files":
+            return FileSink(str(path))
+        case "csv":
+            return FileSink(str(path), "csv")
+        case "sql":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return SqlSink(f"sqlite:///{path}.db", name, lineage=True)
+        case "postgres":
+            return SqlSink(os.environ[POSTGRES_URL], name, lineage=True, password_env=POSTGRES_PASSWORD)
+        case "function":
+            return ForeachBatchSink(Told(path), name="told_in_tests_of_faults")
+    raise ValueError(name)
 
 
 @dataclass(frozen=True)
@@ -138,22 +199,30 @@ class Workload:
     Attributes:
         name: of the workload, and of the job.
         operators: uids of operators.
-        sinks: names; those that begin with ``delta`` are Delta tables, the others directories of files.
+        sinks: names, see ``sink_of``.
+        letters: whether rows are refused, some in each of the first micro-batches.
+        withdraws: whether all sinks can withdraw, so that restores are possible.
     """
 
     name: str
     build: Build
     operators: tuple[str, ...]
     sinks: tuple[str, ...]
+    letters: bool = False
+    withdraws: bool = True
 
     def job(
         self, directory: Path, *, cut: int = CUT, parallelism: int = 2, max_parallelism: int = KEY_GROUPS
     ) -> StatefulJob:
         """A new job object, as a scheduler would make one for each run."""
-        made = StatefulJob(self.name, parallelism=parallelism, max_parallelism=max_parallelism)
+        made = StatefulJob(
+            self.name,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            on_error="dead_letter" if self.letters else "fail",
+        )
         for name, stream in self.build(made, cut).items():
-            path = str(directory / "sinks" / name)
-            stream.sink(name, DeltaSink(path) if name.startswith("delta") else FileSink(path))
+            stream.sink(name, sink_of(name, directory))
         return made
 
     @property
@@ -171,9 +240,9 @@ class Workload:
             "after commit_changelog": len(self.operators),
             "after operator": len(self.operators),
             "after prepared sink": len(self.sinks),
-            "after sink published": len(self.sinks),
+            "after sink published": len(self.sinks) + self.letters,
             # changes, operator state, the row, sinks
-            "after table committed": len(self.keyed) + 2 + deltas,
+            "after table committed": len(self.keyed) + 2 + deltas + self.letters,
         }
 
 
@@ -184,7 +253,8 @@ WORKLOADS = {
         Workload("operator", _operator, ("kept",), ("delta",)),
         Workload("chained", _chained, ("sums", "sums_of_sums"), ("delta", "files")),
         Workload("broadcast", _broadcast, ("ruled",), ("delta",)),
-        Workload("sinks", _sinks, ("sums",), ("delta", "files", "delta_too")),
+        Workload("sinks", _sinks, ("sums",), ("delta", "files", "delta_too", "csv", "sql"), letters=True),
+        Workload("at_least_once", _at_least_once, ("sums",), ("spark_delta", "function"), withdraws=False),
     )
 }
 
@@ -225,6 +295,8 @@ class Site:
         return StateEngine(self.directory / "root", self.spark)
 
     def job(self, *, parallelism: int = 2) -> StatefulJob:
+        for name in self.workload.sinks:
+            self._make_table(name)
         return self.workload.job(
             self.directory, cut=self.cut, parallelism=parallelism, max_parallelism=self.max_parallelism
         )
@@ -244,7 +316,17 @@ class Site:
         return lineage.path(rows, max(rows, default=None))
 
     def outputs(self) -> dict[str, list[Any]]:
-        return {name: sorted(_published(self.directory / "sinks" / name)) for name in self.workload.sinks}
+        shown = {name: sorted(_published(self.directory, name)) for name in self.workload.sinks}
+        if self.workload.letters:
+            shown[LETTERS] = sorted(_letters(self.directory / "root" / self.workload.name / LETTERS))
+        return shown
+
+    def _make_table(self, name: str) -> None:
+        """A table that only Spark can write to is there before the job is."""
+        path = self.directory / "sinks" / name
+        if name.startswith("spark") and not path.exists():
+            columns = f"{PAIR}, _write_id string"
+            self.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta PARTITIONED BY (k)")
 
     def seen(self) -> Seen:
         path = self.path()
@@ -272,11 +354,38 @@ def _read(uri: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _published(sink: Path) -> list[tuple[Any, ...]]:
-    if (sink / "_delta_log").exists():
-        return [tuple(row.values()) for row in DeltaTable(str(sink)).to_pyarrow_table().to_pylist()]
+def _published(directory: Path, name: str) -> list[tuple[Any, ...]]:
+    sink = directory / "sinks" / name
+    match name.split("_")[0]:
+        case "delta" | "spark":
+            found = DeltaTable(str(sink)).to_pyarrow_table().to_pylist() if sink.exists() else []
+            return [(row["k"], row["n"]) for row in found]
+        case "csv":
+            lines = (line for f in sink.glob("checkpoint_id=*/*.csv") for line in csv.reader(f.open()))
+            return [(k, int(n)) for k, n in lines if n != "n"]
+        case "sql":
+            return _selected(sink.with_suffix(".db"), name)
+        case "function":
+            rows = (row for file in sink.glob("*.json") for row in json.loads(file.read_text()))
+            return [(row["k"], row["n"]) for row in rows]
     files = sorted(sink.glob("checkpoint_id=*/*.parquet"))
     return [tuple(row.values()) for file in files for row in _read(str(file))]
+
+
+def _selected(database: Path, table: str) -> list[tuple[Any, ...]]:
+    if not database.exists():
+        return []
+    connection = sqlite3.connect(database)
+    try:
+        known = connection.execute("SELECT name FROM sqlite_master WHERE name = ?", [table]).fetchall()
+        return list(connection.execute(f"SELECT k, n FROM {table}")) if known else []
+    finally:
+        connection.close()
+
+
+def _letters(table: Path) -> list[tuple[Any, ...]]:
+    found = DeltaTable(str(table)).to_pyarrow_table().to_pylist() if table.exists() else []
+    return [(row["operator"], row["key"], row["row"]) for row in found]
 
 
 def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:

@@ -3,7 +3,8 @@
 Delta's local log store is not safe between processes, nor between threads of one JVM: two commits of one version can
 both succeed and corrupt the log. ``flock`` is released by the kernel when its holder dies, so no lock outlives a
 crash. The lock file lies inside the table (a hidden name that no reader and no VACUUM looks at), so every process that
-sees the table sees the lock. Object stores need none: their log store has put-if-absent.
+sees the table sees the lock. A table that is removed and made anew while somebody waits has another lock file: a lock
+counts only if its file is still the one at the path. Object stores need none: their log store has put-if-absent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from state_engine.backends.files import is_local, local_path
 from state_engine.core.errors import LockTimeoutError
@@ -34,11 +36,8 @@ def table_lock(uri: str, *, timeout_s: float = 60.0) -> Iterator[None]:
     if not is_local(uri):
         yield
         return
-    directory = local_path(uri)
-    directory.mkdir(parents=True, exist_ok=True)
-    handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    handle = _locked(uri, timeout_s)
     try:
-        _acquire(handle, uri, timeout_s)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(_me()).encode(), 0)
         yield
@@ -46,8 +45,34 @@ def table_lock(uri: str, *, timeout_s: float = 60.0) -> Iterator[None]:
         os.close(handle)  # closing the only descriptor releases the lock
 
 
-def _acquire(handle: int, uri: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+def _locked(uri: str, timeout_s: float) -> int:
+    """A descriptor that holds the lock of what is at the path now."""
+    directory, deadline = local_path(uri), time.monotonic() + timeout_s
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # removed in between
+            continue
+        try:
+            _acquire(handle, uri, deadline=deadline, timeout_s=timeout_s)
+            if _is_at(directory / LOCK_FILE, handle):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _acquire(handle: int, uri: str, *, deadline: float, timeout_s: float) -> None:
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,110 @@
+"""Files of a micro-batch that certainly failed: removed at once, so that they do not wait a day for a collection.
+
+What is in no table's log is deleted, by the attempt's ``write_id``, which nobody else has: what is staged for sinks,
+dead letters, changes and operator state. Changes that were committed to the log of their table leave it, and a
+collection deletes them later, for somebody may have begun to read them. A task that is still at work may write after
+this; a collection finds that, too. Where the outcome of a commit is not known, nothing is touched. Plays the part of
+``notifyCheckpointAborted`` of Flink's checkpoint storage, which discards the state of a failed checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+import pyarrow.fs as pafs
+
+from state_engine.backends.delta.kernel import DeltaKernel, InactiveFilesError
+from state_engine.backends.delta.layout import JobLayout, partition_path
+from state_engine.backends.files import is_local, join, open_location
+from state_engine.core.write_ids import owner_mark, write_id_in
+from state_engine.runtime.graph import SinkNode
+from state_engine.runtime.sinks.delta import DeltaSink
+from state_engine.runtime.sinks.file_moves import STAGED_PREFIX
+from state_engine.runtime.sinks.files import FileSink
+from state_engine.runtime.sinks.spark_writer import STAGED
+from state_engine.runtime.sinks.staging import Staging
+
+_LOG = logging.getLogger(__name__)
+
+
+def discard(
+    write_id: str,
+    *,
+    layout: JobLayout,
+    app: str,
+    kernel: DeltaKernel,
+    operators: Iterable[str],
+    sinks: Iterable[SinkNode],
+) -> None:
+    """Remove what an attempt wrote; what cannot be removed is left to a collection.
+
+    Args:
+        app: application id of the job, ``<root id>/<job>``.
+        operators: uids.
+        sinks: of the job.
+    """
+    try:
+        for uri in (*map(layout.changelog, operators), layout.operator_state):
+            _out_of_table(kernel, uri, write_id)
+        _delete_directory(join(layout.dead_letters, partition_path(write_id, "").rstrip("/")))
+        for node in sinks:
+            for uri in _staged(node, write_id, layout, app):
+                _delete_directory(uri)
+            if isinstance(node.sink, DeltaSink):
+                _delete_beside(node.sink.path, write_id, owner_mark(f"{app}/{node.name}"))
+    except Exception:
+        _LOG.warning(
+            "job '%s': files of the failed attempt %s could not be removed; a collection will",
+            layout.job,
+            write_id,
+            exc_info=True,
+            extra={"job": layout.job, "write_id": write_id},
+        )
+
+
+def _staged(node: SinkNode, write_id: str, layout: JobLayout, app: str) -> Iterator[str]:
+    """The directories that only this attempt writes to."""
+    place = node.sink.place(f"{app}/{node.name}", Staging(layout.root))
+    if isinstance(node.sink, FileSink):
+        yield join(place, f"{STAGED_PREFIX}{write_id}")
+    elif isinstance(node.sink, DeltaSink):
+        yield join(place, STAGED, write_id)
+    else:
+        yield join(place, write_id)
+
+
+def _out_of_table(kernel: DeltaKernel, uri: str, write_id: str) -> None:
+    """Delete what the log of a table does not list, and take out of it what it does."""
+    inside = partition_path(write_id, "")
+    written = {inside + name for name in _names(join(uri, inside.rstrip("/")))}
+    listed = written & set(kernel.active_files(uri)) if written else set()
+    if not listed:
+        _delete_directory(join(uri, inside.rstrip("/")))
+        return
+    with suppress(InactiveFilesError):  # a collection was faster
+        kernel.change(uri, add=[], remove=sorted(listed))
+
+
+def _delete_beside(uri: str, write_id: str, owner: str) -> None:
+    """Delete the files of an attempt from among all of a table; elsewhere than here a listing costs too much."""
+    if not is_local(uri):
+        return
+    at = open_location(uri)
+    for name in _names(uri):
+        if write_id_in(name) == write_id and f"-{owner}-" in name:
+            with suppress(FileNotFoundError):
+                at.fs.delete_file(join(at.path, name))
+
+
+def _names(uri: str) -> list[str]:
+    at = open_location(uri)
+    found = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    return [info.base_name for info in found if info.type == pafs.FileType.File]
+
+
+def _delete_directory(uri: str) -> None:
+    at = open_location(uri)
+    with suppress(FileNotFoundError):
+        at.fs.delete_dir(at.path)
