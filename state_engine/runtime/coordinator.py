@@ -130,11 +130,12 @@ class CheckpointCoordinator:
         attempt = self.plan(path)
         if attempt is None:
             return None
+        # which errors tell for sure that the step committed nothing that is not known
         certain: tuple[type[Exception], ...] = (Exception,)
-        """What tells for sure that no log holds anything of the attempt but what it committed itself."""
+        in_logs = False
         try:
             attempt = self.execute(attempt)
-            certain = (CommitFailedError,)
+            certain, in_logs = (CommitFailedError,), True
             attempt = self.commit_files(attempt)
             certain = (Exception,)
             attempt = self.stage(attempt)
@@ -142,7 +143,7 @@ class CheckpointCoordinator:
             attempt = self.commit(attempt)
         except Exception as error:
             if isinstance(error, certain):
-                self._discard(attempt.batch.write_id)
+                self._discard(attempt.batch.write_id, in_logs=in_logs)
             raise
         finally:
             self._drop_exchange(attempt.batch.write_id)
@@ -369,7 +370,7 @@ class CheckpointCoordinator:
                 "import a savepoint into a job of another name with allow_non_restored_state=True"
             )
 
-    def _discard(self, write_id: str) -> None:
+    def _discard(self, write_id: str, *, in_logs: bool) -> None:
         """Remove what an attempt wrote that has certainly failed."""
         discard(
             write_id,
@@ -378,6 +379,7 @@ class CheckpointCoordinator:
             kernel=self._kernel,
             operators=self._job.operators,
             sinks=self._job.sinks.values(),
+            in_logs=in_logs,
         )
 
     def _drop_exchange(self, write_id: str) -> None:

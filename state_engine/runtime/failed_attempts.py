@@ -37,6 +37,7 @@ def discard(
     kernel: DeltaKernel,
     operators: Iterable[str],
     sinks: Iterable[SinkNode],
+    in_logs: bool,
 ) -> None:
     """Remove what an attempt wrote; what cannot be removed is left to a collection.
 
@@ -44,16 +45,18 @@ def discard(
         app: application id of the job, ``<root id>/<job>``.
         operators: uids.
         sinks: of the job.
+        in_logs: whether changes and operator state may be in the logs of their tables.
     """
     try:
-        for uri in (*map(layout.changelog, operators), layout.operator_state):
-            _out_of_table(kernel, uri, write_id)
-        _delete_directory(join(layout.dead_letters, partition_path(write_id, "").rstrip("/")))
+        _delete_directory(_partition(layout.dead_letters, write_id))
         for node in sinks:
             for uri in _staged(node, write_id, layout, app):
                 _delete_directory(uri)
             if isinstance(node.sink, DeltaSink):
                 _delete_beside(node.sink.path, write_id, owner_mark(f"{app}/{node.name}"))
+        for uri in (*map(layout.changelog, operators), layout.operator_state):
+            if not (in_logs and _taken_out(kernel, uri, write_id)):
+                _delete_directory(_partition(uri, write_id))
     except Exception:
         _LOG.warning(
             "job '%s': files of the failed attempt %s could not be removed; a collection will",
@@ -75,16 +78,21 @@ def _staged(node: SinkNode, write_id: str, layout: JobLayout, app: str) -> Itera
         yield join(place, write_id)
 
 
-def _out_of_table(kernel: DeltaKernel, uri: str, write_id: str) -> None:
-    """Delete what the log of a table does not list, and take out of it what it does."""
-    inside = partition_path(write_id, "")
-    written = {inside + name for name in _names(join(uri, inside.rstrip("/")))}
-    listed = written & set(kernel.active_files(uri)) if written else set()
-    if not listed:
-        _delete_directory(join(uri, inside.rstrip("/")))
-        return
-    with suppress(InactiveFilesError):  # a collection was faster
-        kernel.change(uri, add=[], remove=sorted(listed))
+def _taken_out(kernel: DeltaKernel, uri: str, write_id: str) -> bool:
+    """Take what an attempt committed to a table out of its log; False where it committed nothing there."""
+    listed = {partition_path(write_id, name) for name in _names(_partition(uri, write_id))}
+    while listed:
+        try:
+            kernel.change(uri, add=[], remove=sorted(listed))
+            return True
+        except InactiveFilesError as error:
+            listed -= set(error.paths)
+    return False
+
+
+def _partition(uri: str, write_id: str) -> str:
+    """The directory of an attempt in a table of the job's own."""
+    return join(uri, partition_path(write_id, "").rstrip("/"))
 
 
 def _delete_beside(uri: str, write_id: str, owner: str) -> None:
