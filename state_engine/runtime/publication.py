@@ -24,7 +24,7 @@ from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.sinks.base import Publisher
 from state_engine.runtime.sinks.delta import DeltaPublisher
 from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
-from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.runtime.sinks.files import FilePublisher, FileSink
 from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
 from state_engine.runtime.sinks.places import declared_sinks, located
 from state_engine.runtime.sinks.spark_writer import SPARK_KIND
@@ -108,6 +108,8 @@ class Publication:
             self._check_behind(one, again_from)
             if one.key not in self._asked:  # later it is known who published
                 self._check_seen(one)
+            if again_from is not None:
+                self._look_again(one, again_from)
         settled: set[int] = set()
         for change in _in_order(shown):
             self._publish(change.staged, change.checkpoint_id)
@@ -182,6 +184,13 @@ class Publication:
         if newest is not None:
             publisher = self._publishers[newest.staged.kind]
             publisher.check_seen(newest.staged, self.app(newest.staged.name), newest.checkpoint_id)
+
+    def _look_again(self, one: Shown, since: int) -> None:
+        """Directories of files: also what is shown besides the listed files, as earlier versions did, goes."""
+        for change in one.changes:
+            if change.staged.kind == FileSink.kind and since <= change.checkpoint_id <= one.seen:
+                publisher = self._publishers[FileSink.kind]
+                publisher.check_seen(change.staged, self.app(change.staged.name), change.checkpoint_id)
 
     def _tell_left_alone(self, change: SinkChange, *, newest_id: int) -> None:
         staged, waits = change.staged, change.checkpoint_id == newest_id

@@ -214,6 +214,18 @@ def test_a_consumer_takes_the_newest_directory_of_files_away(place: Place) -> No
     assert place.publication().settle(place.path, place.code("files")) == [6]
 
 
+def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(place: Place) -> None:
+    place.run("files", batches=3)
+    for checkpoint_id in (1, 2):
+        [shown] = (place.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
+        shutil.copy(shown, shown.with_name(shown.name.replace("-0.parquet", "-1.parquet")))
+    assert place.shown("files") == [1, 1, 2, 2, 3]
+    assert place.publication().settle(place.path, place.code("files"), again_from=2) == []
+    assert place.shown("files") == [1, 1, 2, 3]
+    assert place.publication().settle(place.path, place.code("files"), again_from=1) == []
+    assert place.shown("files") == [1, 2, 3]
+
+
 def test_what_can_never_be_published_is_told_apart_for_a_restore(place: Place) -> None:
     place.run("files", "sql", batches=2)
     backup = backup_of_the_database(place)
