@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
-from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
 from tests.runtime.tiny import Site, Sum
 
 pytestmark = pytest.mark.spark
@@ -109,6 +109,27 @@ def test_a_crash_between_the_restore_and_its_publication_is_settled(
     assert len(site.outputs()) == 8
     assert site.engine().publish_pending(site.job()) == [4]
     assert len(site.outputs()) == 3
+
+
+def test_outputs_whose_files_are_gone_before_they_were_published_are_left_by_a_restore(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from state_engine.runtime.sinks.delta import DeltaPublisher
+
+    site.put({"k": ["a"], "v": [1]}, "more")
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaPublisher, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        with pytest.raises(OSError, match="gone"):
+            site.engine().run(site.job())
+    waiting = site.engine().checkpoints("tiny")[-1]
+    [file] = waiting.sinks[0].files
+    (site.sink / file.path).unlink()
+    with pytest.raises(MissingFilesError, match="is gone"):
+        site.engine().run(site.job())
+    assert site.engine().restore(site.job(), 3).replaced_id == waiting.checkpoint_id
+    site.engine().run(site.job())
+    assert site.state() == TOTALS[2] | {"a": 11}
+    assert len(site.outputs()) == 9
 
 
 @pytest.mark.parametrize(
