@@ -54,6 +54,7 @@ def discard(
                 _delete_directory(uri)
             if isinstance(node.sink, DeltaSink):
                 _delete_beside(node.sink.path, write_id, owner_mark(f"{app}/{node.name}"))
+        _delete_beside(layout.checkpoints, write_id)  # the row that was not committed
         for uri in (*map(layout.changelog, operators), layout.operator_state):
             if not (in_logs and _taken_out(kernel, uri, write_id)):
                 _delete_directory(_partition(uri, write_id))
@@ -95,13 +96,13 @@ def _partition(uri: str, write_id: str) -> str:
     return join(uri, partition_path(write_id, "").rstrip("/"))
 
 
-def _delete_beside(uri: str, write_id: str, owner: str) -> None:
+def _delete_beside(uri: str, write_id: str, owner: str = "") -> None:
     """Delete the files of an attempt from among all of a table; elsewhere than here a listing costs too much."""
     if not is_local(uri):
         return
     at = open_location(uri)
     for name in _names(uri):
-        if write_id_in(name) == write_id and f"-{owner}-" in name:
+        if write_id_in(name) == write_id and (not owner or f"-{owner}-" in name):
             with suppress(FileNotFoundError):
                 at.fs.delete_file(join(at.path, name))
 
