@@ -361,7 +361,11 @@ def _published(directory: Path, name: str) -> list[tuple[Any, ...]]:
             found = DeltaTable(str(sink)).to_pyarrow_table().to_pylist() if sink.exists() else []
             return [(row["k"], row["n"]) for row in found]
         case "csv":
-            lines = (line for f in sink.glob("checkpoint_id=*/*.csv") for line in csv.reader(f.open()))
+            lines = (
+                line
+                for f in sink.glob("checkpoint_id=*/*.csv")
+                for line in csv.reader(f.read_text().splitlines())
+            )
             return [(k, int(n)) for k, n in lines if n != "n"]
         case "sql":
             return _selected(sink.with_suffix(".db"), name)
