@@ -58,8 +58,8 @@ REACHED: dict[str, dict[str, int]] = {
         "before fence": 1,
         "after fence": 1,
         "after files removed": 2,
-        "after file deleted": 6,
-        "after directory dropped": 3,
+        "after file deleted": 14,
+        "after directory dropped": 7,
     },
     "savepoint": _COMMITS
     | _BACKGROUND
