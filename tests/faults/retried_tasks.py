@@ -90,7 +90,7 @@ def _die_at_the_end(dying: Dying) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    subtask.write_sink_file, subtask.Subtask._write_dead_letters = noted, dies  # type: ignore[method-assign]
+    subtask.write_sink_file, subtask.Subtask._write_dead_letters = noted, dies  # type: ignore[method-assign, assignment]
 
 
 def workload(sinks: tuple[str, ...], dying: Dying | None = None) -> Workload:
