@@ -42,8 +42,10 @@ class SourcePositions:
         files = position_files(path)
         unread = [file for file in files if file.path not in self._read]
         if unread:
+            wrote = {file.path: row.checkpoint_id for row in path for file in row.operator_state_files}
+            of = [f"checkpoint {wrote[file.path]}, source positions" for file in unread]
             with ThreadPoolExecutor(_READERS) as pool:
-                found = pool.map(self._load, unread)
+                found = pool.map(self._load, unread, of)
                 self._read.update(zip((file.path for file in unread), found, strict=True))
         return [element for file in files for element in self._read[file.path].get(source, [])]
 
@@ -66,11 +68,11 @@ class SourcePositions:
         self._read[path] = {source: list(elements) for source, elements in appended.items()}
         return DataFile(path=path, bytes=file.bytes, rows=len(rows), subtask=0, footer=file.footer)
 
-    def _load(self, file: DataFile) -> dict[str, list[Element]]:
+    def _load(self, file: DataFile, of: str) -> dict[str, list[Element]]:
         found: dict[str, list[Element]] = {}
         uri = join(self._uri, file.path)
         try:
-            table = open_recorded(uri, file, of="source positions").read()
+            table = open_recorded(uri, file, of=of).read()
         except FileNotFoundError:
             raise MissingFilesError(
                 f"{uri}, the source positions of a micro-batch, is gone: it was collected with its "

@@ -71,7 +71,7 @@ def test_every_use_of_a_damaged_file_names_it(ran: Site) -> None:
             (lambda: ran.engine().compact("tiny", full=True), "checkpoint 2, operator 'sums': "),
             (lambda: ran.engine().savepoint("tiny", "copy"), "checkpoint 2, operator 'sums': "),
         ],
-        "operator_state": [(lambda: ran.engine().run(job), "source positions: ")],
+        "operator_state": [(lambda: ran.engine().run(job), "checkpoint 2, source positions: ")],
         "checkpoints": [(lambda: ran.engine().run(job), "rows of checkpoints: ")],
         "dead_letters": [(lambda: ran.engine().dead_letters("tiny"), "dead letters of job 'tiny': ")],
     }
