@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from orchestration.lib.naming import checkpoint_key
+from state_engine.backends.delta.checkpoint_files import plain_rows, with_digests
+from state_engine.backends.files import write_parquet
 from state_engine.core.invariants import Violation
 from state_engine.runtime import job_tables
 from state_engine.runtime.coordinator import CheckpointCoordinator
@@ -41,15 +45,15 @@ def failed(ground: Ground) -> dict[str, str]:
     return {name: told for name, (passed, told) in check(ground).items() if not passed}
 
 
-def change(file: Path, column: str, by: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
-    table = pq.ParquetFile(file).read()
-    at = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(at, table.schema.field(at), by(table[column])), file)
-
-
-def checkpoint(ground: Ground, number: int) -> Path:
-    [file] = (ground.table / "checkpoints").glob(f"checkpoint-{number:012d}-*.parquet")
-    return file
+def change_row(ground: Ground, number: int, by: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Change a committed row, as a defect of the engine would have written it; gives what puts it back."""
+    uri = str(ground.table / "checkpoints")
+    before = DeltaTable(uri).to_pyarrow_table()
+    rows = plain_rows(before)
+    by(next(row for row in rows if row["checkpoint_id"] == number))
+    changed = with_digests(pa.Table.from_pylist(rows, schema=before.schema))
+    write_deltalake(uri, changed, mode="overwrite")
+    return lambda: write_deltalake(uri, before, mode="overwrite")
 
 
 def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(ground: Ground) -> None:
@@ -60,18 +64,30 @@ def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(gr
 
     [changes] = (ground.table / "operators").rglob("changelog/*/*.parquet")
     whole = changes.read_bytes()
-    change(changes, "key_group", lambda groups: pc.add(groups, 1))
+    table = pq.ParquetFile(changes).read()
+    groups = table.schema.get_field_index("key_group")
+    table = table.set_column(groups, table.schema.field(groups), pc.add(table["key_group"], 1))
+    written = write_parquet(table, f"file://{changes}")
+    assert "is damaged" in failed(ground)["keys_are_in_their_groups"]
+
+    def as_written(row: dict[str, Any]) -> None:
+        for operator in row["operators"]:
+            for file in operator["changelog"]:
+                if changes.name in file["path"]:
+                    file |= {"bytes": written.bytes, "footer": written.footer}
+
+    puts_back = [change_row(ground, number, as_written) for number in (1, 2, 3)]
     assert "1 of 1 rows are in another key group" in failed(ground)["keys_are_in_their_groups"]
+    puts_back[0]()
     changes.unlink()
     assert "is gone" in failed(ground)["files_are_there"]
     changes.write_bytes(whole)
 
-    third = checkpoint(ground, 3).read_bytes()
-    change(checkpoint(ground, 3), "parent_id", lambda ids: pc.subtract(ids, 1))
+    put_back = change_row(ground, 3, lambda row: row.update(parent_id=row["parent_id"] - 1))
     found = failed(ground)
     assert found["one_commit_per_parent"] == "checkpoints [2, 3] all continue 1"
     assert found["positions_are_contiguous"].startswith("checkpoint 3: source 'pairs' starts at")
-    checkpoint(ground, 3).write_bytes(third)
+    put_back()
     assert failed(ground) == {}
 
 
@@ -113,7 +129,7 @@ def test_a_commit_that_would_break_an_invariant_is_stopped_and_shown(
 
 def test_a_row_that_cannot_follow_its_parent_is_named(ground: Ground) -> None:
     ground.run()
-    change(checkpoint(ground, 2), "clock_ms", lambda old: pa.chunked_array([[1]], pa.int64()))
+    change_row(ground, 2, lambda row: row.update(clock_ms=1))
     assert "checkpoint 2: clock never goes back: clock 1 is below" in failed(ground)["rows_fit_their_parents"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -92,7 +93,7 @@ def test_a_damaged_page_is_no_data_for_spark_either(ran: Site) -> None:
     assert files_are_there(history).problems == ()
     for below, column in (("operators/sums/changelog", "v_total"), ("dead_letters", "error")):
         flipped = Flipped(ran, below, column)
-        with pytest.raises(PySparkException, match=r"(?is)crc|checksum|read page|parquet"):
+        with pytest.raises((PySparkException, Py4JJavaError), match="CRC checksum verification failed"):
             ran.state() if below != "dead_letters" else ran.engine().dead_letters("tiny").collect()
         flipped.back()
     Flipped(ran, "operators/sums/changelog")

@@ -23,7 +23,7 @@ APP = "0123/job/dead_letters"
 
 def letter(uri: str, write_id: str) -> DataFile:
     """A file with one refused row."""
-    row = {name: [None if name == "subtask" else write_id] for name in DEAD_LETTERS_SCHEMA.names}
+    row = {f.name: [write_id if pa.types.is_string(f.type) else None] for f in DEAD_LETTERS_SCHEMA}
     path = partition_path(write_id, file_name(write_id, 0, 0))
     file = write_parquet(pa.table(row, schema=DEAD_LETTERS_SCHEMA), join(uri, path))
     return DataFile(path=path, bytes=file.bytes, rows=1, subtask=0)
