@@ -35,7 +35,6 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.key_groups import KeyGroupRange
-from state_engine.core.names import stored_name
 from state_engine.runtime import compaction
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.state_files import remaining, state_files
@@ -406,7 +405,7 @@ def test_expired_entries_are_gone_unless_they_may_be_seen(tmp_path: Path, spark:
     site.run([("other", "look", 0)], clocks(0) + LIFE_MS)
     site.compact(2)
     found = [r["state"] for f in site.used() for r in pq.ParquetFile(f.listed.uri[7:]).read().to_pylist()]
-    assert set(found) == {"total", "every", "by", "ranks", "stale", stored_name("_timers")}
+    assert set(found) == {"total", "every", "by", "ranks", "stale", "_timers"}
     # one row a key of a value or list, one a map entry
     assert found.count("total") == found.count("every") == len(KEYS)
     assert found.count("by") == 4 * len(KEYS)
