@@ -1,14 +1,17 @@
-"""Processes of Spark that died under an operation, told as errors that say which, what was kept, and what to do.
+"""What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
 
-A worker or an executor: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
-``SparkLostError``, another process has to go on. Whatever an operation had committed stays; what it had not is seen by
-nobody. Plays the part of Flink's ``TaskManagerLostException`` and ``JobManager`` fail-over.
+A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
+``SparkLostError``, another process has to go on. A host name that does not resolve: ``SetupError``. Whatever an
+operation had committed stays; what it had not is seen by nobody. Plays the part of Flink's
+``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -16,10 +19,16 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from state_engine.core.errors import SparkLostError, StatelakeError, SubtaskLostError
+from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
 from state_engine.runtime.lost_subtasks import cause_of_death
 from state_engine.runtime.sources.failures import messages
 
+_HOST = re.compile(
+    r"UnknownHostException: (?:Invalid host name: .*?destination host is: \"([^\" :]+)|([\w.-]+))"
+    r"|could not translate host name \"([^\"]+)\""
+    r"|[Cc](?:ould not|ouldn't) resolve host(?: name)?:? '?([\w.-]+)?"
+    r"|failed to resolve host '([^']+)'"
+)
 C = TypeVar("C", bound=type)
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known."""
@@ -45,7 +54,8 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:
             job = (dict(zip(names, args, strict=False)) | options).get("job", "")
-            lost = lost_process(error, session=engine._spark, job=getattr(job, "name", job))
+            name = getattr(job, "name", job)
+            lost = lost_process(error, session=engine._spark, job=name) or unresolved_host(error, job=name)
             if lost is None:
                 raise
             raise lost from error
@@ -79,6 +89,23 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
         "machine had no memory left: give the driver more (spark.driver_memory), or run fewer rows a micro-batch "
         "(max_rows_per_batch). What was committed is kept; what was under way was committed whole or not at all, which "
         "the next run finds out by itself. Start this process again, and run"
+    )
+
+
+def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
+    """The host that an error could not find; None for any other error."""
+    texts = [text for one in _causes(error) for text in (str(one), getattr(one, "_stackTrace", None) or "")]
+    found = next((m for text in texts if (m := _HOST.search(text))), None)
+    if found is None and not any(isinstance(one, socket.gaierror) for one in _causes(error)):
+        return None
+    where = f"job '{job}': " if job else ""
+    host = next(
+        (f"'{name}'" for name in (found.groups() if found else ()) if name), "of a storage or a database"
+    )
+    return SetupError(
+        f"{where}the host name {host} does not resolve on this machine. What was committed is "
+        "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or mend the "
+        "machine's name resolution, and run again"
     )
 
 

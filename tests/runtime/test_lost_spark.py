@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -18,9 +19,9 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
-from state_engine.core.errors import SparkLostError, StatelakeError, SubtaskLostError
-from state_engine.runtime.lost_spark import lost_process
+from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
+from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
+from state_engine.runtime.lost_spark import lost_process, unresolved_host
 from tests.runtime.tiny import Site
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,6 +94,37 @@ def test_other_errors_are_no_deaths() -> None:
     assert lost_process(Py4JError("no such method"), session=session(None), job="j") is None
     assert lost_process(ValueError("a bad row"), session=session(-9), job="j") is None
     assert lost_process(Py4JNetworkError("gone"), session=None, job="j") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.lang.IllegalArgumentException: java.net.UnknownHostException: no.such.host",
+        'UnknownHostException: Invalid host name: local host is: (unknown); destination host is: "no.such.host":9000',
+        'could not translate host name "no.such.host" to address: Name or service not known',
+        "curlCode: 6, Couldn't resolve host name: no.such.host",
+        "failed to resolve host 'no.such.host': [Errno -2] Name or service not known",
+    ],
+)
+def test_a_host_that_is_not_there_is_named(text: str) -> None:
+    for error in (OSError(text), raised(OSError(text), RuntimeError("o1.load"))):
+        assert "job 'j': the host name 'no.such.host' does not resolve" in str(
+            unresolved_host(error, job="j")
+        )
+    assert unresolved_host(OSError("disk full"), job="j") is None
+    assert unresolved_host(socket.gaierror(-2, "Name or service not known"), job="j") is not None
+
+
+@pytest.mark.spark
+def test_a_host_that_does_not_resolve_ends_in_one_message(tmp_path: Path, spark: SparkSession) -> None:
+    lost = StatefulJob("lost")
+    lost.source("events", DeltaSource("hdfs://no.such.host.invalid:9000/events")).sink(
+        "out", DeltaSink(str(tmp_path / "sink"))
+    )
+    with pytest.raises(
+        SetupError, match=r"job 'lost': the host name 'no\.such\.host\.invalid' does not resolve"
+    ):
+        StateEngine(tmp_path / "root", spark).run(lost)
 
 
 @pytest.mark.spark

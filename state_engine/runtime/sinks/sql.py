@@ -111,7 +111,7 @@ class SqlSink(Sink):
             schema = with_lineage(schema, sink=name)
         target = self._target()
         with _connected(target, name) as table:
-            identity = table.prepare(request.app, schema)
+            identity = table.prepare(request.app, schema, known=request.known)
             if not self.shared:
                 request.refuse_other_roots(table.ledger.writers(), where=target.shown)
         uri = self.place(request.app, request.staging)

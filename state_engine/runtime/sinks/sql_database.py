@@ -79,22 +79,46 @@ class SqlTable:
 
     # -- before a batch --------------------------------------------------------------------------------------------
 
-    def prepare(self, app: str, schema: pa.Schema) -> str:
-        """Make the table, or check it; its identity."""
+    def prepare(self, app: str, schema: pa.Schema, *, known: bool = True) -> str:
+        """Make the table, or check it; its identity.
+
+        Args:
+            known: whether a checkpoint of the job may have rows for it. Else an empty table that the job made itself,
+                for a first batch that failed, is made again where its columns do not fit.
+        """
         table = table_for(self.target, schema, self.connection.dialect.name)
         self.ledger.prepare()
         if not exists(self.connection, self.target.table, self.target.schema):
             self._make(app, table)
+        elif not known and not self._takes(schema) and self._is_left_over(app, table):
+            self.ledger.new_identity(app)
+            table.drop(self.connection)
+            create(self.connection, table)
         self._check_columns(schema)
         return self.ledger.identity(app)
 
     def _make(self, app: str, table: sa.Table) -> None:
         """Make the table, with a new identity, in one transaction; unless another runner made it in between."""
         self.ledger.new_identity(app)
+        self.ledger.note_made(app)
         if sa.inspect(self.connection).has_table(table.name, table.schema):
             self.connection.rollback()
         else:
             create(self.connection, table)
+
+    def _takes(self, schema: pa.Schema) -> bool:
+        try:
+            self._check_columns(schema)
+        except SinkError:
+            return False
+        return True
+
+    def _is_left_over(self, app: str, table: sa.Table) -> bool:
+        if not self.ledger.is_left_over(app):
+            return False
+        row = self.connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first()
+        self.connection.rollback()
+        return row is None
 
     # -- checks ----------------------------------------------------------------------------------------------------
 

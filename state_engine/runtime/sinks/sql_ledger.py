@@ -3,7 +3,7 @@
     _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
 
 An application is ``<root id>/<job>/<sink>``. Its row 0 holds, in place of a digest, the identity and
-the name of its table.
+the name of its table; its row -1 the name of the table that it has made itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 LEDGER = "_statelake_ledger"
 _IDENTITY = 0
 """Checkpoints begin at 1."""
+_MADE = -1
 
 _KEY = ["app", "checkpoint_id"]
 
@@ -89,6 +90,17 @@ class Ledger:
         """
         put, row = self._identity_row(app)
         self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
+
+    def note_made(self, app: str) -> None:
+        """Keep in mind, in the transaction that is open, that the application makes the table."""
+        row = _row(app, _MADE, self.table)
+        put = insert_into(self.connection, self._table).values(row)
+        self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
+
+    def is_left_over(self, app: str) -> bool:
+        """Whether the application made the table, and neither it nor another one has published anything to it."""
+        made = self.digest(app, _MADE) == self.table
+        return made and self.seen(app) == _IDENTITY and self.writers() == [app]
 
     def has_identity(self, identity: str) -> bool:
         """Whether the table is still the one that had this identity."""

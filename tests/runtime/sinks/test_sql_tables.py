@@ -94,6 +94,31 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_the_batch(
         db.staged("w1", [1])
 
 
+OTHER = pa.schema([("id", pa.string()), ("amount", pa.float64())])
+
+
+def test_a_table_that_a_failed_first_batch_left_empty_takes_other_columns(db: Database) -> None:
+    failed = db.staged("w1", [1])  # made, and never published to
+    db.publisher.publish(db.staged("w2", [("a", 0.5)], schema=OTHER), APP, 1)
+    assert db.rows("SELECT id, amount FROM delays") == [("a", 0.5)]
+    with pytest.raises(SinkIdentityError):
+        db.publisher.publish(failed, APP, 2)
+    with pytest.raises(SinkError, match="cannot take these rows"):
+        db.staged("w3", [1])  # it is in use
+
+
+def test_a_table_with_rows_of_its_own_or_of_another_job_stays(db: Database) -> None:
+    db.staged("w1", [1])
+    db.run("INSERT INTO delays (id, text) VALUES (1, 'mine')")
+    with pytest.raises(SinkError, match="cannot take these rows"):
+        db.staged("w2", [("a", 0.5)], schema=OTHER)
+    db.run("DELETE FROM delays")
+    db.staged("w3", [1], app="0123/other/out")
+    with pytest.raises(SinkError, match="cannot take these rows"):
+        db.staged("w4", [("a", 0.5)], schema=OTHER)
+    assert db.rows() == []
+
+
 def test_a_table_of_the_users_own_with_columns_that_fill_themselves(db: Database) -> None:
     db.run(
         "CREATE TABLE delays (text varchar(20), id bigint NOT NULL, kind text NOT NULL DEFAULT 'new', note text)"
@@ -138,7 +163,7 @@ def test_what_an_output_cannot_be(lite: Database) -> None:
         lite.staged("w1", key=["no"])
     with pytest.raises(ConfigurationError, match="has a column _write_id already"):
         lite.staged("w1", schema=pa.schema([("_write_id", pa.string())]), lineage=True)
-    lite.staged("w1", [1])
+    lite.publisher.publish(lite.staged("w1", [1]), APP, 1)
     with pytest.raises(SinkError, match="has no column '_write_id', see lineage="):
         lite.staged("w2", [1], lineage=True)
     lite.run("CREATE VIEW seen AS SELECT * FROM delays")
