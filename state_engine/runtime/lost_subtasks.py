@@ -29,8 +29,8 @@ def losing(*, job: str, operator: str) -> Iterator[None]:
         raise SubtaskLostError(
             f"job '{job}', operator '{operator}': the process of a subtask died ({cause}). Mostly the "
             "machine had no memory left: run fewer rows a micro-batch (max_rows_per_batch), or more subtasks, or use "
-            "EmbeddedRocksDBStateBackend; else a library crashed: see the log of Spark. Nothing was committed; run "
-            "again"
+            "EmbeddedRocksDBStateBackend; else a library crashed: see the log of Spark. Nothing of this "
+            "micro-batch was committed, and what was before is kept; run again"
         ) from error
 
 

@@ -158,7 +158,7 @@ def test_code_that_workers_cannot_import_is_sent_or_refused(
     code.write(more=lock)
     module = code.load()
     with pytest.raises(
-        CodeVersionError, match=f"(?s)job 'tiny'.*{code.name}.*Nothing was committed"
+        CodeVersionError, match=f"(?s)job 'tiny'.*{code.name}.*Nothing of this micro-batch"
     ) as raised:
         site.engine().run(job_of(site, module, module.Locked()))
     assert "cannot pickle '_thread.lock' object" in str(raised.value)
