@@ -14,9 +14,9 @@ import hashlib
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -82,8 +82,7 @@ class _Sent:
 
     def __init__(self) -> None:
         self.digests: dict[str, str] = {}
-        self.by_value: set[str] = set()
-        self.modules: set[str] = set()
+        self.by_value: dict[str, ModuleType] = {}
 
 
 _SENT = _Sent()
@@ -100,7 +99,6 @@ def shipped(thing: T, code: Any) -> ShippedCode:
         CodeVersionError: the code cannot be pickled, neither by name nor by value.
     """
     digests = _digests(code)
-    _SENT.modules |= digests.modules
     kept = {n: d for n, d in digests.found.items() if not _by_value(n)}
     key = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
     try:
@@ -127,11 +125,12 @@ def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *
     Raises:
         CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
     """
-    _renew_changed(spark, _digests(seeds))
+    code = _digests(seeds)
+    _renew_changed(spark, code)
     try:
         return _run(run)
     except CodeVersionError as error:
-        if not _send_by_value():
+        if not _send_by_value(code.modules):
             raise _refused(job, error) from error
     _renew(spark)
     try:
@@ -143,8 +142,7 @@ def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *
 def _run(run: Callable[[], T]) -> T:
     """Run Spark actions; CodeVersionError also where Spark says in its own words that code is missing."""
     try:
-        with _pickled_by_value():
-            return run()
+        return run()
     except (Py4JJavaError, CapturedException) as error:
         found = (m for text in messages(error) if (m := _NO_CODE.search(text)))
         if (sign := next(found, None)) is None:
@@ -152,11 +150,23 @@ def _run(run: Callable[[], T]) -> T:
         raise CodeVersionError(sign.group(1) or f"workers cannot import it: {sign.group(2)}") from error
 
 
-def _send_by_value() -> bool:
-    """From now on, send own modules by value; False where they all were already."""
-    before = set(_SENT.by_value)
-    _SENT.by_value |= {m for m in _SENT.modules if m in sys.modules and m != MAIN}
-    return _SENT.by_value != before
+def _send_by_value(modules: set[str]) -> bool:
+    """From now on, send modules by value; False where they all were already."""
+    known = {MAIN, *list_registry_pickle_by_value()}
+    new = [sys.modules[m] for m in sorted(modules - known) if m in sys.modules]
+    for module in new:
+        # stays so, as other threads pickle, too, and Spark does so itself
+        cloudpickle.register_pickle_by_value(module)
+        _SENT.by_value[module.__name__] = module
+    return bool(new)
+
+
+def _send_by_name() -> None:
+    """Send by name again what was sent by value: new workers may have it."""
+    for name in list(_SENT.by_value):
+        module = _SENT.by_value.pop(name, None)
+        if module is not None and name in list_registry_pickle_by_value():
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
@@ -180,7 +190,7 @@ def _digests(code: Any) -> CodeDigests:
 def _by_value(name: str) -> bool:
     if "<" in name:  # lambdas and local functions always are
         return True
-    registered = {*_SENT.by_value, *list_registry_pickle_by_value(), MAIN}
+    registered = {*list_registry_pickle_by_value(), MAIN}
     parts = name.split(".")
     return any(".".join(parts[:n]) in registered for n in range(1, len(parts) + 1))
 
@@ -190,7 +200,7 @@ def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
     changed = {n for n, d in digests.found.items() if _SENT.digests.get(n, d) != d}
     _SENT.digests |= digests.found
     if changed:
-        _SENT.by_value.clear()  # the new ones may have it
+        _send_by_name()
         if not all(_by_value(n) for n in changed):
             _renew(spark)
 
@@ -198,14 +208,3 @@ def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
 def _renew(spark: SparkSession) -> None:
     environment = spark.sparkContext.environment
     environment[RENEWED] = str(int(environment.get(RENEWED, "0")) + 1)
-
-
-@contextmanager
-def _pickled_by_value() -> Iterator[None]:
-    """Pickle modules of ours by value inside, as Spark itself does then, too."""
-    with ExitStack() as stack:
-        for name in sorted(_SENT.by_value - set(list_registry_pickle_by_value())):
-            if (module := sys.modules.get(name)) is not None:  # else it was unloaded since
-                cloudpickle.register_pickle_by_value(module)
-                stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        yield
