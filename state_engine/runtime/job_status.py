@@ -15,6 +15,7 @@ from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.collection import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.core.resumption import BEGINNINGS, CHECKPOINT
+from state_engine.core.retention import shown_kind
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_history import JobHistory
 
@@ -108,7 +109,7 @@ def status_of(
         job,
         state,
         head_id=head.checkpoint_id,
-        head_kind=head.kind,
+        head_kind=shown_kind(head),
         head_age_s=age_s(head, now_ms),
         batch_id=batch.checkpoint_id if batch else None,
         batch_age_s=age_s(batch, now_ms) if batch else None,

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
-from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
+from state_engine.core.errors import (
+    RootError,
+    SetupError,
+    SinkError,
+    SourceError,
+    SparkLostError,
+    StatelakeError,
+    SubtaskLostError,
+)
 from state_engine.runtime.lost_subtasks import cause_of_death
 from state_engine.runtime.sources.failures import messages
 
@@ -50,17 +58,23 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(engine: Any, *args: Any, **options: Any) -> Any:
         try:
             return method(engine, *args, **options)
-        except StatelakeError:
-            raise
         except Exception as error:
             job = (dict(zip(names, args, strict=False)) | options).get("job", "")
-            name = getattr(job, "name", job)
-            lost = lost_process(error, session=engine._spark, job=name) or unresolved_host(error, job=name)
+            lost = _outside(error, engine._spark, getattr(job, "name", job))
             if lost is None:
                 raise
             raise lost from error
 
     return call
+
+
+def _outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
+    """What an error of an operation stands for; None where it says that itself."""
+    if not isinstance(error, StatelakeError):
+        return lost_process(error, session=session, job=job) or unresolved_host(error, job=job)
+    if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
+        return unresolved_host(error, job=job)
+    return None
 
 
 def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError | None:
@@ -105,8 +119,12 @@ def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
     return SetupError(
         f"{where}the host name {host} does not resolve on this machine. What was committed is "
         "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or mend the "
-        "machine's name resolution, and run again"
+        f"machine's name resolution, and run again ({_first_line(error)})"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _exit_of(gateway: Any) -> str | None:
