@@ -122,7 +122,8 @@ def test_a_host_that_does_not_resolve_ends_in_one_message(tmp_path: Path, spark:
         "out", DeltaSink(str(tmp_path / "sink"))
     )
     with pytest.raises(
-        SetupError, match=r"job 'lost': the host name 'no\.such\.host\.invalid' does not resolve"
+        SetupError,
+        match=r"job .lost.: the host name .no\.such\.host\.invalid. does not resolve.*hdfs:.*events",
     ):
         StateEngine(tmp_path / "root", spark).run(lost)
 
