@@ -41,9 +41,10 @@ class OperatorHarness:
         clock_ms: processing time.
         backend: where subtasks keep their working state, a StateBackend; None keeps entries in dicts.
         output_type: what outputs are normalised to; left as they are without it.
-        timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs.
-        max_out_of_orderness_ms: how far the watermark stays behind the elements' times; without it only
-            ``set_watermark`` moves it.
+        timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs, or where a
+            function takes broadcast elements, the second for these. One callable serves both.
+        max_out_of_orderness_ms: how late elements may come: after an element the watermark is the newest time less
+            this, less one millisecond; without it only ``set_watermark`` moves it.
         partition_by: gives the subtask of an element where there is no key; without it elements are dealt in turn.
         on_error: ``fail`` raises what the function raised; ``dead_letter`` collects it in ``refused``.
         side_outputs: the tags that may be yielded to; None takes any.
@@ -197,9 +198,10 @@ class OperatorHarness:
 
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
         batch = self._dealt(given)
+        timed = [(element, self._broadcast_time(element)) for element in broadcast]
         runs = self._runs(end_watermark_ms=batch.marks[-1])
         for run in runs:
-            run.run(*batch.of(run.subtask), broadcast=broadcast, drain=drain)
+            run.run(*batch.of(run.subtask), broadcast=timed, drain=drain)
         for run in runs:
             self.refused += [
                 r if r.index is None or r.broadcast else replace(r, index=batch.parts[run.subtask][r.index])
@@ -229,6 +231,14 @@ class OperatorHarness:
         marks = watermarks(start_ms, stamps, out_of_orderness_ms=delay_ms)
         return HarnessBatch(given, keys, stamps, marks, parts)
 
+    def _broadcast_time(self, element: Any) -> int | None:
+        """Event time of a broadcast element: by the second of two callables, or by the only one."""
+        chosen = self.timestamp_of
+        if isinstance(chosen, tuple):
+            chosen = chosen[1]
+        time: int | None = None if chosen is None else chosen(element)
+        return time
+
     def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
         """The subtasks of a batch; nothing of the harness changes before all of them are through."""
         settings = BatchSettings(
@@ -245,7 +255,6 @@ class OperatorHarness:
             side_outputs=None
             if self.side_outputs is None
             else {tag.tag_id: tag for tag in self.side_outputs},
-            out_of_orderness_ms=self.max_out_of_orderness_ms,
             parameters=dict(self.parameters),
             checkpoint_id=self._stored.checkpoint_id + 1,
             state=self._stored.keyed,
@@ -266,7 +275,7 @@ class OperatorHarness:
     def _of(self, chosen: Any, element: Any) -> Any:
         """What ``key_by`` or ``timestamp_of`` gives for an element."""
         if not self._two_inputs:
-            return chosen(element)
+            return (chosen[0] if isinstance(chosen, tuple) else chosen)(element)
         which, value = element
         return (chosen[which] if isinstance(chosen, tuple) else chosen)(value)
 

@@ -41,7 +41,7 @@ class ElementContext:
         return self._timers.current_processing_time()
 
     def current_watermark(self) -> int:
-        """The watermark at the start of the batch in milliseconds; the smallest long where there is none."""
+        """The watermark before the element in milliseconds; the smallest long where there is none."""
         return self._timers.current_watermark()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from state_engine.core.errors import RootError
+from state_engine.core.watermarks import MIN_TIMESTAMP
 
 FORMAT_VERSION = 6
 """Of the tables under a root. A root of another format is refused."""
@@ -54,7 +55,23 @@ def _with_partitions(row: PlainRow) -> PlainRow:
     return row | none | {"late_rows": 0, "backfill": ""}
 
 
+def _before_the_newest(row: PlainRow) -> PlainRow:
+    """With watermarks one millisecond lower.
+
+    They were the newest event time less the out-of-orderness, one too high: an element as old as the newest would count
+    as late. Lowered in all rows alike, they never go back; the timers that are stored are above either.
+    """
+
+    def lowered(one: PlainRow) -> PlainRow:
+        known = one.get("watermark_ms")
+        return one if known is None else one | {"watermark_ms": max(known, MIN_TIMESTAMP + 1) - 1}
+
+    row = lowered(row)
+    return row | {"sources": [lowered(one) for one in row["sources"]]} if "sources" in row else row
+
+
 def _with_proofs(row: PlainRow) -> PlainRow:
+    row = _before_the_newest(row)
     operators = [one | {"directory": None} for one in row["operators"]]
     # the checksums of footers are not known of older files: they stay null
     return row | {"operators": operators, "drained": False, "digest": ""}
@@ -64,7 +81,11 @@ STEPS = (
     FormatStep(3, "rows tell of bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
     FormatStep(4, "rows tell under which name a renamed state is stored", _with_stored_names),
     FormatStep(5, "rows tell time partitions, late rows and backfills", _with_partitions),
-    FormatStep(6, "rows and files can be told from damaged ones", _with_proofs),
+    FormatStep(
+        6,
+        "damaged rows and files show; watermarks are a millisecond before the newest time",
+        _with_proofs,
+    ),
 )
 """In order. Roots of format 1 were never released, and nothing leads from them."""
 

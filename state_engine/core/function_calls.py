@@ -22,6 +22,8 @@ from state_engine.core.co_functions import (
 )
 from state_engine.core.contexts import BroadcastStates, ElementContext, TimerContext
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.function import Function
+from state_engine.core.keyed_functions import MapWithState, RollingAggregate, RollingReduce, RunningAggregate
 from state_engine.core.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.sink_function import SinkFunction
@@ -67,6 +69,17 @@ class FunctionCalls:
 def has_timers(function: Any) -> bool:
     """Whether a function defines ``on_timer``: only then there is anything to keep timers for."""
     return isinstance(function, TimedFunction) and type(function).on_timer is not TimedFunction.on_timer
+
+
+def sees_time(function: Any) -> bool:
+    """Whether a function may see the watermark: from its context, or through state that lives by event time."""
+    if isinstance(function, MapWithState | RollingAggregate | RollingReduce | RunningAggregate):
+        return False
+    if isinstance(
+        function, MapFunction | FlatMapFunction | FilterFunction | CoMapFunction | CoFlatMapFunction
+    ):
+        return type(function).open is not Function.open
+    return True
 
 
 def takes_two_inputs(function: Any) -> bool:

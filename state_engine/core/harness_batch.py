@@ -1,7 +1,7 @@
 """``HarnessBatch``: the elements of one micro-batch of a harness, dealt out to its subtasks.
 
 The part that sources and the shuffle play on the engine, for ``state_engine.testing``: it knows every element's key,
-time and subtask and the watermark around it, and puts the outputs of all subtasks back into their total order.
+time and subtask and the watermark before it, and puts the outputs of all subtasks back into their total order.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from state_engine.core.harness_run import HarnessRun
 from state_engine.core.output_order import place_of_output
+from state_engine.core.watermarks import watermark_after
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class HarnessBatch:
         elements: of one input; pairs of input (0 or 1) and element where there are two.
         keys: of the elements; None where the stream is not keyed.
         stamps: event times in milliseconds.
-        marks: the watermark at the start of the batch and after every element.
+        marks: the watermark before every element, and after the last one.
         parts: the positions of the elements that each subtask gets.
     """
 
@@ -32,11 +33,12 @@ class HarnessBatch:
     marks: list[int]
     parts: list[list[int]]
 
-    def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None]]:
-        """Keys, elements and times of one subtask."""
+    def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
+        """Keys, elements and times of one subtask, and the watermarks before them."""
         mine = self.parts[subtask]
         keys = None if self.keys is None else [self.keys[i] for i in mine]
-        return keys, [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
+        elements, stamps = [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
+        return keys, elements, stamps, [self.marks[i] for i in mine]
 
     def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
         """The outputs of all subtasks, or one side output by the id of its tag, in total order."""
@@ -50,20 +52,24 @@ class HarnessBatch:
 
     def _place_in(self, subtask: int) -> Callable[[int], tuple[int, int]]:
         mine = self.parts[subtask]
-        return lambda index: (self.marks[mine[index] + 1], mine[index])
+        return lambda index: (self.marks[mine[index]], mine[index])
 
 
 def watermarks(start_ms: int, stamps: list[int | None], *, out_of_orderness_ms: int | None) -> list[int]:
-    """The watermark at the start of a batch and after every element; None where elements do not move it.
+    """The watermark before every element, and after the last one.
+
+    Args:
+        out_of_orderness_ms: None where elements do not move it.
 
     Example:
         >>> watermarks(0, [5, None, 3, 9], out_of_orderness_ms=2)
-        [0, 3, 3, 3, 7]
+        [0, 2, 2, 2, 6]
     """
     marks = [start_ms]
     for stamp in stamps:
         if stamp is None or out_of_orderness_ms is None:
             marks.append(marks[-1])
         else:
-            marks.append(max(marks[-1], stamp - out_of_orderness_ms))
+            reached = watermark_after(stamp, out_of_orderness_ms=out_of_orderness_ms)
+            marks.append(max(marks[-1], reached))
     return marks

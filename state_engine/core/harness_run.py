@@ -23,8 +23,9 @@ from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.source_operator import SourceOperator
 from state_engine.core.state_table import Change, KeyContext
 from state_engine.core.stream_operator import StreamOperator
-from state_engine.core.timer_service import MIN_TIMESTAMP, TimerService
+from state_engine.core.timer_service import TimerService
 from state_engine.core.types import TypeInformation
+from state_engine.core.watermarks import MIN_TIMESTAMP
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class BatchSettings:
     output_type: TypeInformation
     dead_letters: bool
     side_outputs: dict[str, OutputTag] | None
-    out_of_orderness_ms: int | None
     parameters: dict[str, str]
     checkpoint_id: int
     state: MemoryState
@@ -72,11 +72,18 @@ class HarnessRun:
         keys: list[Any] | None,
         values: list[Any],
         stamps: list[int | None],
+        marks: list[int],
         *,
-        broadcast: list[Any],
+        broadcast: list[tuple[Any, int | None]],
         drain: bool,
     ) -> None:
-        """Feed the elements. Raises what the function raised, unless refused elements are set aside."""
+        """Feed the elements. Raises what the function raised, unless refused elements are set aside.
+
+        Args:
+            keys, values, stamps, marks: of the elements: their times, and the watermarks before them.
+            broadcast: broadcast elements with their times.
+            drain: whether to fire all event-time timers at the end.
+        """
         s = self._settings
         context = KeyContext(
             clock_ms=s.clock_ms,
@@ -89,8 +96,9 @@ class HarnessRun:
                 operator.open()
                 try:
                     if broadcast:
-                        operator.process_broadcast(broadcast, [None] * len(broadcast), self.out)
-                    operator.process(keys, values, stamps, self.out)
+                        elements, times = zip(*broadcast, strict=True)
+                        operator.process_broadcast(elements, times, self.out)
+                    operator.process(keys, values, stamps, self.out, watermarks=marks)
                     operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
                     self.state = operator.snapshot()
                 finally:
@@ -152,7 +160,6 @@ class HarnessRun:
             output_type=s.output_type,
             dead_letters=s.dead_letters,
             side_outputs=s.side_outputs,
-            out_of_orderness_ms=s.out_of_orderness_ms,
             restored=self._start,
             restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
             checkpoint_id=s.checkpoint_id,

@@ -15,8 +15,8 @@ from state_engine.core.harness_run import HarnessRun
 from state_engine.core.memory_state import MemoryState
 from state_engine.core.operator_snapshot import SubtaskSnapshot, assign
 from state_engine.core.stored_elements import stored_elements
-from state_engine.core.timer_service import MIN_TIMESTAMP
 from state_engine.core.timers import TIMERS
+from state_engine.core.watermarks import MIN_TIMESTAMP
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 Outputs inherit the order of the elements they came from. The place of a timer's output is made so that it depends
 neither on where batches are cut nor on the parallelism: what was due when the batch began stands first; an event-time
-timer stands before the first element that moves the watermark to its time; what was due when it was set counts as
-output of the element that set it; an event-time timer that only draining fired stands behind all elements, where its
-time puts it. Timers of one place are in the order of their times and of their keys' hashes. Not in Flink, where order
-between keys is an accident of scheduling.
+timer stands right after the element that moves the watermark to its time; what was due when it was set counts as output
+of the element that set it; an event-time timer that only draining fired stands behind all elements, where its time puts
+it. Timers of one place are in the order of their times and of their keys' hashes. Not in Flink, where order between
+keys is an accident of scheduling.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def place_of_output(origin: Any, element: Callable[[int], tuple[int, int]]) -> t
 
     Args:
         origin: of the output.
-        element: gives, for the index of an element in its subtask's input, the watermark that the element moves the
-            stream to (elements before it included) and the element's number in the total order of all subtasks.
+        element: gives, for the index of an element in its subtask's input, the watermark before the element and the
+            element's number in the total order of all subtasks.
 
     Example:
-        >>> in_order = [(5, 0), (9, 1)]
+        >>> in_order = [(4, 0), (5, 1), (9, 2)]
         >>> timer = TimerOrigin(IN_TIME, 7, "key")
-        >>> sorted([1, timer, 0], key=lambda origin: place_of_output(origin, in_order.__getitem__)) == [0, timer, 1]
+        >>> sorted([2, timer, 1], key=lambda origin: place_of_output(origin, in_order.__getitem__)) == [1, timer, 2]
         True
     """
     if isinstance(origin, TimerOrigin):

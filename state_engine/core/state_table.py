@@ -16,6 +16,7 @@ from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import StateAccessError
 from state_engine.core.ttl import StampedType
 from state_engine.core.types import TypeInformation
+from state_engine.core.watermarks import MIN_TIMESTAMP
 
 PUT, DELETE, CLEAR, APPEND = "put", "delete", "clear", "append"
 
@@ -38,7 +39,7 @@ class KeyContext:
         key: the current key as declared, or NO_KEY.
         timestamp: event time of the current element in milliseconds, or None.
         clock_ms: processing time of the batch.
-        watermark_ms: watermark at the start of the batch; None where there is none yet.
+        watermark_ms: watermark before the current element; None where there is none yet.
         has_event_time: whether the elements have an event time at all.
         on_element: called after every element.
         undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
@@ -54,6 +55,10 @@ class KeyContext:
         self.clock_ms, self.watermark_ms, self.has_event_time = clock_ms, watermark_ms, has_event_time
         self.on_element: list[Callable[[], Any]] = []
         self.undo: list[Callable[[], Any]] | None = None
+
+    def set_watermark(self, watermark_ms: int) -> None:
+        """Set the watermark before an element, or that of a timer that fires."""
+        self.watermark_ms = None if watermark_ms == MIN_TIMESTAMP else watermark_ms
 
     def event_time(self) -> int | None:
         """Event-time *now*: the element's time, but never less than the watermark; None where neither is known."""

@@ -33,9 +33,10 @@ from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.side_outputs import TAGGED, SideOutputWriter, TaggedOr
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.timer_firing import in_firing_order
-from state_engine.core.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
+from state_engine.core.timer_service import TimerService
 from state_engine.core.timers import Entry, TimerQueue
 from state_engine.core.types import TypeInformation
+from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 class StreamOperator:
@@ -50,8 +51,6 @@ class StreamOperator:
         output_type: what outputs are normalised to.
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
-        out_of_orderness_ms: how far the watermark stays behind an element's time; None where elements do not move it.
-        watermark_limit_ms: where the watermark ends in this batch, see ``TimerQueue``.
         restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
 
@@ -70,8 +69,6 @@ class StreamOperator:
         output_type: TypeInformation,
         dead_letters: bool = False,
         side_outputs: Mapping[str, OutputTag] | None = None,
-        out_of_orderness_ms: int | None = None,
-        watermark_limit_ms: int = MAX_TIMESTAMP,
         restored: SubtaskSnapshot | None = None,
         restored_checkpoint_id: int | None = None,
         checkpoint_id: int = 1,
@@ -79,8 +76,7 @@ class StreamOperator:
         check_stream(function, operator=info.task_name, keyed=store is not None)
         self.function, self.store = function, store
         self._operator, self._context, self._timers = info.task_name, context, timers
-        self._dead_letters, self._delay_ms = dead_letters, out_of_orderness_ms
-        self._limit_ms = watermark_limit_ms
+        self._dead_letters = dead_letters
         self._one = AtomicCall(
             context,
             normalise=TaggedOr(output_type).compiled(),
@@ -113,8 +109,6 @@ class StreamOperator:
                 self._context,
                 clock_ms=timers.current_processing_time(),
                 watermark_ms=timers.current_watermark(),
-                out_of_orderness_ms=self._delay_ms,
-                limit_ms=self._limit_ms,
             )
         self._timers.bind(self._context, self._queue)
 
@@ -138,6 +132,8 @@ class StreamOperator:
         values: Iterable[Any],
         timestamps: Iterable[int | None],
         out: Outputs,
+        *,
+        watermarks: Iterable[int] | None = None,
     ) -> None:
         """Feed elements in order; outputs and refusals are appended to ``out``.
 
@@ -146,6 +142,7 @@ class StreamOperator:
             values: the elements; pairs of stream (0 or 1) and element where there are two inputs.
             timestamps: event times in milliseconds.
             out: where outputs go.
+            watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
 
         Raises:
             ElementRefused: an element or a timer failed and the policy is not dead_letter.
@@ -155,12 +152,19 @@ class StreamOperator:
         normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
         emit, emit_origin = out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None
-        after, index, key = context.on_element, 0, None
+        after, index, key, watermark_ms = context.on_element, 0, None, self._timers.watermark_ms
         try:
-            for index, key, value, timestamp in zip(
-                count(), repeat(NO_KEY) if keys is None else keys, values, timestamps
+            for index, key, value, timestamp, before_ms in zip(
+                count(),
+                repeat(NO_KEY) if keys is None else keys,
+                values,
+                timestamps,
+                repeat(watermark_ms) if watermarks is None else watermarks,
             ):
                 context.key, context.timestamp = key, timestamp
+                if before_ms != watermark_ms:
+                    watermark_ms = before_ms
+                    self._advance(before_ms)
                 if queue is not None:
                     self._fire_before(queue, index, out)
                 try:
@@ -188,7 +192,12 @@ class StreamOperator:
             self._leave()
 
     def process_broadcast(
-        self, values: Iterable[Any], timestamps: Iterable[int | None], out: Outputs
+        self,
+        values: Iterable[Any],
+        timestamps: Iterable[int | None],
+        out: Outputs,
+        *,
+        watermarks: Iterable[int] | None = None,
     ) -> None:
         """Feed the broadcast elements of the batch, before all others. Raises as ``process`` does."""
         call = self._calls.broadcast
@@ -199,8 +208,10 @@ class StreamOperator:
             )
         self._context.undo = [] if self._dead_letters else None
         try:
-            for index, value, timestamp in zip(count(), values, timestamps):
+            before = repeat(self._timers.watermark_ms) if watermarks is None else watermarks
+            for index, value, timestamp, before_ms in zip(count(), values, timestamps, before):
                 self._context.timestamp = timestamp
+                self._advance(before_ms)
                 origin = BroadcastOrigin(index)
                 refusal = Refusal(index, None, "", "", broadcast=True)
                 self._one.run(call, value, origin, refusal, out)
@@ -237,9 +248,8 @@ class StreamOperator:
         """Fire the timers of the current key that are due before its element."""
         context = self._context
         key, timestamp = context.key, context.timestamp
-        watermark_ms = queue.watermark_of(timestamp)
-        if queue.may_be_due(key, watermark_ms):
-            while (entry := queue.next_due(watermark_ms)) is not None:
+        if queue.may_be_due(key, queue.watermark_ms):
+            while (entry := queue.next_due(queue.watermark_ms)) is not None:
                 self._fire(queue, key, entry, out)
             context.timestamp = timestamp
         queue.element = index
@@ -256,12 +266,21 @@ class StreamOperator:
         context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
         timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
+        context.set_watermark(entry.watermark_ms)
         try:
             self._one.run(
                 call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out
             )
         finally:
             queue.firing, timers.watermark_ms = None, before_ms
+            context.set_watermark(before_ms)
+
+    def _advance(self, watermark_ms: int) -> None:
+        """Set the watermark before an element, for the function, its timers and state that lives by event time."""
+        self._timers.watermark_ms = watermark_ms
+        self._context.set_watermark(watermark_ms)
+        if self._queue is not None:
+            self._queue.watermark_ms = watermark_ms
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state_table import NO_KEY, KeyContext
 from state_engine.core.time import TimeDomain
-from state_engine.core.timers import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerQueue
+from state_engine.core.timers import TimerQueue
+from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "TimerService"]
 
@@ -25,7 +26,7 @@ class TimerService:
         watermark_ms: watermark at the start of the batch.
 
     Attributes:
-        watermark_ms: what the function is told; the operator sets it while a timer fires.
+        watermark_ms: what the function sees; the operator sets it for every element, and while a timer fires.
     """
 
     def __init__(self, clock_ms: int, watermark_ms: int) -> None:
@@ -42,10 +43,12 @@ class TimerService:
         return self._clock_ms
 
     def current_watermark(self) -> int:
-        """The watermark at the start of the batch in milliseconds; the smallest long where there is none.
+        """The watermark before the current element in milliseconds; the smallest long where there is none.
 
-        While an event-time timer fires, it is not less than the timer's time; while a job is drained, it is the largest
-        long, which tells a function that sets timers again and again to stop.
+        It follows from the elements that stand before this one in the total order of the stream, whatever their keys,
+        and so neither from where batches are cut nor from the parallelism. An element whose time is not above it is
+        late. While an event-time timer fires, it is not less than the timer's time; while a job is drained, it is the
+        largest long, which tells a function that sets timers again and again to stop.
         """
         return self.watermark_ms
 

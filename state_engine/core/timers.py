@@ -18,12 +18,7 @@ from state_engine.core.map_state import MapState
 from state_engine.core.state_table import KeyContext
 from state_engine.core.time import TimeDomain
 from state_engine.core.type_parsing import to_type
-
-MIN_TIMESTAMP = -(2**63)
-"""The watermark, in milliseconds, of a stream that has none yet."""
-
-MAX_TIMESTAMP = 2**63 - 1
-"""The watermark, in milliseconds, of a stream that has ended."""
+from state_engine.core.watermarks import MAX_TIMESTAMP
 
 EVENT, PROCESSING = "event", "processing"
 _STORED = {TimeDomain.EVENT_TIME: EVENT, TimeDomain.PROCESSING_TIME: PROCESSING}
@@ -92,12 +87,9 @@ class TimerQueue:
         context: the current key, shared with the store.
         clock_ms: processing time of the batch.
         watermark_ms: watermark at the start of the batch.
-        out_of_orderness_ms: how far the watermark stays behind the time of an element; None where elements do not
-            move it.
-        limit_ms: where the watermark ends in this batch: of several sources the slowest one decides, and elements of
-            the others do not move it any further.
 
     Attributes:
+        watermark_ms: the watermark before the current element; set by the operator.
         element: index of the current element; set by the operator, which never sets it while timers fire.
         firing: the timer that fires now; None while an element is handled.
     """
@@ -109,11 +101,8 @@ class TimerQueue:
         *,
         clock_ms: int,
         watermark_ms: int,
-        out_of_orderness_ms: int | None,
-        limit_ms: int = MAX_TIMESTAMP,
     ) -> None:
-        self._context, self._clock_ms, self._limit_ms = context, clock_ms, limit_ms
-        self._watermark_ms, self._delay_ms = watermark_ms, out_of_orderness_ms
+        self._context, self._clock_ms, self.watermark_ms = context, clock_ms, watermark_ms
         self._state: MapState = store.handle(TimersDescriptor(), "map")
         self.element = NO_ELEMENT
         self.firing: Entry | None = None
@@ -134,19 +123,13 @@ class TimerQueue:
         if self.firing is not None:
             entry = self._placed_by(timer, self.firing)
         else:
-            entry = self._placed(timer, self.watermark_of(self._context.timestamp), self.element)
+            entry = self._placed(timer, self.watermark_ms, self.element)
         self._entries.setdefault(key, {})[timer] = entry
         heappush(self._heaps.setdefault(key, []), entry)
 
     def delete(self, time: int, domain: TimeDomain) -> None:
         """Forget a timer of the current key."""
         self._state.remove(Timer(time, _STORED[domain]))
-
-    def watermark_of(self, timestamp: int | None) -> int:
-        """The watermark when an element of this event time comes."""
-        if timestamp is None or self._delay_ms is None:
-            return self._watermark_ms
-        return max(self._watermark_ms, min(timestamp - self._delay_ms, self._limit_ms))
 
     def may_be_due(self, key: Any, watermark_ms: int) -> bool:
         """Whether a key may have a due timer; cheap, for every element."""

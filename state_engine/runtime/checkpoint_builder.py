@@ -20,6 +20,7 @@ from state_engine.core.checkpointed import has_checkpoint_hooks
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.core.stored_states import kept_states
+from state_engine.core.watermarks import advanced, slowest
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.job import StatefulJob
@@ -128,24 +129,22 @@ def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
     parent, part = attempt.batch.parent, attempt.batch.moved.get(name)
     before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
     newest = attempt.done.max_event_ms.get(name)
-    watermark = before
-    if newest is not None:
-        reached = newest - job.sources[name].max_out_of_orderness_ms
-        watermark = reached if before is None else max(before, reached)
+    node = job.sources[name]
+    if node.event_time is None:  # what is taken away begins anew where it comes back
+        before, newest = None, None
+    delay_ms = node.max_out_of_orderness_ms
     return SourceProgress(
         name=name,
         position_from=part.position_from if part else attempt.positions[name],
         position_to=part.position_to if part else attempt.positions[name],
         rows=attempt.done.rows_by_source.get(name, 0),
-        watermark_ms=watermark,
+        watermark_ms=advanced(before, newest, out_of_orderness_ms=delay_ms),
     )
 
 
 def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
     """The smallest watermark of the sources with event time; None until all of them have one."""
-    timed = [s.watermark_ms for s in sources if job.sources[s.name].event_time is not None]
-    known = [w for w in timed if w is not None]
-    return min(known) if known and len(known) == len(timed) else None
+    return slowest(s.watermark_ms for s in sources if job.sources[s.name].event_time is not None)
 
 
 def _scope(uid: str) -> str:

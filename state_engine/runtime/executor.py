@@ -24,7 +24,16 @@ from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.code_version import code_of
 from state_engine.runtime.execution import collected
-from state_engine.runtime.frames import EVENT_TIME, StreamFrame, from_source, order_name, quoted, united
+from state_engine.runtime.frames import (
+    EVENT_TIME,
+    RANK,
+    WATERMARK,
+    StreamFrame,
+    from_source,
+    order_name,
+    quoted,
+    united,
+)
 from state_engine.runtime.graph import (
     MAIN_OUTPUT,
     Node,
@@ -40,6 +49,7 @@ from state_engine.runtime.graph import (
 )
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.operator_run import checked_key, run_subtasks, subtask_spec
+from state_engine.runtime.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.runtime.output_files import exchange_reader, order_fields, read_exchange
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
@@ -83,6 +93,8 @@ class GraphExecutor:
         # outputs that anything but plain sinks reads
         chained = (p for n in job.nodes() if not isinstance(n, SideOutputNode) for p in parents(n))
         self._exchanged = {output_of(node) for node in chained}
+        self._merged = {output_of(end) for n in job.nodes() for end in merged_ends(n)}
+        self._need_watermarks = that_need_watermarks(job.operators.values())
 
     def execute(self, batch: BatchContext) -> Execution:
         """Run all operators, then the sinks that need a job of their own.
@@ -145,29 +157,34 @@ class GraphExecutor:
                 # only the first reader of a source sets its bad rows aside
                 fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
                 inputs.append(RoutedInput(place, replace(frame, refused=fresh), is_scalar(one.parent)))
-        watermarks = Watermarks(job, operator, batch, done.max_event_ms)
+        watermarks = Watermarks(operator, batch, done.max_event_ms)
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return
-        watermarks.look_ahead([one.frame for one in inputs], self._collected(batch, uid))
+        watermarks.look_ahead([one.frame for one in inputs])
         parallelism = batch.parallelism[uid]
         if inputs:
-            routed, layout = self._router.route(inputs, operator, parallelism=parallelism)
+            collect = self._collected(batch, uid) if uid in self._need_watermarks else None
+            routed = self._router.route(
+                inputs, operator, parallelism=parallelism, origins=watermarks.origins, collect=collect
+            )
+            watermarks.learn(routed.newest_ms)
         else:
-            routed, layout = nothing_new(parallelism, event_time=watermarks.timed)
+            routed = nothing_new(parallelism, event_time=watermarks.timed)
+        layout = routed.layout
         key_schema = checked_key(job, operator, layout, batch)
         if key_schema is not None:
             done.key_schemas[uid] = key_schema
         outputs = self._outputs(operator, inputs, batch, done)
         spec = subtask_spec(
-            job, operator, batch, layout=self._layout, routed=layout, key_schema=key_schema, inputs=inputs,
+            job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(),
         )  # fmt: skip
         small = all(one.frame.small for one in inputs)
-        reports = run_subtasks(self._spark, routed, spec, job=job.name, small=small)
+        reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:
             if output.exchange:
-                frames[uid, output.name] = self._output_frame(output, layout, reports)
+                frames[uid, output.name] = self._output_frame(operator, output, layout, reports)
 
     def _outputs(
         self, operator: OperatorNode, inputs: Sequence[RoutedInput], batch: BatchContext, done: Execution
@@ -182,16 +199,22 @@ class GraphExecutor:
             for sink in sinks:
                 done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
             targets = [done.targets[s.name] for s in sinks]
-            found.append(OutputSpec(tag, kind, targets, exchange=place in self._exchanged))
+            exchange, merged = place in self._exchanged, place in self._merged
+            found.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
         return found
 
     def _output_frame(
-        self, output: OutputSpec, layout: RoutedLayout, reports: list[SubtaskReport]
+        self,
+        operator: OperatorNode,
+        output: OutputSpec,
+        layout: RoutedLayout,
+        reports: list[SubtaskReport],
     ) -> StreamFrame:
         """What chained steps read of an output."""
         pairs = [r.exchange[output.name] for r in reports if output.name in r.exchange]
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
-        types = order_fields(pairs, [*hidden, *([EVENT_TIME] if layout.event_time else [])])
+        lead = (WATERMARK, RANK) if layout.event_time else ()
+        types = order_fields(pairs, [*hidden, *([EVENT_TIME, *lead] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types])
         small = sum(files[0].rows for files in pairs) <= FEW_ROWS
         rows: DataFrame | pa.Table
@@ -212,6 +235,8 @@ class GraphExecutor:
             event_time=EVENT_TIME if layout.event_time else None,
             timed_order=layout.timed_order,
             small=small,
+            origin=origin_of(operator),
+            lead=lead,
         )
 
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:

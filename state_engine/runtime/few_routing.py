@@ -23,8 +23,18 @@ from state_engine.core.hashing import (
     hash_long,
 )
 from state_engine.core.keys import canonical_key
-from state_engine.runtime.frames import EVENT_TIME, SOURCE, StreamFrame, order_name, shared_names
+from state_engine.runtime.element_watermarks import element_watermarks
+from state_engine.runtime.frames import (
+    EVENT_TIME,
+    ORIGIN,
+    SOURCE,
+    WATERMARK,
+    StreamFrame,
+    order_name,
+    shared_names,
+)
 from state_engine.runtime.graph import OperatorNode, SelectedKey
+from state_engine.runtime.origins import Origins
 from state_engine.runtime.routed import (
     HASH,
     INPUT,
@@ -46,12 +56,14 @@ def route_few(
     *,
     parallelism: int,
     max_parallelism: int,
+    origins: Origins,
 ) -> list[pa.Table] | None:
     """The rows of every subtask; None where they are not few, or of types that only Spark hashes.
 
     Args:
         inputs: those that have rows in this batch, with the columns of their keys.
         layout: of the routed rows.
+        origins: what moves the watermark.
     """
     tables = [one.frame.table for one in inputs if one.frame.table is not None]
     if len(tables) < len(inputs) or any(one.frame.refused for one in inputs):
@@ -64,6 +76,8 @@ def route_few(
             return None
         parts.append(part)
     rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
+    if layout.event_time:
+        rows = _with_watermarks(rows, layout, origins)
     rows = _everywhere(rows, layout, parallelism)
     return [rows.filter(pc.equal(rows[SUBTASK], number)) for number in range(parallelism)]
 
@@ -93,6 +107,7 @@ def _part(
     columns |= {order_name(i): array for i, array in enumerate(order)}
     if layout.event_time:
         columns[EVENT_TIME] = _event_ms(one.frame, table)
+        columns |= _watermark_columns(one.frame, table, layout)
     if layout.sources:
         columns[SOURCE] = _source(one.frame, table)
     if several:
@@ -121,6 +136,24 @@ def _part(
         columns[HASH] = pa.array(hashes)
         subtasks = np.mod(hashes, max_parallelism) * parallelism // max_parallelism
     return pa.table(columns | {SUBTASK: pa.array(subtasks.astype(np.int32))})
+
+
+def _watermark_columns(frame: StreamFrame, table: pa.Table, layout: RoutedLayout) -> dict[str, pa.Array]:
+    """What rows tell of the watermark, and what they move."""
+    rows, names = table.num_rows, table.column_names
+    found = {
+        WATERMARK: table[WATERMARK] if WATERMARK in names else pa.nulls(rows, pa.int64()),
+        ORIGIN: table[ORIGIN] if ORIGIN in names else _repeat(frame.origin, pa.string(), rows),
+    }
+    return found | {name: table[name] for name in layout.lead}
+
+
+def _with_watermarks(rows: pa.Table, layout: RoutedLayout, origins: Origins) -> pa.Table:
+    """With the watermark before every row, which those of a single operator's outputs tell already."""
+    if not layout.lead:
+        found = element_watermarks(rows, layout.order, origins, broadcast=layout.broadcast)
+        rows = rows.set_column(rows.column_names.index(WATERMARK), WATERMARK, found)
+    return rows.drop_columns([ORIGIN])
 
 
 def _everywhere(rows: pa.Table, layout: RoutedLayout, parallelism: int) -> pa.Table:

@@ -34,6 +34,12 @@ SOURCE = HIDDEN + "source"
 """Where streams of several sources were united: name of the row's source."""
 _FEW_BYTES = 2**23
 """In memory: what the driver sends to tasks goes through one socket."""
+WATERMARK = HIDDEN + "watermark"
+"""The watermark before a row: told by the operator that put it out; of routed rows, by the row's place."""
+RANK = HIDDEN + "rank"
+"""Among rows of one watermark: 0 of what came from elements, above it of what timers put out."""
+ORIGIN = HIDDEN + "origin"
+"""What a row moves the watermark of; see ``runtime.origins``."""
 REFUSED = HIDDEN + "refused"
 """Of a row that could not be parsed: source, file, row and text as base64, a line each."""
 
@@ -59,6 +65,8 @@ class StreamFrame:
         labels: by source, names of its files by place.
         refused: by source, rows that could not be parsed: the one column REFUSED.
         timed_order: whether the order begins with the event time.
+        origin: of all rows, see ``runtime.origins``; None where rows tell their own, or have none.
+        lead: hidden columns that come before all others in the order, as long as the stream is not merged.
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
     """
 
@@ -74,6 +82,8 @@ class StreamFrame:
     refused: tuple[tuple[str, DataFrame], ...] = ()
     timed_order: bool = False
     small: bool = False
+    origin: str | None = None
+    lead: tuple[str, ...] = ()
 
     @cached_property
     def schema(self) -> T.StructType:
@@ -122,9 +132,11 @@ class StreamFrame:
             order_by[:1] == (self.event_time,) if step.order_by is not None or not kept else self.timed_order
         )
         hidden = self.hidden_order if kept else ()
+        led = kept and step.order_by is None and all(c in rows.schema.names for c in self.lead)
         return replace(
-            self, given=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed
-        )
+            self, given=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed,
+            lead=self.lead if led else (),
+        )  # fmt: skip
 
     def require(self, columns: Sequence[str], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
@@ -158,6 +170,11 @@ class StreamFrame:
         if self.event_time is None:
             return F.lit(None).cast("bigint")
         if self.event_time == EVENT_TIME:
+            if not {EVENT_TIME, WATERMARK} <= set(self.schema.names):
+                raise ConfigurationError(
+                    f"{what}: a transform dropped the hidden columns that hold the event time of what an operator put "
+                    "out. Keep all columns there (withColumn, drop, selectExpr('*', ...))"
+                )
             return F.col(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
         return _milliseconds(self.event_time, self.schema[self.event_time].dataType)
@@ -185,6 +202,7 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         refused=unparsable,
         timed_order=bool(order_by) and order_by[0] == event_time,
         small=small,
+        origin=None if event_time is None else source,
     )
 
 
@@ -209,6 +227,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         hidden = [c.alias(order_name(i)) for i, c in enumerate(order)]
         if timed:
             hidden.append(frame.event_time_column("union").alias(EVENT_TIME))
+            hidden += [watermark_column(frame).alias(WATERMARK), origin_column(frame).alias(ORIGIN)]
         hidden.append(source_column(frame).alias(SOURCE))
         parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
     named = shared_names(frames)
@@ -262,6 +281,20 @@ def source_column(frame: StreamFrame) -> Column:
     if SOURCE in frame.schema.names:
         return F.col(SOURCE)
     return F.lit(frame.source).cast("string")
+
+
+def origin_column(frame: StreamFrame) -> Column:
+    """What each row moves the watermark of; null for nothing."""
+    if ORIGIN in frame.schema.names:
+        return F.col(ORIGIN)
+    return F.lit(frame.origin).cast("string")
+
+
+def watermark_column(frame: StreamFrame) -> Column:
+    """The watermark before each row, where an operator put it out; else null."""
+    if WATERMARK in frame.schema.names:
+        return F.col(WATERMARK)
+    return F.lit(None).cast("bigint")
 
 
 def quoted(column: str) -> str:

@@ -34,6 +34,7 @@ from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.lost_subtasks import losing
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
+from state_engine.runtime.routing import Routed
 from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask import ArrowFunction, subtask_runner
 from state_engine.runtime.subtask_spec import (
@@ -53,7 +54,7 @@ def subtask_spec(
     batch: BatchContext,
     *,
     layout: JobLayout,
-    routed: RoutedLayout,
+    routed: Routed,
     key_schema: KeySchema | None,
     inputs: Sequence[RoutedInput],
     outputs: list[OutputSpec],
@@ -69,7 +70,8 @@ def subtask_spec(
         parallelism=batch.parallelism[operator.uid],
         max_parallelism=job.max_parallelism,
         function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
-        routed=routed,
+        routed=routed.layout,
+        watermark_steps=routed.steps,
         keyed=operator.keyed,
         key_schema=key_schema,
         outputs=outputs,

@@ -1,9 +1,11 @@
 """The order columns of outputs: those of the element that each came from, and where outputs of timers stand.
 
-An event-time timer stands in front of the first element that moves the watermark to its time. Where the order begins
-with the event time, that place can be written down: the timer's time plus the out-of-orderness, in front of elements of
-that time; so it does not depend on where batches are cut. Timers of one place are in the order of their keys' hashes.
-What was due when the batch began stands first, what only draining fired stands last.
+An event-time timer stands right after the element that moves the watermark to its time. Outputs tell the watermark
+before them, and are ordered by it first: that of a timer is one millisecond before its time, and its rank is above that
+of elements. So its place depends neither on where batches are cut nor on the parallelism. Where a stream is merged with
+another one, the order that the user named comes first; there the timer stands in front of elements that are later than
+its time plus the out-of-orderness, which needs an order that begins with the event time. Timers of one place are in
+the order of their keys' hashes. What was due when the batch began stands first, what only draining fired stands last.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.outputs import BroadcastOrigin, TimerOrigin
 from state_engine.core.timer_firing import key_order
 from state_engine.core.timers import AT_ONCE, IN_TIME
-from state_engine.runtime.frames import EVENT_TIME, order_name
+from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.runtime.frames import EVENT_TIME, RANK, WATERMARK, order_name
+from state_engine.runtime.subtask_spec import BatchClocks
 
 _DAY_MS = 86_400_000
 
@@ -32,10 +36,13 @@ def order_of(
     order: tuple[str, ...],
     event_time: bool,
     timed_order: bool,
-    out_of_orderness_ms: int,
+    clocks: BatchClocks,
+    merged: bool,
     operator: str,
 ) -> pa.Table:
-    """Order columns of outputs, the number of the output among those of one origin last, and the event time.
+    """Order columns of outputs, the number of the output among those of one origin last.
+
+    With event time also that, the watermark before them and their rank.
 
     Args:
         origins: of the outputs.
@@ -43,11 +50,13 @@ def order_of(
         order: columns of the order of the rows.
         event_time: whether rows have one.
         timed_order: whether the order begins with it.
+        clocks: of the batch.
+        merged: whether a chained step merges the outputs with another stream.
 
     Raises:
         ConfigurationError: a timer has no place in the order, because that does not begin with the event time.
     """
-    columns = [*order, *([EVENT_TIME] if event_time else [])]
+    columns = [*order, *([EVENT_TIME, WATERMARK, RANK] if event_time else [])]
     rows = events.select(columns)
     try:
         at = np.array(origins, np.int64)
@@ -55,16 +64,16 @@ def order_of(
             raise TypeError
     except (TypeError, ValueError, OverflowError):
         timers = list(dict.fromkeys(o for o in origins if isinstance(o, TimerOrigin)))
-        if not timed_order and any(t.stage == IN_TIME for t in timers):
+        if merged and not timed_order and any(t.stage == IN_TIME for t in timers):
             raise ConfigurationError(
-                f"operator '{operator}': a chained step reads what its event-time timers yield, so they need a place "
-                "in the order of the stream: begin order_by of the source with its event_time column"
+                f"operator '{operator}': a chained step merges what its event-time timers yield with another stream, "
+                "so they need a place in the order: begin order_by of the source with its event_time column"
             ) from None
         first_timer = events.num_rows + broadcast.num_rows
         place: dict[Any, int] = {timer: first_timer + i for i, timer in enumerate(timers)}
         place |= {o: events.num_rows + o.element for o in origins if isinstance(o, BroadcastOrigin)}
         at = np.array([o if isinstance(o, int) else place[o] for o in origins], np.int64)
-        made = _timer_rows(timers, rows.schema, order, out_of_orderness_ms)
+        made = _timer_rows(timers, rows.schema, order, clocks)
         rows = pa.concat_tables([rows, broadcast.select(columns), made]).combine_chunks()
     return rows.take(pa.array(at)).append_column(order_name(len(order)), pa.array(_numbers(at)))
 
@@ -81,23 +90,34 @@ def _numbers(at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _timer_rows(
-    timers: Sequence[TimerOrigin], schema: pa.Schema, order: tuple[str, ...], delay_ms: int
+    timers: Sequence[TimerOrigin], schema: pa.Schema, order: tuple[str, ...], clocks: BatchClocks
 ) -> pa.Table:
     """A row of order columns for every timer: its time first, the hash of its key last, nothing in between."""
     columns: dict[str, pa.Array] = {f.name: pa.nulls(len(timers), f.type) for f in schema}
     columns[order[-1]] = pa.array([key_order(t.key)[0] for t in timers], schema.field(order[-1]).type)
     first = schema.field(order[0]).type
     if len(order) > 1:
-        columns[order[0]] = _instants([_instant(t, delay_ms) for t in timers], first)
+        columns[order[0]] = _instants([_instant(t, clocks.out_of_orderness_ms) for t in timers], first)
     if EVENT_TIME in columns:
         columns[EVENT_TIME] = pa.array([t.at if t.stage == IN_TIME else None for t in timers], pa.int64())
+        columns[WATERMARK] = pa.array([_watermark(t, clocks.watermark_ms) for t in timers], pa.int64())
+        # a timer of this operator comes after those of the operators before it, whose order has fewer columns
+        ranks = [-len(order) if t.stage == AT_ONCE else len(order) for t in timers]
+        columns[RANK] = pa.array(ranks, pa.int64())
     return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
 def _instant(timer: TimerOrigin, delay_ms: int) -> int | None:
     if timer.stage == AT_ONCE:
         return None  # nulls come first
-    return timer.at + delay_ms if timer.stage == IN_TIME else 2**63 - 1
+    return timer.at + delay_ms + 1 if timer.stage == IN_TIME else MAX_TIMESTAMP
+
+
+def _watermark(timer: TimerOrigin, start_ms: int) -> int:
+    """The watermark before a timer fired."""
+    if timer.stage == AT_ONCE:
+        return start_ms
+    return max(timer.at, MIN_TIMESTAMP + 1) - 1 if timer.stage == IN_TIME else MAX_TIMESTAMP
 
 
 def _instants(at_ms: list[int | None], kind: pa.DataType) -> pa.Array:

@@ -82,10 +82,11 @@ class RoutedLayout:
         positioned: whether the order ends with file and row of a source, and not with a hash of the row.
         keys: canonical key columns; none without a key.
         key_schema: names and declared types of the key; None without a key.
-        event_time: whether there is an event-time column.
+        event_time: whether there is an event-time column, and one of the watermark beside it.
         key_refusals: whether a column tells rows whose key cannot be one.
         refused: whether a column holds rows that could not be parsed.
         sources: whether a column tells each row's source.
+        lead: columns that come before those of the order, where the rows tell the watermark: it, and their rank.
     """
 
     inputs: tuple[InputLayout, ...]
@@ -99,3 +100,14 @@ class RoutedLayout:
     key_refusals: bool
     refused: bool
     sources: bool
+    lead: tuple[str, ...] = ()
+
+    @property
+    def whole_order(self) -> tuple[str, ...]:
+        """Columns by which the rows are sorted."""
+        return (*self.lead, *self.order)
+
+    @property
+    def broadcast(self) -> int | None:
+        """Number of the broadcast input; None where there is none."""
+        return next((at for at, one in enumerate(self.inputs) if one.broadcast), None)

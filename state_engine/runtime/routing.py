@@ -9,8 +9,9 @@ has functions to open and snapshots to take. Plays the part of Flink's ``KeyGrou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -22,18 +23,24 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_parsing import to_type
+from state_engine.runtime.element_watermarks import STEPS_SCHEMA, joined_steps, step_finder
 from state_engine.runtime.few_routing import route_few
 from state_engine.runtime.frames import (
     EVENT_TIME,
     HIDDEN,
+    ORIGIN,
+    RANK,
     REFUSED,
     SOURCE,
+    WATERMARK,
     StreamFrame,
     merged_orders,
     order_name,
+    origin_column,
     quoted,
     shared_names,
     source_column,
+    watermark_column,
 )
 from state_engine.runtime.graph import OperatorNode, SelectedKey
 from state_engine.runtime.key_columns import (
@@ -45,6 +52,7 @@ from state_engine.runtime.key_columns import (
     key_refusal_column,
     subtask_column,
 )
+from state_engine.runtime.origins import NO_ORIGINS, Origins
 from state_engine.runtime.routed import (
     HASH,
     INPUT,
@@ -58,6 +66,9 @@ from state_engine.runtime.routed import (
     places_in_order,
 )
 from state_engine.runtime.selected_key import with_selected_key
+
+Collect = Callable[[DataFrame], Sequence[Any]]
+"""Runs a DataFrame and gives its rows."""
 
 _NOTHING_NEW = RoutedLayout(
     inputs=(),
@@ -75,12 +86,29 @@ _NOTHING_NEW = RoutedLayout(
 """Of the input of an operator whose streams have nothing new."""
 
 
-def nothing_new(parallelism: int, *, event_time: bool) -> tuple[list[pa.Table], RoutedLayout]:
-    """The input of an operator whose streams have nothing new, and what its columns are."""
+def nothing_new(parallelism: int, *, event_time: bool) -> Routed:
+    """The input of an operator whose streams have nothing new."""
     layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
     columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else []), SUBTASK]
     empty = pa.table({name: pa.array([], pa.int64()) for name in columns})
-    return [empty] * parallelism, layout
+    return Routed([empty] * parallelism, layout)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The input of an operator.
+
+    Attributes:
+        rows: shuffled, or where they are little a table a subtask.
+        layout: what their columns are.
+        steps: where the watermark moves, where the rows do not tell it themselves.
+        newest_ms: newest event times by source, as far as they were looked for.
+    """
+
+    rows: DataFrame | list[pa.Table]
+    layout: RoutedLayout
+    steps: pa.Table | None = None
+    newest_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,17 +144,26 @@ class Router:
         self._markers: dict[tuple[Any, ...], DataFrame] = {}
 
     def route(
-        self, inputs: Sequence[RoutedInput], operator: OperatorNode, *, parallelism: int
-    ) -> tuple[DataFrame | list[pa.Table], RoutedLayout]:
-        """The input of an operator, and what its columns are: shuffled, or where it is little a table a subtask.
+        self,
+        inputs: Sequence[RoutedInput],
+        operator: OperatorNode,
+        *,
+        parallelism: int,
+        origins: Origins = NO_ORIGINS,
+        collect: Collect | None = None,
+    ) -> Routed:
+        """The input of an operator: shuffled, or where it is little a table a subtask.
 
         Args:
             inputs: those that have rows in this batch.
+            origins: what moves the watermark.
+            collect: runs a DataFrame, to find out where the watermark moves; None where nobody needs to know.
 
         Raises:
             ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
             InvalidKeyError: a key column has a type that cannot be a key.
         """
+        given = inputs
         inputs = [self._with_key(one, operator) for one in inputs]
         frames = [one.frame for one in inputs]
         known = [
@@ -139,10 +176,14 @@ class Router:
             self._plans[at] = self._plan(inputs, operator, parallelism, bool(refused))
         plan = self._plans[at]
         few = route_few(
-            inputs, operator, plan.layout, parallelism=parallelism, max_parallelism=self._max_parallelism
-        )
+            inputs, operator, plan.layout, parallelism=parallelism, max_parallelism=self._max_parallelism,
+            origins=origins,
+        )  # fmt: skip
         if few is not None:
-            return few, plan.layout
+            return Routed(few, plan.layout)
+        steps, newest = None, dict[str, int]()
+        if collect is not None and plan.layout.event_time and not plan.layout.lead:
+            steps, newest = watermark_steps(given, operator, plan.layout, origins, collect)
         parts = [f.rows.select(*columns) for f, columns in zip(frames, plan.columns, strict=True)]
         rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         if at not in self._markers:
@@ -150,7 +191,7 @@ class Router:
         rows = rows.unionByName(self._markers[at]) if len(parts) > 1 else rows.union(self._markers[at])
         for unparsable in refused.values():
             rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
-        return rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout
+        return Routed(rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout, steps, newest)
 
     def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
         key = operator.inputs[one.place].key
@@ -173,6 +214,7 @@ class Router:
         orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
         timed = any(f.event_time is not None for f in frames)
         key_refusals = any(_may_be_refused(k) for k in keyed)
+        lead = frames[0].lead if len(frames) == 1 and timed else ()
         sources = len(frames) > 1 or (frames[0].source is None and bool(frames[0].sources))
 
         columns: list[list[Column]] = []
@@ -187,6 +229,9 @@ class Router:
             made += [c.alias(order_name(i)) for i, c in enumerate(order)]
             if timed:
                 made.append(frame.event_time_column(what).alias(EVENT_TIME))
+                if lead or any(WATERMARK in f.schema.names for f in frames):
+                    made.append(watermark_column(frame).alias(WATERMARK))
+                made += [F.col(RANK)] if lead else []
             if sources:
                 made.append(source_column(frame).alias(SOURCE))
             if several:
@@ -216,6 +261,7 @@ class Router:
             key_refusals=key_refusals,
             refused=refused,
             sources=sources,
+            lead=lead,
         )
         return _Plan(columns, layout)
 
@@ -268,6 +314,37 @@ class Router:
         return self._spark.range(0, parallelism, 1, 1).select(*filled)
 
 
+def watermark_steps(
+    inputs: Sequence[RoutedInput],
+    operator: OperatorNode,
+    layout: RoutedLayout,
+    origins: Origins,
+    collect: Collect,
+) -> tuple[pa.Table | None, dict[str, int]]:
+    """Where in the order of these rows the watermark moves, and the newest event times by source; one Spark job."""
+    frames, what = [one.frame for one in inputs], f"operator '{operator.uid}'"
+    places = places_in_order(inputs, operator)
+    orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
+    parts = []
+    for one, order in zip(inputs, orders, strict=True):
+        columns = [c.alias(order_name(i)) for i, c in enumerate(order)]
+        columns.append(one.frame.event_time_column(what).alias(EVENT_TIME))
+        columns.append(watermark_column(one.frame).alias(WATERMARK))
+        columns.append(origin_column(one.frame).alias(ORIGIN))
+        columns.append(source_column(one.frame).alias(SOURCE))
+        columns.append(F.lit(one.place).alias(INPUT))
+        parts.append(one.frame.rows.select(*columns))
+    rows = reduce(lambda above, below: above.union(below), parts)
+    find = step_finder(layout.order, origins, broadcast=layout.broadcast)
+    found = collect(rows.mapInArrow(find, STEPS_SCHEMA))
+    newest: dict[str, int] = {}
+    for row in found:
+        for source, at in json.loads(row["newest"]).items():
+            newest[source] = max(at, newest.get(source, at))
+    steps = joined_steps([bytes(row["steps"]) for row in found], layout.order, origins)
+    return steps, newest
+
+
 def _spread(refused: DataFrame, parallelism: int) -> DataFrame:
     """Rows that could not be parsed, spread over the subtasks."""
     spread = F.pmod(F.xxhash64(F.col(REFUSED)), F.lit(parallelism)).cast("int")
@@ -300,9 +377,9 @@ def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:
         raise ConfigurationError(
             f"{what}: two columns of its input have the same name: {payload}; rename one"
         )
-    for field in frame.schema.fields:
-        if not field.name.startswith(HIDDEN):
+    for one in frame.schema.fields:
+        if not one.name.startswith(HIDDEN):
             try:
-                to_type(field.dataType, parameter=f"column '{field.name}'")
+                to_type(one.dataType, parameter=f"column '{one.name}'")
             except ConfigurationError as error:
                 raise ConfigurationError(f"{what}: {error}; cast or drop the column in a transform") from None

@@ -33,8 +33,9 @@ from state_engine.core.outputs import ElementRefused, Outputs, Refusal
 from state_engine.core.runtime_context import TaskInfo
 from state_engine.core.state_table import KeyContext
 from state_engine.core.stream_operator import StreamOperator
-from state_engine.core.timer_service import MIN_TIMESTAMP, TimerService
+from state_engine.core.timer_service import TimerService
 from state_engine.core.timers import TIMERS
+from state_engine.core.watermarks import MIN_TIMESTAMP
 from state_engine.runtime.output_files import write_exchange_files, write_sink_file
 from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
@@ -49,6 +50,8 @@ from state_engine.runtime.subtask_input import (
     keys_of,
     timestamps_of,
     values_of,
+    watermarks_of,
+    with_watermarks,
 )
 from state_engine.runtime.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.runtime.subtask_state import SubtaskKeyedState
@@ -123,7 +126,7 @@ class Subtask:
                 self.report.rows_by_source[source] = self.report.rows_by_source.get(source, 0) + rows
         rows = table.filter(pc.is_valid(table[HASH])) if table[HASH].null_count else table
         self._lap("receive")
-        rows = in_total_order(rows, routed.order)
+        rows = with_watermarks(in_total_order(rows, routed.whole_order), self.spec)
         self._events, self._broadcast = broadcast_rows(rows, routed)
         self._lap("sort")
         counted = counted_rows(self._events, routed, self.index)
@@ -210,9 +213,13 @@ class Subtask:
         try:
             if self._broadcast.num_rows:
                 times = timestamps_of(self._broadcast, spec.routed)
-                operator.process_broadcast(broadcast_values(self._broadcast, spec.routed), times, out)
+                before = watermarks_of(self._broadcast, spec.routed)
+                operator.process_broadcast(
+                    broadcast_values(self._broadcast, spec.routed), times, out, watermarks=before
+                )
             keys = None if keyed is None else keyed.keys.of_rows
-            operator.process(keys, values, timestamps, out)
+            before = watermarks_of(self._events, spec.routed)
+            operator.process(keys, values, timestamps, out, watermarks=before)
             operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
             snapshot = operator.snapshot()
         finally:
@@ -256,8 +263,6 @@ class Subtask:
             output_type=spec.outputs[0].kind.element,
             dead_letters=spec.dead_letters,
             side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
-            out_of_orderness_ms=clocks.out_of_orderness_ms,
-            watermark_limit_ms=clocks.end_watermark_ms,
             restored=restored,
             restored_checkpoint_id=spec.parent_id if restored is not None else None,
             checkpoint_id=spec.checkpoint_id,
@@ -324,14 +329,14 @@ class Subtask:
             written = replace(file, path=join(shared.uri, file.path))
         self.report.exchange[output.name] = write_exchange_files(
             table,
-            self._order_of(part.origins),
+            self._order_of(part.origins, merged=output.merged),
             directory=join(spec.layout.exchange, spec.write_id),
             name="-".join([*(stored_name(n, longest=62) for n in names if n), self._file_name()]),
             subtask=self.index,
             written=written,
         )
 
-    def _order_of(self, origins: list[Any]) -> pa.Table:
+    def _order_of(self, origins: list[Any], *, merged: bool) -> pa.Table:
         spec, routed = self.spec, self.spec.routed
         return order_of(
             origins,
@@ -340,7 +345,8 @@ class Subtask:
             order=routed.order,
             event_time=routed.event_time,
             timed_order=routed.timed_order,
-            out_of_orderness_ms=spec.clocks.out_of_orderness_ms or 0,
+            clocks=spec.clocks,
+            merged=merged,
             operator=spec.uid,
         )
 

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from state_engine.core.columns import elements, one_chunk
 from state_engine.core.errors import StatelakeError
 from state_engine.core.key_groups import key_group_range
-from state_engine.runtime.frames import EVENT_TIME, SOURCE
+from state_engine.runtime.element_watermarks import watermarks_by_steps
+from state_engine.runtime.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
 from state_engine.runtime.routed import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.runtime.subtask_spec import SubtaskReport, SubtaskSpec
 
@@ -94,7 +95,7 @@ def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
 
 def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.Table]:
     """Rows of the stream and rows of the broadcast stream beside it."""
-    at = next((i for i, one in enumerate(routed.inputs) if one.broadcast), None)
+    at = routed.broadcast
     if at is None:
         return table, table.slice(0, 0)
     of_broadcast = pc.equal(table[INPUT], at)
@@ -114,6 +115,32 @@ def counted_rows(events: pa.Table, routed: RoutedLayout, subtask: int) -> pa.Tab
 def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
     """Broadcast elements as functions see them."""
     return _decoded(events, next(one for one in routed.inputs if one.broadcast))
+
+
+def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
+    """Rows in total order with the watermark before each and its rank, where there is event time.
+
+    They tell it already where the driver routed them, or another operator put them out.
+    """
+    routed, start_ms = spec.routed, spec.clocks.watermark_ms
+    if not routed.event_time:
+        return rows
+    if spec.watermark_steps is not None:
+        found = watermarks_by_steps(
+            rows, routed.order, spec.watermark_steps, start_ms=start_ms, broadcast=routed.broadcast
+        )
+        rows = rows.drop_columns([WATERMARK]) if WATERMARK in rows.column_names else rows
+        rows = rows.append_column(WATERMARK, found)
+    elif WATERMARK not in rows.column_names:
+        rows = rows.append_column(WATERMARK, pa.array(np.full(len(rows), start_ms, np.int64)))
+    if RANK not in rows.column_names:
+        rows = rows.append_column(RANK, pa.array(np.zeros(len(rows), np.int64)))
+    return rows
+
+
+def watermarks_of(events: pa.Table, routed: RoutedLayout) -> list[int] | None:
+    """The watermark before every element, in milliseconds; None without event time."""
+    return events[WATERMARK].to_pylist() if routed.event_time else None
 
 
 def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None]:

@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from state_engine.backends.delta.changelog import ListedFile
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.heap_backend import HashMapStateBackend
@@ -54,12 +56,14 @@ class OutputSpec:
         kind: type of the outputs.
         sinks: sinks that take it as it is.
         exchange: whether a chained step reads it.
+        merged: whether a chained step merges it with another stream.
     """
 
     tag: OutputTag | None
     kind: OutputType
     sinks: list[SinkTarget]
     exchange: bool
+    merged: bool = False
 
     @property
     def name(self) -> str:
@@ -75,15 +79,15 @@ class BatchClocks:
         clock_ms: processing time.
         watermark_ms: at the start.
         end_watermark_ms: at the end.
-        out_of_orderness_ms: how far the watermark stays behind an element, but not beyond where it ends; None where
-            elements do not move it.
+        out_of_orderness_ms: the largest of the sources: how far elements stand behind the timers that they are ahead of
+            in an order by event time.
         drain: whether the input has ended for good.
     """
 
     clock_ms: int
     watermark_ms: int
     end_watermark_ms: int
-    out_of_orderness_ms: int | None = None
+    out_of_orderness_ms: int = 0
     drain: bool = False
 
 
@@ -131,6 +135,7 @@ class SubtaskSpec:
         source: name of the source that the rows come straight from; None for several, or after an operator.
         parameters: of the job.
         backend: where subtasks keep their working state.
+        watermark_steps: where in the order the watermark moves; None where the rows tell it themselves.
     """
 
     layout: JobLayout
@@ -156,6 +161,7 @@ class SubtaskSpec:
     backend: StateBackend = field(default_factory=HashMapStateBackend)
     earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
     dropped_states: tuple[str, ...] = ()
+    watermark_steps: pa.Table | None = None
 
 
 @dataclass

@@ -125,3 +125,35 @@ def test_functions_are_run_on_the_streams_they_are_for() -> None:
         ConfigurationError, match="is no function of a stream; derive it from one of Broadcast"
     ):
         OperatorHarness(object()).process([1])
+
+
+class Times(KeyedBroadcastProcessFunction):
+    """The event time of everything that comes."""
+
+    def process_element(
+        self, value: int, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[Any]:
+        yield "element", ctx.timestamp()
+
+    def process_broadcast_element(
+        self, value: Any, ctx: KeyedBroadcastProcessFunction.Context
+    ) -> Iterable[Any]:
+        yield "broadcast", ctx.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("timestamp_of", "times"),
+    [
+        ((lambda v: v * 10, lambda rule: rule[1]), (10, 5)),
+        (lambda v: v * 10 if isinstance(v, int) else rule_time(v), (10, 5)),
+        (None, (None, None)),
+    ],
+    ids=["apart", "one for both", "none"],
+)
+def test_broadcast_elements_have_their_times(timestamp_of: Any, times: tuple[Any, Any]) -> None:
+    harness = KeyedHarness(Times(), key_by=lambda v: v, timestamp_of=timestamp_of)
+    assert harness.process([1], broadcast=[("times", 5)]) == [("broadcast", times[1]), ("element", times[0])]
+
+
+def rule_time(rule: tuple[str, int]) -> int:
+    return rule[1]

@@ -50,7 +50,7 @@ PAIRS: list[tuple[int, Any]] = [
     (1, ("a", 3, 0)), (2, (1, "a", 5)), (1, ("b", 2, 2)), (1, ("a", 4, 3)), (2, (11, "a", 6)), (2, (12, "c", 7)),
     (1, ("a", 1, 20)),
 ]  # fmt: skip
-JOINED = [("a", 15), ("a", 20), ("b", None), ("a", 6)]
+JOINED = [("a", 15), ("a", 20), ("a", 6), ("b", None)]
 
 
 def joins(**options: Any) -> KeyedHarness:

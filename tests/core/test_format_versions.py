@@ -56,3 +56,17 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
         "digest": "",
     }
     assert repr(row) == was
+
+
+def test_watermarks_of_older_formats_are_one_millisecond_lower() -> None:
+    """A row without a watermark, and a source that has none yet, keep it so."""
+    row = {
+        "checkpoint_id": 3,
+        "watermark_ms": 100,
+        "operators": [],
+        "sources": [{"name": "a", "watermark_ms": 100}, {"name": "b", "watermark_ms": None}],
+    }
+    upgraded = upgraded_row(row, steps_from(5, where="r"))
+    assert upgraded["watermark_ms"] == 99
+    assert [s["watermark_ms"] for s in upgraded["sources"]] == [99, None]
+    assert upgraded_row(row | {"watermark_ms": None}, steps_from(5, where="r"))["watermark_ms"] is None

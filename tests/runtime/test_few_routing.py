@@ -27,11 +27,13 @@ from state_engine.core.broadcast_functions import BroadcastProcessFunction
 from state_engine.core.co_functions import CoProcessFunction
 from state_engine.core.keys import canonical_key, encode_keys, key_hash
 from state_engine.core.spark_types import spark_schema
+from state_engine.runtime.element_watermarks import watermarks_by_steps
 from state_engine.runtime.few_routing import _canonical, _chained, route_few
-from state_engine.runtime.frames import StreamFrame, from_source, order_name
+from state_engine.runtime.frames import WATERMARK, StreamFrame, from_source, order_name
 from state_engine.runtime.graph import OperatorInput, OperatorNode
+from state_engine.runtime.origins import NO_ORIGINS, origins_of
 from state_engine.runtime.routed import HASH, SUBTASK, RoutedInput
-from state_engine.runtime.routing import Router
+from state_engine.runtime.routing import Routed, Router
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.runtime.sources.few_rows import FEW_ROWS, few_rows
 from state_engine.runtime.sources.file import FileSource
@@ -40,6 +42,7 @@ from tests.runtime.key_samples import KINDS, arrow_column, random_keys
 ROWS = 300
 PARALLELISM, MAX_PARALLELISM = 3, 100
 PLAIN = [k for k in KINDS if "struct" not in k and "decimal" not in k]
+EARLY_MS = -(10**15)
 RECENT = datetime(2024, 2, 29, 13, 59, 59, 999_999)
 
 
@@ -64,6 +67,11 @@ def plain_table(seed: int, rows: int = ROWS) -> pa.Table:
     filled = recent(pa.table({k: pa.array(columns[k], KINDS[k][0]) for k in PLAIN}))
     absent = pa.array([i % 7 == 3 for i in range(rows)])
     return pa.table({n: pc.if_else(absent, None, filled[n].combine_chunks()) for n in filled.schema.names})
+
+
+def reversed_rows(table: pa.Table) -> pa.Table:
+    """With times that go up."""
+    return table.take(pa.array(range(len(table) - 1, -1, -1)))
 
 
 def source_of(directory: Path, tables: Sequence[pa.Table], **options: Any) -> FileSource:
@@ -189,9 +197,14 @@ def both_ways(
 ) -> tuple[list[pa.Table], list[pa.Table]]:  # fmt: skip
     """The rows of every subtask, as the driver and as Spark routes them."""
     job = StatefulJob("routed", parallelism=PARALLELISM, max_parallelism=MAX_PARALLELISM)
-    streams = [job.source(f"s{i}", FileSource("/nowhere")) for i in range(len(tables))]
+    times = event_time or [None] * len(tables)
+    streams = [
+        job.source(f"s{i}", FileSource("/nowhere"), event_time=times[i], max_out_of_orderness=1_000 * i)
+        for i in range(len(tables))
+    ]
     wire(*streams)
     (operator,) = job.operators.values()
+    origins = origins_of(operator, {"s0": EARLY_MS, "s1": EARLY_MS + 1})
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def routed(given: Callable[[pa.Table], Any]) -> Any:
@@ -203,22 +216,36 @@ def both_ways(
             numbered = numbered.append_column(ROW_COLUMN, pa.array(range(len(table)), pa.int64()))
             frame = from_source(
                 spark, SourceFrame(given(numbered)), order_by=order_by[i] if order_by else (),
-                event_time=event_time[i] if event_time else None, source=f"s{i}", labels=("f", "g"),
+                event_time=times[i], source=f"s{i}", labels=("f", "g"),
             )  # fmt: skip
             inputs.append(RoutedInput(i, frame, scalar=False))
-        return Router(spark, max_parallelism=MAX_PARALLELISM).route(inputs, operator, parallelism=PARALLELISM)
+        router = Router(spark, max_parallelism=MAX_PARALLELISM)
+        return router.route(
+            inputs, operator, parallelism=PARALLELISM, origins=origins, collect=lambda rows: rows.collect()
+        )
 
-    few, layout = routed(lambda t: t)
-    assert isinstance(few, list)
-    by_spark, other = routed(
-        lambda t: spark.createDataFrame(t, schema=StructType.fromJson(spark_schema(t.schema)))
-    )
-    assert isinstance(by_spark, DataFrame)
-    assert layout == other
-    table = by_spark.toArrow()
+    few = routed(lambda t: t)
+    assert isinstance(few.rows, list)
+    by_spark = routed(lambda t: spark.createDataFrame(t, schema=StructType.fromJson(spark_schema(t.schema))))
+    assert isinstance(by_spark.rows, DataFrame)
+    assert few.layout == by_spark.layout
+    table = by_spark.rows.toArrow()
     table = table.filter(pc.is_valid(table[HASH]))  # without markers
     parts = [table.filter(pc.equal(table[SUBTASK], n)) for n in range(PARALLELISM)]
-    return few, parts
+    if few.layout.event_time:
+        assert by_spark.steps is not None
+        parts = [watermarked(part, by_spark) for part in parts]
+    return few.rows, parts
+
+
+def watermarked(part: pa.Table, routed: Routed) -> pa.Table:
+    """With the watermarks that a subtask finds for rows that Spark routed."""
+    layout = routed.layout
+    assert routed.steps is not None
+    found = watermarks_by_steps(
+        part, layout.order, routed.steps, start_ms=EARLY_MS, broadcast=layout.broadcast
+    )
+    return part.append_column(WATERMARK, found)
 
 
 def check(few: list[pa.Table], by_spark: list[pa.Table]) -> None:
@@ -303,13 +330,30 @@ def test_rows_without_a_key_go_where_their_order_sends_them(
 
 @pytest.mark.parametrize("event_time", ["date", "timestamp_ntz"])
 def test_event_time_and_two_streams(spark: SparkSession, event_time: str) -> None:
-    one, two = plain_table(11).select(["int", event_time]), plain_table(12).select(["long", "string"])
+    one, two = reversed_rows(plain_table(11).select(["int", event_time])), plain_table(12).select(["long"])
     few, by_spark = both_ways(
         spark, [one, two],
         lambda a, b: a.key_by("int").connect(b.key_by("long")).process(NeitherOfTwo(), uid="o", output_type=int),
         event_time=[event_time, None],
     )  # fmt: skip
     check(few, by_spark)
+    assert len({mark for part in few for mark in part[WATERMARK].to_pylist()}) > 2
+
+
+def test_the_slower_of_two_sources_holds_the_watermark(spark: SparkSession) -> None:
+    """Which the driver and the subtasks find in different ways."""
+    one = reversed_rows(plain_table(11).select(["int", "timestamp"]))
+    two = reversed_rows(plain_table(12).select(["long", "timestamp"]))
+    wires: list[Wire] = [
+        lambda a, b: (
+            a.key_by("int").connect(b.key_by("long")).process(NeitherOfTwo(), uid="o", output_type=int)
+        ),
+        lambda a, b: a.connect(b.broadcast()).process(NotEvenBroadcast(), uid="o", output_type=int),
+    ]
+    for wire in wires:
+        few, by_spark = both_ways(spark, [one, two], wire, event_time=["timestamp", "timestamp"])
+        check(few, by_spark)
+        assert len({mark for part in few for mark in part[WATERMARK].to_pylist()}) > 2
 
 
 def test_two_streams_with_named_orders(spark: SparkSession) -> None:
@@ -347,7 +391,9 @@ def test_few_rows_beside_rows_that_spark_reads_are_left_to_spark() -> None:
     operator = OperatorNode((keyed, keyed), nothing, "o", None)
     for frames in ([few, replace(few, given=nothing)], [replace(few, given=nothing), few]):
         inputs = [RoutedInput(place, frame, scalar=False) for place, frame in enumerate(frames)]
-        assert route_few(inputs, operator, nothing, parallelism=1, max_parallelism=1) is None
+        assert (
+            route_few(inputs, operator, nothing, parallelism=1, max_parallelism=1, origins=NO_ORIGINS) is None
+        )
 
 
 def test_a_table_is_a_dataframe_where_somebody_asks_for_one(spark: SparkSession) -> None:

@@ -23,6 +23,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
+from state_engine.runtime import frames
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests
@@ -30,7 +31,18 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-EVENTS = [("a", 0), ("b", 2), ("a", 7), ("c", 8), ("b", 11), ("a", 12), ("c", 19), ("a", 30)]
+EVENTS = [
+    ("a", 0),
+    ("b", 2),
+    ("h", 7),
+    ("a", 8),
+    ("c", 8),
+    ("h", 9),
+    ("b", 11),
+    ("a", 12),
+    ("c", 19),
+    ("a", 30),
+]
 
 
 def rows(events: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
@@ -86,18 +98,27 @@ def build_for(cut: int | None, **source: Any) -> Any:
     return build
 
 
-EXPECTED = [("a", "0", 6), ("a", "7,12", 18), ("b", "11", 17), ("b", "2", 8), ("c", "19", 25), ("c", "8", 14)]
+# a's element at 8 finds its timer of 6 fired, because h's at 7 moved the watermark; c's at 19 comes before its of 14
+EXPECTED = [
+    ("a", "0", 6), ("a", "8,12", 18), ("b", "11", 17), ("b", "2", 8), ("c", "8,19", 25), ("h", "7,9", 15),
+]  # fmt: skip
 
 
 def timers_of(pipeline: Pipeline) -> list[Any]:
     return sorted(o for o in pipeline.outputs()["silent"] if o[1] != "seen")
 
 
-def test_cuts_and_parallelism_change_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """Neither what timers put out, nor the order in which a chained operator sees it, nor state."""
+def test_cuts_and_parallelism_change_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what timers put out, nor the order in which a chained operator sees it, nor state.
+
+    Nor whether the driver routes the rows, or Spark does.
+    """
     logs = []
-    for cut, parallelism in ((None, 1), (3, 4), (1, 2)):
-        pipeline = Pipeline(tmp_path / f"{cut}", spark, build_for(cut), parallelism=parallelism)
+    for cut, parallelism, few in ((None, 1, True), (None, 3, False), (3, 2, True)):
+        monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+        pipeline = Pipeline(tmp_path / f"{cut}_{few}", spark, build_for(cut), parallelism=parallelism)
         pipeline.run()
         assert timers_of(pipeline) == EXPECTED
         assert pipeline.state("silence", "seen") == [("a", [30])]
@@ -105,11 +126,14 @@ def test_cuts_and_parallelism_change_nothing(tmp_path: Path, spark: SparkSession
     assert logs[0] == logs[1] == logs[2]
     in_order = [line for _, lines in logs[0] for line in lines]
     assert (
-        in_order.index("a|0|6")
-        < in_order.index("a|seen|7")
+        in_order.index("h|seen|7")
+        < in_order.index("a|0|6")
+        < in_order.index("a|seen|8")
+        < in_order.index("h|seen|9")
         < in_order.index("b|2|8")
-        < in_order.index("c|seen|8")
+        < in_order.index("b|seen|11")
     )
+    assert in_order.index("c|seen|19") < in_order.index("h|7,9|15") < in_order.index("b|11|17")
     assert len(in_order) == len(EVENTS) + len(EXPECTED)
 
 
@@ -127,14 +151,19 @@ def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSes
 def test_late_rows_wait_for_the_out_of_orderness(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = Pipeline(tmp_path, spark, build_for(2, max_out_of_orderness=timedelta(seconds=20)))
     pipeline.run()
-    # the watermark reached 10, but later elements had moved the timers of 6 and 8 before
+    # the watermark came close to 10, but later elements had moved the timers of 6 and 8 before
     assert timers_of(pipeline) == []
     pipeline.run(drain=True)
-    assert timers_of(pipeline) == [("a", "0,7,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25)]
+    assert timers_of(pipeline) == [
+        ("a", "0,8,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25), ("h", "7,9", 15),
+    ]  # fmt: skip
 
 
 def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSession) -> None:
-    """Timers fire before their key's next element all the same, as far as both sources have come."""
+    """Timers fire before their key's next element all the same, as far as both sources have come.
+
+    One has the elements at 0, 7, 8, 11 and 19 seconds, the other those at 2, 8, 9, 12 and 30.
+    """
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         left, right = (
@@ -152,15 +181,24 @@ def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSes
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     pipeline.run()
-    assert timers_of(pipeline) == [o for o in EXPECTED if o[2] <= 19]
+    before_19 = [("b", "2,11", 17), ("h", "7,9", 15)]  # a's at 30 came when the other source was at 12
+    assert timers_of(pipeline) == before_19
     pipeline.run(drain=True)
-    assert timers_of(pipeline) == sorted([*EXPECTED, ("a", "30", 36)])
+    assert timers_of(pipeline) == sorted([*before_19, ("a", "0,8,12,30", 36), ("c", "8,19", 25)])
 
 
-def test_chained_outputs_of_timers_need_the_event_time_first_in_the_order(
+def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    pipeline = Pipeline(tmp_path, spark, build_for(None, order_by=[]))
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        streams = dict(build_for(None, order_by=[])(job))
+        other = job.from_collection([("z", "seen", 1)], OUT, name="other")
+        merged = (
+            streams["silent"].union(other).key_by("k").process(Log(), uid="merged", output_type="x bigint")
+        )
+        return streams | {"merged": merged}
+
+    pipeline = Pipeline(tmp_path, spark, build)
     with pytest.raises(ConfigurationError, match="begin order_by of the source with its event_time column"):
         pipeline.run()
 
@@ -236,3 +274,42 @@ def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark:
     assert len(pipeline.run(clock=9_000).batches) == 1
     assert len(pipeline.run(clock=99_000).batches) == 0
     assert pipeline.outputs()["reminded"][1:] == [(EPOCH.date(), 2_500), (EPOCH.date(), 3_500)]
+
+
+def test_a_running_job_may_get_event_time_and_lose_it(tmp_path: Path, spark: SparkSession) -> None:
+    """Timers stay stored meanwhile; where it comes back, the watermark begins with the rows that come."""
+    shown: list[tuple[int, str | None]] = [(1, None), (3, "at"), (4, None), (6, "at")]
+
+    def build_up_to(rows_so_far: int, event_time: str | None) -> Any:
+        def build(job: StatefulJob) -> Mapping[str, DataStream]:
+            given = rows([("a", 0), ("a", 10), ("b", 20), ("a", 90), ("b", 26), ("b", 27)])[:rows_so_far]
+            stream = job.from_collection(
+                given, "k string, at timestamp", name="events", order_by=["at"], event_time=event_time
+            )
+            return {
+                "out": stream.key_by("k").process(Sixth(), uid="sixth", output_type="k string, at bigint")
+            }
+
+        return build
+
+    watermarks = []
+    for rows_so_far, event_time in shown:
+        pipeline = Pipeline(tmp_path, spark, build_up_to(rows_so_far, event_time))
+        pipeline.run()
+        with pipeline.engine() as engine:
+            watermarks.append(engine.checkpoints("pipeline")[-1].watermark_ms)
+    assert watermarks == [None, 19_999, None, 26_999]
+    # b's of 26 s waited while there was no event time
+    assert pipeline.outputs()["out"] == [("a", 16_000), ("b", 26_000)]
+
+
+class Sixth(KeyedProcessFunction):
+    """Where there is event time, says so six seconds later."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        at = ctx.timestamp()
+        if at is not None:
+            ctx.timer_service().register_event_time_timer(at + 6_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), timestamp

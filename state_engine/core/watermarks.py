@@ -1,0 +1,142 @@
+"""The watermark: how far event time has come, after an element, of a source, and before every element of a batch.
+
+The rule stands here once: after an element, the watermark of its source is the newest event time so far, less the
+declared out-of-orderness, less one millisecond. So no element at a time T is late while others at T may still come,
+and a timer at T fires after all of them. A stream of several sources is as far as the slowest of them. Mirrors Flink's
+``BoundedOutOfOrdernessWatermarks``, ``AscendingTimestampsWatermarks`` and the ``StatusWatermarkValve`` behind several
+inputs; see docs/decisions/0025-watermark-of-an-element.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MIN_TIMESTAMP = -(2**63)
+"""The watermark, in milliseconds, of a stream that has none yet."""
+
+MAX_TIMESTAMP = 2**63 - 1
+"""The watermark, in milliseconds, of a stream that has ended."""
+
+Longs = np.ndarray[Any, Any]
+
+
+def watermark_after(newest_ms: int, *, out_of_orderness_ms: int) -> int:
+    """The watermark of a source whose newest event time is this.
+
+    Example:
+        >>> watermark_after(100, out_of_orderness_ms=0), watermark_after(100, out_of_orderness_ms=10)
+        (99, 89)
+    """
+    return max(newest_ms - out_of_orderness_ms - 1, MIN_TIMESTAMP)
+
+
+def advanced(before_ms: int | None, newest_ms: int | None, *, out_of_orderness_ms: int) -> int | None:
+    """The watermark of a source after a batch: it never goes back. None before the first element with a time.
+
+    Example:
+        >>> advanced(None, 100, out_of_orderness_ms=0), advanced(120, 100, out_of_orderness_ms=0)
+        (99, 120)
+    """
+    if newest_ms is None:
+        return before_ms
+    reached = watermark_after(newest_ms, out_of_orderness_ms=out_of_orderness_ms)
+    return reached if before_ms is None else max(before_ms, reached)
+
+
+def slowest(watermarks_ms: Iterable[int | None]) -> int | None:
+    """The watermark of a stream of several sources; None until all of them have one.
+
+    Example:
+        >>> slowest([5, 3]), slowest([5, None]), slowest([])
+        (3, None, None)
+    """
+    given = list(watermarks_ms)
+    known = [w for w in given if w is not None]
+    return min(known) if known and len(known) == len(given) else None
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How the rows of a batch, in their total order, move the watermark.
+
+    A row of a source moves it after itself. A row that an operator put out tells how far the watermark was before it.
+
+    Attributes:
+        origins: number of the origin (a source, or the sources behind an operator) of every row; -1 for none.
+        to_ms: where the row moves its origin's watermark to; the smallest long where it does not.
+        before: whether the row tells the watermark before it, and does not move it after.
+    """
+
+    origins: Longs
+    to_ms: Longs
+    before: Longs
+
+
+def watermarks_before(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+    """The watermark before every row: the smallest over all origins.
+
+    Args:
+        start_ms: watermark of each origin before the batch.
+
+    Example:
+        >>> of = Moves(np.array([0, 1, 0]), np.array([10, 20, 30]), np.array([False] * 3))
+        >>> watermarks_before(of, [None, 5]).tolist() == [MIN_TIMESTAMP, 5, 10]
+        True
+    """
+    return _slowest(moves, start_ms, own_step=lambda mine: mine & moves.before)
+
+
+def watermarks_after(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+    """The watermark after every row; see ``watermarks_before``."""
+    return _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
+
+
+def _slowest(moves: Moves, start_ms: Sequence[int | None], *, own_step: Callable[[Longs], Longs]) -> Longs:
+    """Over all origins, the least watermark around every row; ``own_step`` says which rows have made their move."""
+    rows = len(moves.origins)
+    if not start_ms:
+        return np.full(rows, MIN_TIMESTAMP, np.int64)
+    combined = np.full(rows, MAX_TIMESTAMP, np.int64)
+    for origin, start in enumerate(start_ms):
+        mine = moves.origins == origin
+        first = MIN_TIMESTAMP if start is None else start
+        reached = np.maximum.accumulate(np.r_[first, np.where(mine, moves.to_ms, MIN_TIMESTAMP)])
+        combined = np.minimum(combined, np.where(own_step(mine), reached[1:], reached[:-1]))
+    return combined
+
+
+def steps_of(moves: Moves, origins: int) -> Longs:
+    """The rows that move an origin further than all rows before them: those that are enough to know of a batch.
+
+    Example:
+        >>> steps_of(Moves(np.zeros(4, int), np.array([3, 2, 3, 7]), np.zeros(4, bool)), 1).tolist()
+        [0, 3]
+    """
+    step = np.zeros(len(moves.origins), bool)
+    for origin in range(origins):
+        reached = np.where(moves.origins == origin, moves.to_ms, MIN_TIMESTAMP)
+        before = np.r_[MIN_TIMESTAMP, np.maximum.accumulate(reached)[:-1]] if len(reached) else reached
+        step |= reached > before
+    return np.flatnonzero(step)
+
+
+def moves_of(origins: Longs, event_ms: Longs, told_ms: Longs | None, delays_ms: Mapping[int, int]) -> Moves:
+    """The moves of rows.
+
+    Args:
+        origins: number of the origin of every row; -1 for none.
+        event_ms: event times; the smallest long where there is none.
+        told_ms: watermark before the row where an operator put it out; the smallest long for rows of sources.
+        delays_ms: by origin that is a source, its out-of-orderness.
+    """
+    told = np.full(len(origins), MIN_TIMESTAMP, np.int64) if told_ms is None else told_ms
+    to_ms = told.copy()
+    for origin, delay in delays_ms.items():
+        own = (origins == origin) & (event_ms != MIN_TIMESTAMP) & (told == MIN_TIMESTAMP)
+        least = MIN_TIMESTAMP + delay + 1
+        to_ms[own] = np.maximum(event_ms[own], least) - delay - 1
+    return Moves(origins, to_ms, told != MIN_TIMESTAMP)
