@@ -77,7 +77,7 @@ class Site:
         self._keep(report)
         if "" not in report.exchange:
             return []
-        made = read_exchange(tuple(f for f in report.exchange[""]))
+        made = read_exchange(report.exchange[""])
         in_order = [(WATERMARK, "ascending"), ("_statelake_rank", "ascending"), (order_name(0), "ascending")]
         return [(r["who"], r["at"]) for r in made.sort_by(in_order).to_pylist()]
 
