@@ -63,15 +63,20 @@ def base_name(file: DataFile) -> str:
     return file.path.rsplit("/", 1)[-1]
 
 
-def moves_of(at: Location) -> list[Move]:
-    """All moves of a sink, oldest first."""
+def names_in(at: Location, *inside: str) -> list[str]:
+    """Names in the sink's directory, or in one of those inside of it; none where that is not there."""
+    selector = pafs.FileSelector(join(at.path, *inside), allow_not_found=True)
+    return [info.base_name for info in at.fs.get_file_info(selector)]
+
+
+def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
+    """All moves of a sink, oldest first; of those whose notes are among the names in its directory."""
     found = []
-    for info in at.fs.get_file_info(pafs.FileSelector(at.path)):
-        if info.base_name.startswith((_MOVING, _MOVED)) and info.base_name.endswith(".json"):
-            with at.fs.open_input_stream(info.path) as stream:
+    for name in names:
+        if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
+            with at.fs.open_input_stream(join(at.path, name)) as stream:
                 told = json.loads(stream.read())
-            number = int(info.base_name.removesuffix(".json").split("-")[1])
-            found.append(Move(number, info.base_name.startswith(_MOVED), told["files"], told["withdrawn"]))
+            found.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
     return sorted(found, key=lambda m: m.checkpoint_id)
 
 
@@ -90,9 +95,12 @@ class Note:
     files: str
 
 
-def newest_published(at: Location) -> int:
-    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since."""
-    names = _names(at)
+def newest_published(at: Location, names: Sequence[str]) -> int:
+    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since.
+
+    Args:
+        names: all that are in the sink's directory.
+    """
     ids = [_number(name) for name in names if name.startswith((PUBLISHED, _MOVED))]
     note = read_note(at) if _NOTE in names else None
     if note is not None:
@@ -180,10 +188,15 @@ class Mover:
 
     # -- a publish that moves nothing else -------------------------------------------------------------------------
 
-    def publish(self, before: int) -> None:
-        """All steps that are left of a publish; ``before`` is the highest checkpoint that was published."""
+    def publish(self, before: int, names: Sequence[str]) -> None:
+        """All steps that are left of a publish.
+
+        Args:
+            before: the highest checkpoint that was published.
+            names: all that are in the sink's directory.
+        """
         self.check_waiting()
-        self.join()
+        self.join(names)
         note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
         self._write(_NOTE, note)
         self._rename(self._joining, self._final)
@@ -246,10 +259,10 @@ class Mover:
         """All added files appear at once."""
         if not self._staged.files or self._is_directory(self._final):
             return
-        self.join()
+        self.join(names_in(self._at))
         self._rename(self._joining, self._final)
 
-    def join(self) -> None:
+    def join(self, names: Sequence[str]) -> None:
         """Bring the listed files together, out of sight, and nothing else."""
         self._make(self._joining)
         for file in self._staged.files:
@@ -261,15 +274,15 @@ class Mover:
                     f"sink '{self._staged.name}': {join(self._staged.path, file.path)} is gone. Put it back from a "
                     "copy, or restore the checkpoint's parent"
                 )
-        self._send_back()
+        self._send_back(sorted({self._joining, *(n for n in names if n.startswith(_JOINING))}))
         for home in {f.path.rsplit("/", 1)[0] for f in self._staged.files}:
             with suppress(FileNotFoundError):
                 if not self._at.fs.get_file_info(pafs.FileSelector(self._inside(home))):
                     self._at.fs.delete_dir(self._inside(home))
 
-    def _send_back(self) -> None:
+    def _send_back(self, directories: Sequence[str]) -> None:
         """What was on its way for rows that were given up since goes back to where it was staged."""
-        for directory in self._directories(_JOINING):
+        for directory in directories:
             if _number(directory) > self._id:
                 continue
             mine = set(self._files) if directory == self._joining else set()
@@ -296,7 +309,7 @@ class Mover:
 
     def _inside_of(self, directory: str) -> list[str]:
         """Names in one of our directories; none where it is not there."""
-        return _names(self._at, directory)
+        return names_in(self._at, directory)
 
     def _inside(self, name: str) -> str:
         return join(self._at.path, name)
@@ -314,13 +327,7 @@ class Mover:
         return bool(self._at.fs.get_file_info(self._inside(name)).type == pafs.FileType.Directory)
 
     def _directories(self, prefix: str) -> list[str]:
-        return [name for name in _names(self._at) if name.startswith(prefix)]
-
-
-def _names(at: Location, *inside: str) -> list[str]:
-    """Names in the sink's directory, or in one of those inside of it."""
-    selector = pafs.FileSelector(join(at.path, *inside), allow_not_found=True)
-    return [info.base_name for info in at.fs.get_file_info(selector)]
+        return [name for name in names_in(self._at) if name.startswith(prefix)]
 
 
 def _number(name: str) -> int:
@@ -336,7 +343,7 @@ def _number(name: str) -> int:
 
 def _waits(at: Location, checkpoint_id: int) -> bool:
     """Whether files of a checkpoint are on their way and not in sight yet."""
-    return bool(_names(at, f"{_JOINING}{checkpoint_id:012d}"))
+    return bool(names_in(at, f"{_JOINING}{checkpoint_id:012d}"))
 
 
 def _located(at: Location, prefix: str) -> dict[str, str]:

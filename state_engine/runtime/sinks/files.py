@@ -11,6 +11,7 @@ leaves are renamed back. Object stores cannot rename a directory atomically and 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
@@ -42,6 +43,7 @@ from state_engine.runtime.sinks.file_moves import (
     hide_strays,
     is_waiting,
     moves_of,
+    names_in,
     newest_published,
     noted,
 )
@@ -112,7 +114,7 @@ class FilePublisher(Publisher):
 
     def seen(self, uri: str, app: str) -> int:
         at = open_location(uri)
-        return newest_published(at) if at.info().type == pafs.FileType.Directory else 0
+        return newest_published(at, names_in(at))
 
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
@@ -121,18 +123,18 @@ class FilePublisher(Publisher):
         at, final = open_location(staged.path), published_directory(checkpoint_id)
         mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final)
         with table_lock(staged.path):
+            names = names_in(at)
             if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
-                _move_once(at, staged, checkpoint_id, mover)
-            elif not _is_published(at, staged, checkpoint_id, final):
-                mover.publish(before=newest_published(at))
+                _move_once(at, staged, checkpoint_id, mover, names)
+            elif not _is_published(at, staged, checkpoint_id, names):
+                mover.publish(newest_published(at, names), names)
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         _same_directory(staged)
         # outputs that somebody deleted since are no matter: only others in their place are
+        at = open_location(staged.path)
         with table_lock(staged.path):
-            _is_published(
-                open_location(staged.path), staged, checkpoint_id, published_directory(checkpoint_id)
-            )
+            _is_published(at, staged, checkpoint_id, names_in(at))
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         _same_directory(staged)
@@ -145,19 +147,15 @@ def _home(file: DataFile) -> str:
     return file.path.split("/", 1)[0]
 
 
-def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, final: str) -> bool:
+def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, names: Sequence[str]) -> bool:
     """Whether a row was published, be it that a later one withdrew it, or a consumer has moved it away.
 
     Raises:
         SinkIdentityError: another row of that number was, or a later one without this.
     """
-    published = at.fs.get_file_info(join(at.path, final)).type == pafs.FileType.Directory
-    inside = (
-        [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(join(at.path, final)))]
-        if published
-        else []
-    )
-    later = [m for m in moves_of(at) if m.checkpoint_id > checkpoint_id]
+    final = published_directory(checkpoint_id)
+    inside = names_in(at, final) if final in names else []
+    later = [m for m in moves_of(at, names) if m.checkpoint_id > checkpoint_id]
     known = {*inside, *(name for m in later for name in m.withdrawn)}
     note = noted(at, checkpoint_id)
     if {base_name(f) for f in staged.files} <= known:
@@ -167,7 +165,7 @@ def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, final: s
         return True
     if note is not None or any(attempt_of(name) not in (None, *write_ids(staged.files)) for name in inside):
         found = f"{final} holds other files than"
-    elif not published and newest_published(at) <= checkpoint_id:
+    elif final not in names and newest_published(at, names) <= checkpoint_id:
         return False
     elif is_waiting(at, staged) or later:
         found = "was moved on by a later one before what"
@@ -179,10 +177,12 @@ def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, final: s
     )
 
 
-def _move_once(at: Location, staged: StagedSink, checkpoint_id: int, mover: Mover) -> None:
-    begun = mover.begun(moves_of(at))
+def _move_once(
+    at: Location, staged: StagedSink, checkpoint_id: int, mover: Mover, names: Sequence[str]
+) -> None:
+    begun = mover.begun(moves_of(at, names))
     if begun is None:
-        if newest_published(at) >= checkpoint_id:
+        if newest_published(at, names) >= checkpoint_id:
             raise SinkIdentityError(
                 f"sink '{staged.name}': {staged.path} already holds rows of checkpoint {checkpoint_id} or a later one: "
                 "another root writes here. Give each its own directory"
