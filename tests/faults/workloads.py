@@ -358,8 +358,7 @@ def _published(directory: Path, name: str) -> list[tuple[Any, ...]]:
     sink = directory / "sinks" / name
     match name.split("_")[0]:
         case "delta" | "spark":
-            found = DeltaTable(str(sink)).to_pyarrow_table().to_pylist() if sink.exists() else []
-            return [(row["k"], row["n"]) for row in found]
+            return [(row["k"], row["n"]) for row in _rows_of_table(sink)]
         case "csv":
             lines = (
                 line
@@ -388,8 +387,15 @@ def _selected(database: Path, table: str) -> list[tuple[Any, ...]]:
 
 
 def _letters(table: Path) -> list[tuple[Any, ...]]:
-    found = DeltaTable(str(table)).to_pyarrow_table().to_pylist() if table.exists() else []
-    return [(row["operator"], row["key"], row["row"]) for row in found]
+    return [(row["operator"], row["key"], row["row"]) for row in _rows_of_table(table)]
+
+
+def _rows_of_table(table: Path) -> list[dict[str, Any]]:
+    """None where there is no table; a failed first batch may have left a directory."""
+    if not any(table.glob("_delta_log/*.json")):
+        return []
+    rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    return rows
 
 
 def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:
