@@ -51,7 +51,8 @@ def loaded_settings() -> LoadedSettings:
 def opened() -> Iterator[StateEngine]:
     """The engine on the root that the settings name."""
     with console.status("Starting Spark …"):
-        engine = StateEngine(loaded_settings().settings.root, local_session())
+        settings = loaded_settings().settings
+        engine = StateEngine(settings.root, local_session(), durability=settings.durability)
     with engine:
         yield engine
 

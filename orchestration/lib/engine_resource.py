@@ -36,7 +36,10 @@ class StateEngineResource(dg.ConfigurableResource[Any]):
 
         if self._engine is None:
             self._own_session = SparkContext._active_spark_context is None
-            self._engine = StateEngine(self.root, local_session(load_settings().spark))
+            settings = load_settings()
+            self._engine = StateEngine(
+                self.root, local_session(settings.spark), durability=settings.durability
+            )
         return self._engine
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_engine.backends.files import footer_bytes, footer_of, is_local, open_location
+from state_engine.backends.storage_errors import storage_error, storage_errors
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.errors import DamagedFileError
 
@@ -96,12 +97,14 @@ def open_parquet(
         DamagedFileError: it is not what was written.
     """
     at = open_location(uri)
-    file = at.fs.open_input_file(at.path)
-    found = file.size()
+    with storage_errors(at.path, "read"):
+        file = at.fs.open_input_file(at.path)
+        found = file.size()
     whole = found <= _WHOLE_BYTES
     try:
         _check_size(uri, found, size, of)
-        end = _end_of(file, found if whole else _END_BYTES)
+        with storage_errors(at.path, "read"):
+            end = _end_of(file, found if whole else _END_BYTES)
         if footer is not None and footer_of(end) != footer:
             raise damaged(uri, "its footer is not the one that was written", of=of)
         source = pa.BufferReader(end) if whole else file
@@ -145,7 +148,7 @@ def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = ""
         DamagedFileError: it is not what was written.
     """
     at = open_location(uri)
-    with at.fs.open_input_file(at.path) as file:
+    with at.opened() as file:
         _check_size(uri, file.size(), size, of)
         if footer is not None and footer_of(_end_of(file, _END_BYTES)) != footer:
             raise damaged(uri, "its footer is not the one that was written", of=of)
@@ -187,6 +190,7 @@ def _parsing(uri: str, of: str, *, in_memory: bool) -> Iterator[None]:
         if reaching or not (
             in_memory or isinstance(error, pa.ArrowInvalid) or _OF_PARQUET.search(str(error))
         ):
-            raise
+            refused = storage_error(error, uri, "read") if isinstance(error, OSError) else None
+            raise (refused or error) from error.__cause__
         cause = " ".join(str(error).split()).rstrip(".")
         raise damaged(uri, f"it cannot be read ({cause})", of=of) from error

@@ -21,7 +21,9 @@ StatelakeError
 ├── PartitionOrderError       a partition was run out of order: run the earlier one first
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
 │   ├── SinkIdentityError     the sink is not the table that the checkpoint was staged for
-│   └── SinkBehindError       the sink shows less than was published to it: publish that again, or put it back
+│   ├── SinkBehindError       the sink shows less than was published to it: publish that again, or put it back
+│   └── DamagedOutputError    files that the sink shows are empty or cut: restore to the parent, and run again
+├── StorageError              a disk is full, a path is denied, too many files are open: mend it and run again
 ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
 └── CommitError
     ├── CommitFailedError     nothing was committed: run again
@@ -151,12 +153,44 @@ class SinkError(StatelakeError):
     """A sink cannot take the rows that a checkpoint holds for it."""
 
 
+class DamagedOutputError(SinkError):
+    """Files that a sink shows are not what was published.
+
+    Attributes:
+        checkpoint_id: that published them.
+    """
+
+    def __init__(self, message: str, *, checkpoint_id: int = 0) -> None:
+        super().__init__(message)
+        self.checkpoint_id = checkpoint_id
+
+
 class SinkIdentityError(SinkError):
     """A sink is not the table or directory that the checkpoint's rows were staged for."""
 
 
 class SinkBehindError(SinkError):
     """A sink does not show outputs that were published to it: it was put back from a backup, or emptied."""
+
+
+class StorageError(StatelakeError, OSError):
+    """The operating system or a store refused to read or write a path; nothing that was committed is lost.
+
+    Attributes:
+        path: that was touched; empty where it is in the message only.
+        placed: whether the message names the job and what was kept.
+    """
+
+    def __init__(self, message: str, *, path: str = "", placed: bool = False) -> None:
+        super().__init__(message)
+        self.path, self.placed = path, placed
+
+    def placed_in(self, job: str, kept: str) -> StorageError:
+        """The same error with the job and what was kept."""
+        if self.placed:
+            return self
+        text = str(self).removeprefix(f"job '{job}': ").rstrip(".")
+        return StorageError(f"job '{job}': {text}. {kept}", path=self.path, placed=True)
 
 
 class LockTimeoutError(StatelakeError):

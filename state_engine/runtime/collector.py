@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import pyarrow.fs as pafs
-
 from state_engine.backends.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
@@ -199,7 +197,7 @@ def _committed_lately(rows: lineage.Rows, now_ms: int) -> bool:
 def _delete(uri: str, one: Disposal) -> Disposal:
     at = open_location(join(uri, one.path))
     with suppress(FileNotFoundError):  # another collector was faster
-        at.fs.delete_file(at.path)
+        at.delete()
     return one
 
 
@@ -211,10 +209,10 @@ def _drop_empty(uri: str, inside: str) -> None:
     """Delete directories that nothing is left in; only those of one attempt, in which nobody writes any more."""
     while any(write_id_in(part) for part in inside.split("/")):
         at = open_location(join(uri, inside))
-        if at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True)):
+        if at.listing(missing_ok=True):
             return
         with suppress(FileNotFoundError):
-            at.fs.delete_dir(at.path)
+            at.delete_directory()
         inside = _parent(inside)
 
 

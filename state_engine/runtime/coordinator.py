@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -51,6 +51,10 @@ from state_engine.runtime.sinks.base import SinkRequest, SinkTarget, verify_file
 from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.sources.base import Slice
 from state_engine.runtime.stale_outputs import replacing_stale
+from state_engine.runtime.storage_failures import keeping
+
+_NOTHING = "Nothing of this micro-batch was committed; what was committed before is unchanged"
+_TO_PUBLISH = "Checkpoint {} is committed, and the next run publishes what its sinks do not show yet"
 
 
 @dataclass(frozen=True)
@@ -130,24 +134,26 @@ class CheckpointCoordinator:
         attempt = self.plan(path)
         if attempt is None:
             return None
-        # which errors tell for sure that the step committed nothing that is not known
-        certain: tuple[type[Exception], ...] = (Exception,)
-        in_logs = False
-        try:
-            attempt = self.execute(attempt)
-            certain, in_logs = (CommitFailedError,), True
-            attempt = self.commit_files(attempt)
-            certain = (Exception,)
-            attempt = self.stage(attempt)
-            certain = (CommitFailedError, InvariantError)
-            attempt = self.commit(attempt)
-        except Exception as error:
-            if isinstance(error, certain):
-                self._discard(attempt.batch.write_id, in_logs=in_logs)
-            raise
-        finally:
-            self._drop_exchange(attempt.batch.write_id)
-        self.publish(attempt)
+        with self._keeping(_NOTHING):
+            # which errors tell for sure that the step committed nothing that is not known
+            certain: tuple[type[Exception], ...] = (Exception,)
+            in_logs = False
+            try:
+                attempt = self.execute(attempt)
+                certain, in_logs = (CommitFailedError,), True
+                attempt = self.commit_files(attempt)
+                certain = (Exception,)
+                attempt = self.stage(attempt)
+                certain = (CommitFailedError, InvariantError)
+                attempt = self.commit(attempt)
+            except Exception as error:
+                if isinstance(error, certain):
+                    self._discard(attempt.batch.write_id, in_logs=in_logs)
+                raise
+            finally:
+                self._drop_exchange(attempt.batch.write_id)
+        with self._keeping(_TO_PUBLISH.format(attempt.row.checkpoint_id if attempt.row else 0)):
+            self.publish(attempt)
         return self._report(attempt, time.perf_counter() - started)
 
     # -- 0 settle --------------------------------------------------------------------------------------------------
@@ -385,8 +391,8 @@ class CheckpointCoordinator:
     def _drop_exchange(self, write_id: str) -> None:
         """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
         at = open_location(join(self._tables.layout.exchange, write_id))
-        with suppress(FileNotFoundError):
-            at.fs.delete_dir(at.path)
+        with suppress(OSError):  # what became of the attempt is decided already
+            at.delete_directory()
 
     def _report(self, attempt: Attempt, seconds: float) -> BatchReport:
         row, done = attempt.row, attempt.done
@@ -406,6 +412,9 @@ class CheckpointCoordinator:
             partition=row.partition,
             late_rows=row.late_rows,
         )
+
+    def _keeping(self, kept: str) -> AbstractContextManager[None]:
+        return keeping(self._job.name, kept, at=self._tables.layout.directory)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

@@ -24,6 +24,7 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.lost_spark import telling_lost_processes
 from state_engine.runtime.maintenance import Compaction
 from state_engine.runtime.reports import BatchReport, RunReport
+from state_engine.runtime.storage_failures import kept_in_job
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
         spark: a Spark Classic session with Delta; None starts a local one when it is first needed.
         lock_timeout_s: how long a commit waits for another process's lock.
         single_writer: vouches that no other process writes to this root, on stores that cannot fence.
+        durability: ``sync``: what is committed to local directories outlasts a power cut; ``os``: it outlasts crashes
+            of processes, and the operating system decides when it reaches the disk.
 
     Example::
 
@@ -47,6 +50,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
 
     # -- running ---------------------------------------------------------------------------------------------------
 
+    @kept_in_job
     def run(
         self,
         job: StatefulJob,
@@ -113,6 +117,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             left_alone=self._left_alone(job, path),
         )
 
+    @kept_in_job
     def publish_pending(self, job: StatefulJob | str, *, from_checkpoint: int | None = None) -> list[int]:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints.
 

@@ -24,6 +24,7 @@ from state_engine.runtime.partition_runs import (
     partitions_of,
 )
 from state_engine.runtime.reports import BatchReport
+from state_engine.runtime.storage_failures import kept_in_job
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class EngineBackfill(EngineBase):
         tables = self._existing(job.name)
         return partition_states(found, tables.store.load() if tables else {}, now_ms=clock_of(clock)())
 
+    @kept_in_job
     def backfill(
         self,
         job: StatefulJob,

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.durability import Durability
 from state_engine.backends.files import normal_uri
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
@@ -39,7 +40,11 @@ class EngineBase:
         *,
         lock_timeout_s: float = 60.0,
         single_writer: bool = False,
+        durability: Durability = "sync",
     ) -> None:
+        if durability not in ("sync", "os"):
+            raise ConfigurationError(f"durability must be 'sync' or 'os', not {durability!r}")
+        self._durability: Durability = durability
         self.root = normal_uri(root)
         self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
@@ -64,7 +69,9 @@ class EngineBase:
             scheme = self.root.split(":")[0]
             log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
             check_storage(self.root, log_store=log_store, single_writer=self._single_writer)
-            self._kernel = DeltaKernel(self.spark, lock_timeout_s=self._lock_timeout_s)
+            self._kernel = DeltaKernel(
+                self.spark, lock_timeout_s=self._lock_timeout_s, durability=self._durability
+            )
         return self._kernel
 
     def close(self) -> None:

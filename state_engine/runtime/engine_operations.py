@@ -29,6 +29,7 @@ from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.runtime.savepoint_import import ImportOptions, import_savepoint
 from state_engine.runtime.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
+from state_engine.runtime.storage_failures import kept_in_job
 from state_engine.runtime.task_progress import OnProgress, task_progress
 
 
@@ -60,6 +61,7 @@ class EngineOperations(EngineBase):
         with cls(root, spark, single_writer=single_writer) as engine:
             return upgrade_root(engine.root, kernel=engine.kernel, spark=engine.spark, dry_run=dry_run)
 
+    @kept_in_job
     def restore(
         self,
         job: StatefulJob | str,
@@ -123,6 +125,7 @@ class EngineOperations(EngineBase):
             job, path, manifest, tables=self._open(job.name), kernel=self.kernel, options=options
         )
 
+    @kept_in_job
     def savepoint(
         self,
         job: StatefulJob | str,
@@ -166,6 +169,7 @@ class EngineOperations(EngineBase):
         uri = normal_uri(path)
         return described(uri, verified(uri))
 
+    @kept_in_job
     def delete_savepoint(
         self,
         job: StatefulJob | str,
@@ -186,6 +190,7 @@ class EngineOperations(EngineBase):
         """
         self._savepoints(job, requested_by).delete(name, keep_files=keep_files)
 
+    @kept_in_job
     def promote(
         self,
         job: StatefulJob | str,
@@ -210,6 +215,7 @@ class EngineOperations(EngineBase):
         found = self._operations(job, requested_by)
         return found.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
 
+    @kept_in_job
     def rescale(
         self,
         job: StatefulJob,
@@ -255,6 +261,7 @@ class EngineOperations(EngineBase):
         )
         return change.run(parallelism)
 
+    @kept_in_job
     def compact(
         self,
         job: StatefulJob | str,
@@ -282,6 +289,7 @@ class EngineOperations(EngineBase):
         with task_progress(self.spark, on_progress):
             return self._maintenance(job, requested_by).compact(operators, policy=policy, full=full)
 
+    @kept_in_job
     def retain(
         self,
         job: StatefulJob | str,
@@ -304,6 +312,7 @@ class EngineOperations(EngineBase):
         found = self._maintenance(job, requested_by)
         return found.retire(policy or RetentionPolicy(), given_up=given_up, dry_run=dry_run)
 
+    @kept_in_job
     def collect(
         self,
         job: StatefulJob | str,

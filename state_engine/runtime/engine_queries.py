@@ -23,15 +23,18 @@ from state_engine.runtime.sinks.base import verify_files
 from state_engine.runtime.state_diff import StateDiff, diff_states
 from state_engine.runtime.state_reader import read_state
 from state_engine.runtime.state_views import View, ViewedJob, query, views_of
+from state_engine.runtime.storage_failures import kept_in_job
 
 
 class EngineQueries(EngineBase):
     """See ``StateEngine``."""
 
+    @kept_in_job
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
         """All checkpoints of a job, newest last; empty where it never ran."""
         return [row for _, row in sorted(self._rows(job_name(job)).items())]
 
+    @kept_in_job
     def read_state(
         self,
         job: StatefulJob | str,

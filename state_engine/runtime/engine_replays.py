@@ -17,6 +17,7 @@ from state_engine.runtime.maintenance import Maintenance
 from state_engine.runtime.replay import Recording, ReplayReport, ReplayScript, recording
 from state_engine.runtime.reports import BatchReport
 from state_engine.runtime.sinks.staging import Staging
+from state_engine.runtime.storage_failures import kept_in_job
 
 _FOR_EVER_MS = 10**15
 
@@ -24,6 +25,7 @@ _FOR_EVER_MS = 10**15
 class EngineReplays(EngineBase):
     """See ``StateEngine``."""
 
+    @kept_in_job
     def replay(
         self,
         job: StatefulJob,
@@ -97,6 +99,7 @@ class EngineReplays(EngineBase):
             remaining=len(recorded.batches) - recorded.wanted,
         )
 
+    @kept_in_job
     def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> Comparison:
         """What differs between two branches, row by row: outputs since their common ancestor, and state at their heads.
 
@@ -111,6 +114,7 @@ class EngineReplays(EngineBase):
         staging = Staging(tables.layout.root)
         return compare(self.spark, tables.layout, staging, tables.store.load(), new=branch, old=against)
 
+    @kept_in_job
     def drop_branch(self, job: StatefulJob | str, branch: str, *, requested_by: str | None = None) -> None:
         """Give up a branch: it can neither go on nor be promoted; what only its head needs may be collected at once,
         the rest of it after the next ``retain``.

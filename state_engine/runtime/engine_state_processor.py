@@ -27,11 +27,13 @@ from state_engine.runtime.key_conversion import Convert
 from state_engine.runtime.key_traces import Key, KeyTraces
 from state_engine.runtime.spark_state_reader import SparkQuery, SparkState
 from state_engine.runtime.state_transform import Keys, Map, StateTransform, TransformReport
+from state_engine.runtime.storage_failures import kept_in_job
 
 
 class EngineStateProcessor(EngineOperations):
     """See ``StateEngine``."""
 
+    @kept_in_job
     def bootstrap(
         self,
         job: StatefulJob,
@@ -135,6 +137,7 @@ class EngineStateProcessor(EngineOperations):
             job, {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
         )
 
+    @kept_in_job
     def transform_state(
         self,
         job: StatefulJob | str,
@@ -231,6 +234,7 @@ class EngineStateProcessor(EngineOperations):
         found = KeyTypeChange(name, tables, self.kernel, operations, self.spark, dry_run)
         return found.run(operator, declared, convert)
 
+    @kept_in_job
     def forget(
         self,
         job: StatefulJob | str,

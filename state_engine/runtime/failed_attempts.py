@@ -104,16 +104,16 @@ def _delete_beside(uri: str, write_id: str, owner: str = "") -> None:
     for name in _names(uri):
         if write_id_in(name) == write_id and (not owner or f"-{owner}-" in name):
             with suppress(FileNotFoundError):
-                at.fs.delete_file(join(at.path, name))
+                at.inside(name).delete()
 
 
 def _names(uri: str) -> list[str]:
     at = open_location(uri)
-    found = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    found = at.listing(missing_ok=True)
     return [info.base_name for info in found if info.type == pafs.FileType.File]
 
 
 def _delete_directory(uri: str) -> None:
     at = open_location(uri)
     with suppress(FileNotFoundError):
-        at.fs.delete_dir(at.path)
+        at.delete_directory()

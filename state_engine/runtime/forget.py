@@ -201,7 +201,7 @@ class Forgetting:
             if path not in active and path not in lately and path in published:
                 at = open_location(file)
                 with suppress(FileNotFoundError):
-                    at.fs.delete_file(at.path)
+                    at.delete()
 
     def _delete_from_sink(self, look: KeyTraces, kind: str, path: str, keys: Sequence[Key]) -> None:
         found, _ = look.of_sinks(keys)

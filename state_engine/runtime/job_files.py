@@ -106,7 +106,7 @@ class JobFiles:
     def _names(self, *inside: str) -> list[str]:
         """Names of the directories in a directory of the job."""
         at = open_location(join(self._directory, *inside))
-        infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+        infos = at.listing(missing_ok=True)
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
     def _place(
@@ -121,8 +121,8 @@ class JobFiles:
 def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, int]:
     """Sizes of the files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
     at = open_location(uri)
-    start = join(at.path, inside) if inside else at.path
-    infos = at.fs.get_file_info(pafs.FileSelector(start, allow_not_found=True, recursive=recursive))
+    start = at.inside(inside) if inside else at
+    infos = start.listing(recursive=recursive, missing_ok=True)
     found = {info.path[len(at.path) + 1 :]: info.size for info in infos if info.type == pafs.FileType.File}
     skip = len(inside)
     return {p: size for p, size in found.items() if not _hidden(p[skip:])}
@@ -134,8 +134,7 @@ def _in_table(uri: str) -> dict[str, int]:
 
 def _staged(uri: str) -> dict[str, int]:
     at = open_location(uri)
-    infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
-    names = [info.base_name for info in infos if info.base_name.startswith(STAGED_PREFIX)]
+    names = [name for name in at.names(missing_ok=True) if name.startswith(STAGED_PREFIX)]
     return {path: size for name in names for path, size in _under(uri, name).items()}
 
 

@@ -126,6 +126,7 @@ class JobTables:
             # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
             with table_lock(uri):
                 add_columns(self._spark, uri, added)
+                self._kernel.outlasting(uri)
             self._columns[uri] = needed
 
     def _ensure(self, uri: str, schema: pa.Schema, partitions: pa.Schema = _BY_WRITE_ID) -> None:

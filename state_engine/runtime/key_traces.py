@@ -253,7 +253,7 @@ def parquet_files(uri: str) -> Iterator[str]:
     """Files under a directory, logs of Delta tables aside."""
     at = open_location(uri)
     start = uri[: len(uri) - len(at.path)] if uri.endswith(at.path) else ""
-    for info in at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True, recursive=True)):
+    for info in at.listing(recursive=True, missing_ok=True):
         if (
             info.type == pafs.FileType.File
             and info.path.endswith(".parquet")

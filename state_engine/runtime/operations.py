@@ -20,7 +20,7 @@ from uuid6 import uuid7
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
+from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
 from state_engine.core.operation_rows import continuing
 from state_engine.core.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.retention import restore_refusal
@@ -203,6 +203,19 @@ class Operations:
         """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
         try:
             return self.settled()
+        except DamagedOutputError as error:
+            rows = dict(self._tables.store.load())
+            head = lineage.head(rows)
+            assert head is not None
+            stay = (
+                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
+                if checkpoint_id in rows
+                else set()
+            )
+            path = lineage.path(rows, head.checkpoint_id)
+            if error.checkpoint_id in stay or self._publication.settle_what_can_be(path, self._declared):
+                raise
+            return rows, head  # which is about to be left
         except (SinkError, MissingFilesError):
             rows = dict(self._tables.store.load())
             head = lineage.head(rows)

@@ -66,12 +66,12 @@ class Publication:
     """
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
-        self._tables = tables
+        self._kernel, self._tables = kernel, tables
         staging = Staging(tables.layout.root)
         self._publishers: dict[str, Publisher] = {
             "delta": DeltaPublisher(kernel),
             SPARK_KIND: SparkDeltaPublisher(kernel),
-            "files": FilePublisher(),
+            "files": FilePublisher(kernel.disk.durability),
             SQL_KIND: SqlPublisher(staging),
             FOREACH_KIND: ForeachBatchPublisher(kernel, staging),
             DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
@@ -110,6 +110,8 @@ class Publication:
                 self._check_seen(one)
             if again_from is not None:
                 self._look_again(one, again_from)
+        if any(one.unseen for one in shown):  # no sink may show a row that a power cut can take back
+            self._kernel.outlasting(self._tables.layout.checkpoints)
         settled: set[int] = set()
         for change in _in_order(shown):
             self._publish(change.staged, change.checkpoint_id)
@@ -226,6 +228,10 @@ class Publication:
     def knows(self, sink: str) -> bool:
         """Whether the sink of a name was found to hold something of this job, when its path was settled."""
         return sink in self._known
+
+    def publisher(self, kind: str) -> Publisher:
+        """Of one kind of sink."""
+        return self._publishers[kind]
 
     def app(self, sink: str) -> str:
         """Application id of the transactions in a sink."""

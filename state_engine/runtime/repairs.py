@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from state_engine.runtime.damage import Damage
+from state_engine.runtime.head_repair import head_damages
 from state_engine.runtime.root_repair import marker_damages
 
 Finder = Callable[[str], Iterable[Damage]]
 """Looks at a root, given its URI."""
 
-FINDERS: tuple[Finder, ...] = (marker_damages,)
+FINDERS: tuple[Finder, ...] = (marker_damages, head_damages)
 """In order: what comes later may rest on what comes before; without the root's id nothing else can be judged."""
 
 

@@ -12,7 +12,6 @@ stores without put-if-absent unless the caller vouches for a single writer.
 from __future__ import annotations
 
 import json
-import os
 from hashlib import blake2b
 from uuid import uuid4
 
@@ -77,10 +76,10 @@ def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> No
 def jobs_in(uri: str) -> list[str]:
     """Names of the jobs of a root: directories with a table of checkpoints."""
     at = open_location(uri)
-    found = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    found = at.listing(missing_ok=True)
     names = sorted(one.base_name for one in found if one.type == pafs.FileType.Directory)
     logs = (open_location(join(JobLayout(uri, name).checkpoints, "_delta_log")) for name in names)
-    return [n for n, log in zip(names, logs, strict=True) if log.info().type == pafs.FileType.Directory]
+    return [n for n, log in zip(names, logs, strict=True) if log.is_directory()]
 
 
 def read_marker(uri: str) -> dict[str, str] | None:
@@ -90,12 +89,10 @@ def read_marker(uri: str) -> dict[str, str] | None:
         RootError: the marker is damaged, or is of something else.
     """
     at = open_location(join(uri, MARKER))
-    if at.info().type != pafs.FileType.File:
+    if not at.is_file():
         return None
-    with at.fs.open_input_stream(at.path) as stream:
-        content = stream.read()
     try:
-        found: dict[str, str] = json.loads(content)
+        found: dict[str, str] = json.loads(at.read())
     except ValueError as error:
         raise RootError(f"{uri}/{MARKER} is damaged ({error}): {REPAIR_HINT}") from None
     if not isinstance(found, dict) or not {"root_id", "format"} <= set(found):
@@ -113,30 +110,15 @@ def write_marker(uri: str, content: dict[str, str]) -> None:
     """Write what a root says of itself, with a digest, whole or not at all."""
     told = {key: value for key, value in content.items() if key != _DIGEST}
     text = json.dumps(told | {_DIGEST: _digest(told)}).encode()
-    at = open_location(join(uri, MARKER))
-    if not is_local(uri):  # an object appears when it is complete
-        with at.fs.open_output_stream(at.path) as stream:
-            stream.write(text)
-        return
-    aside = f"{at.path}.{uuid4().hex}"
-    with open(aside, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, at.path)
-    directory = os.open(os.path.dirname(at.path), os.O_RDONLY)
-    try:
-        os.fsync(directory)  # else a power cut could leave a root whose tables are there, and its id is not
-    finally:
-        os.close(directory)
+    # synced, else a power cut could leave a root whose tables are there, and its id is not
+    open_location(join(uri, MARKER)).write_whole(text)
 
 
 def new_marker(uri: str) -> dict[str, str]:
     """Give a root a new id; only where no job of it has committed anything."""
     made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
     if not is_local(uri):
-        at = open_location(uri)
-        at.fs.create_dir(at.path, recursive=True)
+        open_location(uri).make_directory()
     write_marker(uri, made)
     return made
 

@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from time import strftime
 
-import pyarrow.fs as pafs
-
 from state_engine.backends.delta.layout import ROOT_PROPERTY, JobLayout
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.delta.log_reader import read_log
@@ -137,11 +135,8 @@ def _written(uri: str, root_id: str | None, number: int) -> str:
 def _kept(uri: str) -> str:
     """Keep a copy of the marker that is there; its name, or nothing."""
     at = open_location(join(uri, MARKER))
-    if at.info().type != pafs.FileType.File:
+    if not at.is_file():
         return ""
     name = f"{MARKER}.{strftime('%Y%m%dT%H%M%S')}"
-    with at.fs.open_input_stream(at.path) as stream:
-        content = stream.read()
-    with at.fs.open_output_stream(open_location(join(uri, name)).path) as stream:
-        stream.write(content)
+    open_location(join(uri, name)).write_whole(at.read())
     return name

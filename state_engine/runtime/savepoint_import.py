@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import pyarrow.fs as pafs
 from uuid6 import uuid7
 
 from state_engine.backends.delta.kernel import DeltaKernel
@@ -175,10 +174,8 @@ def _copy_files(sources: Sequence[str], targets: Sequence[str]) -> None:
 
     def one(pair: tuple[str, str]) -> None:
         source, target = map(open_location, pair)
-        target.fs.create_dir(target.path.rsplit("/", 1)[0], recursive=True)
-        pafs.copy_files(
-            source.path, target.path, source_filesystem=source.fs, destination_filesystem=target.fs
-        )
+        target.above().make_directory()
+        source.copy_to(target)
 
     with ThreadPoolExecutor(_COPIERS) as pool:
         list(pool.map(one, zip(sources, targets, strict=True)))

@@ -18,14 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.backends.delta.operator_state_files import copy_state, files_of
-from state_engine.backends.files import is_local, join, local_path, normal_uri, open_location
+from state_engine.backends.files import is_local, join, local_path, normal_uri, open_location, sync_uris
 from state_engine.core import lineage
 from state_engine.core.checkpoint import (
     BaseRange,
@@ -102,6 +101,7 @@ class Savepoints:
         row, copy_id = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id), uuid7().hex
         try:
             manifest = self._copy(name, path, row, copy_id)
+            sync_uris([join(path, file.path) for file in manifest.files], below=path)
             write_text(join(path, MANIFEST), manifest.to_text())
         except BaseException:
             _delete_copy(path, copy_id)
@@ -257,8 +257,7 @@ def read_manifest(path: str) -> SavepointManifest:
     where = join(path, MANIFEST)
     at = open_location(where)
     try:
-        with at.fs.open_input_stream(at.path) as stream:
-            text = stream.read().decode()
+        text = at.read().decode()
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFilesError(
             f"{path} holds no savepoint: there is no {MANIFEST}. Either it is another directory, or the savepoint was "
@@ -270,7 +269,7 @@ def read_manifest(path: str) -> SavepointManifest:
 def _delete_copy(path: str, copy_id: str) -> None:
     """Delete what one attempt has copied to a directory, and nothing that another one has."""
     at = open_location(path)
-    found = at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True, allow_not_found=True))
+    found = at.listing(recursive=True, missing_ok=True)
     own = [f.path for f in found if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)]
     _delete_files(path, [file.removeprefix(at.path).lstrip("/") for file in own])
 
@@ -280,19 +279,20 @@ def _delete_files(path: str, files: Iterable[str]) -> None:
     at, folders = open_location(path), set[str]()
     for file in files:
         with suppress(FileNotFoundError):
-            at.fs.delete_file(f"{at.path}/{file}")
+            at.inside(file).delete()
         parts = file.split("/")[:-1]
-        folders |= {"/".join([at.path, *parts[:n]]) for n in range(len(parts) + 1)}
+        folders |= {"/".join(parts[:n]) for n in range(len(parts) + 1)}
     for folder in sorted(folders, key=len, reverse=True):
         with suppress(OSError):  # a store without directories
-            if not at.fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
-                at.fs.delete_dir(folder)
+            inside = at.inside(folder) if folder else at
+            if not inside.listing(missing_ok=True):
+                inside.delete_directory()
 
 
 def is_empty(path: str) -> bool:
-    """Whether nothing is in a directory, or there is none."""
-    at = open_location(path)
-    return not at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    """Whether no file is in a directory, or there is none; an attempt that failed may have left directories."""
+    found = open_location(path).listing(recursive=True, missing_ok=True)
+    return all(one.type == pafs.FileType.Directory for one in found)
 
 
 def _refuse_links(path: str, files: Iterable[str]) -> None:
@@ -317,7 +317,7 @@ def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
     def one(file: str) -> SavepointFile | None:
         at, digest, size = open_location(join(path, file)), sha256(), 0
         try:
-            with at.fs.open_input_stream(at.path) as stream:
+            with at.reading() as stream:
                 while chunk := stream.read(1 << 20):
                     digest.update(chunk)
                     size += len(chunk)
@@ -336,19 +336,10 @@ def write_text(uri: str, text: str) -> None:
         ConfigurationError: there is one already.
     """
     at = open_location(uri)
-    at.fs.create_dir(at.path.rsplit("/", 1)[0], recursive=True)
-    taken = ConfigurationError(f"{uri} was made by somebody else meanwhile: choose another directory")
-    if not is_local(uri):
-        if at.info().type != pafs.FileType.NotFound:
-            raise taken
-        with at.fs.open_output_stream(at.path) as stream:
-            stream.write(text.encode())
-        return
-    temporary = Path(f"{at.path}.{uuid7().hex}")
-    temporary.write_text(text, encoding="utf-8")
+    at.above().make_directory()
     try:
-        os.link(temporary, at.path)  # unlike a rename, it replaces nothing
+        at.write_new(text.encode())
     except FileExistsError:
-        raise taken from None
-    finally:
-        temporary.unlink()
+        raise ConfigurationError(
+            f"{uri} was made by somebody else meanwhile: choose another directory"
+        ) from None

@@ -90,9 +90,15 @@ class LoggingSettings(_Section):
 
 
 class Settings(_Section):
-    """All settings; ``root`` is where state lives, a directory or any location that Spark can write."""
+    """All settings.
+
+    Attributes:
+        root: where state lives, a directory or any location that Spark can write.
+        durability: whether commits to local directories wait for the disk, see ``StateEngine``.
+    """
 
     root: str = DEFAULT_ROOT
+    durability: Literal["sync", "os"] = "sync"
     spark: SparkSettings = SparkSettings()
     jobs: JobsSettings = JobsSettings()
     storage: StorageSettings = StorageSettings()

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.fs as pafs
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -212,11 +211,8 @@ def _only(name: str, kind: DataType) -> Column:
 
 
 def _names(uri: str) -> list[str]:
-    at = open_location(uri)
-    return [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))]
+    return list(open_location(uri).names(missing_ok=True))
 
 
 def _read(uri: str) -> str:
-    at = open_location(uri)
-    with at.fs.open_input_stream(at.path) as stream:
-        return str(stream.read().decode())
+    return open_location(uri).read().decode()

@@ -189,14 +189,15 @@ def fold_base(
     max_parallelism: int,
     clock_ms: int,
     watermark_ms: int | None,
-    key_groups: Sequence[KeyGroupRange],
+    key_groups: Sequence[KeyGroupRange] = (),
+    savepoint: str | None = None,
 ) -> list[DataFile]:
     """In place of ``compaction.write_base``: the same fold, without a Spark job around it."""
     step("before fold")
     operator = path[-1].operator(uid)
     assert operator is not None
     spec = BaseSpec(
-        uri=layout.base(uid),
+        uri=savepoint or layout.base(uid),
         base_id=base_id,
         key_type=parse_ddl(operator.key_schema).arrow,
         states=tuple(operator.states),
@@ -205,7 +206,7 @@ def fold_base(
         watermark_ms=watermark_ms,
     )
     files = [f.listed for f in state_files(layout, path, uid)]
-    groups = KeyGroups(max_parallelism, tuple(key_groups))
+    groups = KeyGroups(max_parallelism, tuple(key_groups or [KeyGroupRange(0, max_parallelism - 1)]))
     written = write_base_files(spec, files, groups, task=0, attempt=0)
     step("after fold")
     return written

@@ -119,7 +119,7 @@ def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         raise OSError("out of power")
 
     with monkeypatch.context() as patch:
-        patch.setattr("state_engine.runtime.root.os.fsync", crash)
+        patch.setattr("state_engine.backends.durability.os.fsync", crash)
         with pytest.raises(OSError, match="out of power"):
             write_marker(uri, {"root_id": "other", "format": "6"})
     assert open_root(uri, create=False) == before

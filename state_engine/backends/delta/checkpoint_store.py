@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -83,6 +83,7 @@ class CheckpointStore:
     ) -> None:
         self._now_ms = clock or (lambda: time.time_ns() // 1_000_000)
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
+        self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
         self._rows: dict[int, CheckpointRow] = {}
         self._read: set[str] = set()
@@ -135,8 +136,15 @@ class CheckpointStore:
         """Rows as of the last ``load`` or ``append``."""
         return self._rows
 
-    def append(self, row: CheckpointRow) -> None:
+    def pass_over(self, name: str) -> None:
+        """Read on without a file that is damaged; for repairs."""
+        self._read.add(name)
+
+    def append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
         """Commit a row.
+
+        Args:
+            instead_of: names of files of the table that leave it in the same commit; for repairs.
 
         Raises:
             StaleParentError: another attempt committed this id first.
@@ -144,6 +152,10 @@ class CheckpointStore:
             CommitUnknownError: the outcome could not be looked up.
         """
         self._check_age(row)
+        # what commits listed is on the disk by now; what the row alone lists is made sure of here
+        for staged in row.sinks:
+            self._kernel.disk.files(staged.path, [file.path for file in staged.files])
+        self._kernel.disk.files(self._dead_letters, [file.path for file in row.dead_letters])
         table = pa.Table.from_batches(
             [pa.RecordBatch.from_struct_array(ROW_TYPE.to_arrow([row], storage=True))], CHECKPOINTS_SCHEMA
         )
@@ -152,12 +164,16 @@ class CheckpointStore:
         name = f"checkpoint-{row.checkpoint_id:012d}-{row.write_id}"
         file = write_rows(table, self._uri, name, write=write_parquet)
         try:
-            version = self._kernel.append(
-                self._uri, [file], transaction=Transaction(self.app, row.checkpoint_id)
-            )
+            transaction = Transaction(self.app, row.checkpoint_id)
+            if instead_of:
+                add = [FileGroup([file])]
+                version = self._kernel.change(self._uri, add=add, remove=instead_of, transaction=transaction)
+            else:
+                version = self._kernel.append(self._uri, [file], transaction=transaction)
         except (TransactionTakenError, CommitUnknownError) as error:
             # taken, too, may mean by ourselves: a write that succeeded and was repeated after a lost answer
             self._look_up(row, error)
+            self._kernel.outlasting(self._uri)
             self._log(row)
             return
         self._log(row)

@@ -9,11 +9,15 @@ CommitUnknownError             look the commit up before going on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from state_engine.core.errors import CommitFailedError, CommitUnknownError
+from state_engine.backends.files import is_local, local_path
+from state_engine.backends.storage_errors import java_storage_error
+from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StatelakeError
 
 
 class TransactionTakenError(CommitFailedError):
@@ -59,6 +63,10 @@ def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFai
     kind, message = java_class(error), str(error.java_exception.getMessage())
     if kind == "ConcurrentTransactionException":
         return TransactionTakenError(f"table {uri}: {message}")
+    if (refused := refusal(error.java_exception, uri)) is not None:
+        # the log store writes aside and renames: what it could not write is mostly not there, but who knows
+        told = f"the commit to table {uri} failed: {refused}"
+        return CommitUnknownError(told) if committing else CommitFailedError(f"{told}. Nothing was written")
     if kind in ("ConcurrentWriteException", "MaxCommitRetryLimitReachedException"):
         return OvertakenError(
             f"another writer committed to table {uri} first ({message}); nothing was written"
@@ -73,3 +81,35 @@ def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFai
     return CommitUnknownError(
         f"it is not known whether the commit to table {uri} succeeded ({kind}: {message})"
     )
+
+
+def refusal(java: Any, uri: str) -> StatelakeError | None:
+    """What the storage refused, where that is behind a Java exception: a denied log, say, shows as a lost race."""
+    texts = [f"{one.getClass().getName()}: {one.getMessage()}" for one in _causes(java)]
+    found = java_storage_error("\n".join(texts), uri)
+    if found is None and "MaxCommitRetryLimitReached" in texts[0] and is_local(uri):
+        log = local_path(uri) / "_delta_log"
+        if log.is_dir() and not os.access(log, os.W_OK | os.X_OK):
+            found = java_storage_error(f"Permission denied: {log}", str(log))
+    return found
+
+
+def unreadable(java: Any, uri: str) -> StatelakeError:
+    """Why a table cannot be opened, from the Java exception."""
+    refused = refusal(java, uri)
+    if refused is not None:
+        return refused
+    return MissingFilesError(
+        f"table {uri} cannot be read ({java.getClass().getSimpleName()}: {java.getMessage()}). Nothing was written. "
+        "Its log _delta_log is damaged or incomplete: put it back from a backup, or restore from a savepoint"
+    )
+
+
+def _causes(java: Any) -> Iterator[Any]:
+    """An exception and its causes, outermost first, and what each of them suppressed."""
+    for _ in range(20):
+        if java is None:
+            return
+        yield java
+        yield from java.getSuppressed()
+        java = java.getCause()

@@ -17,9 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 
 from state_engine.backends.delta.commit_actions import CommitActions, FileGroup
@@ -29,13 +29,18 @@ from state_engine.backends.delta.commit_ends import (
     TransactionTakenError,
     classified,
     java_class,
+    unreadable,
 )
 from state_engine.backends.delta.kernel_classes import KernelClasses, log_stores
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.delta.log_cleanup import clean_log
+from state_engine.backends.delta.log_reader import commit_actions
+from state_engine.backends.delta.log_tail import LogDurability, mend_log
 from state_engine.backends.delta.table_facts import FactsReader, TableFacts
+from state_engine.backends.durability import Durability
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import DataFile
+from state_engine.core.errors import CommitUnknownError, StorageError
 from state_engine.core.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -69,10 +74,13 @@ class DeltaKernel:
     Args:
         spark: a Spark Classic session with Delta's jars.
         lock_timeout_s: how long a commit waits for a table's lock.
+        durability: whether commits to local tables wait for the disk.
     """
 
-    def __init__(self, spark: SparkSession, *, lock_timeout_s: float = 60.0) -> None:
-        self.spark = spark
+    def __init__(
+        self, spark: SparkSession, *, lock_timeout_s: float = 60.0, durability: Durability = "sync"
+    ) -> None:
+        self.spark, self.disk = spark, LogDurability(durability)
         jvm: Any = spark._jvm
         self._classes = KernelClasses.of(jvm)
         self._lock_timeout_s = lock_timeout_s
@@ -204,6 +212,7 @@ class DeltaKernel:
             InactiveFilesError: not all files to remove are in the table.
             TransactionTakenError, CommitFailedError, CommitUnknownError: see ``commit_ends``.
         """
+        self.disk.files(uri, [file.path for group in add for file in group.files])
         with table_lock(uri, timeout_s=self._lock_timeout_s):
             for left in reversed(range(_ATTEMPTS)):
                 try:
@@ -264,20 +273,45 @@ class DeltaKernel:
             prepared = actions(txn)
         except Py4JJavaError as error:
             raise classified(error, uri, committing=False) from error
+        before = int(txn.getReadTableVersion())
+        self.disk.entry(uri, before)  # whoever wrote it
         try:
             result = txn.commit(self._engine, prepared)
         except Py4JJavaError as error:
             raise classified(error, uri, committing=True) from error
+        version = int(result.getVersion())
+        try:
+            self.disk.entry(uri, version, since=before)
+        except StorageError as error:
+            raise CommitUnknownError(
+                f"the commit to table {uri} was written, but the disk did not confirm it: {error}"
+            ) from error
         hooks = result.getPostCommitHooks()
         with self._pending_lock:
             for i in range(hooks.size()):  # iterating would end with a Java exception
                 self._pending.append(self._hooks.submit(self._after_commit, uri, hooks.get(i)))
             self._pending = [f for f in self._pending if not f.done()]
-        return int(result.getVersion())
+        return version
+
+    def outlasting(self, uri: str, *, files: bool = False) -> None:
+        """Sync the newest entry of a table's log, whoever wrote it, before anything is done that follows from it.
+
+        Args:
+            files: whether the data files that it adds are synced, too: Spark wrote them.
+        """
+        version = self.version(uri) if self.disk.durability == "sync" else None
+        if version is None:
+            return
+        if files:
+            actions = commit_actions(open_location(join(uri, "_delta_log")), f"{version:020d}.json")
+            added = [unquote(a["add"]["path"]) for a in actions if "add" in a]
+            self.disk.files(uri, [path for path in added if "://" not in path])
+        self.disk.entry(uri, version)
 
     def _after_commit(self, uri: str, hook: Any) -> None:
         hook.threadSafeInvoke(self._engine)
         if hook.getType().toString() == "CHECKPOINT":
+            self.disk.shortcuts(uri)
             self._clean(uri)
 
     def _clean(self, uri: str) -> None:
@@ -290,12 +324,17 @@ class DeltaKernel:
 
     def _snapshot(self, uri: str) -> Any:
         if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing
-            if open_location(join(uri, "_delta_log")).info().type != pafs.FileType.Directory:
+            if not open_location(join(uri, "_delta_log")).is_directory():
                 return None
+            mend_log(uri, lock_timeout_s=self._lock_timeout_s)
             self._seen.add(uri)
         try:
             return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
         except Py4JJavaError as error:
             if java_class(error) == "TableNotFoundException":
                 return None
-            raise
+            raise unreadable(error.java_exception, uri) from error
+        except Exception as error:
+            if (java := getattr(error, "_origin", None)) is None:
+                raise
+            raise unreadable(java, uri) from error  # PySpark has translated it

@@ -16,10 +16,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from state_engine.backends.files import is_local, local_path
+from state_engine.backends.storage_errors import storage_errors
 from state_engine.core.errors import LockTimeoutError
 
 LOCK_FILE = ".statelake.lock"
@@ -38,8 +39,9 @@ def table_lock(uri: str, *, timeout_s: float = 60.0) -> Iterator[None]:
         return
     handle = _locked(uri, timeout_s)
     try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(_me()).encode(), 0)
+        with suppress(OSError):  # it only tells others who holds the lock, and the disk may be full
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps(_me()).encode(), 0)
         yield
     finally:
         os.close(handle)  # closing the only descriptor releases the lock
@@ -49,9 +51,10 @@ def _locked(uri: str, timeout_s: float) -> int:
     """A descriptor that holds the lock of what is at the path now."""
     directory, deadline = local_path(uri), time.monotonic() + timeout_s
     while True:
-        directory.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            with storage_errors(str(directory), "locked"):
+                directory.mkdir(parents=True, exist_ok=True)
+                handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:  # removed in between
             continue
         try:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import pyarrow.fs as pafs
-
 from state_engine.backends.delta.log_names import log_checkpoints, version_of
 from state_engine.backends.files import join, open_location
 
@@ -26,7 +24,7 @@ def clean_log(uri: str, *, before_ms: int) -> int:
         before_ms: what was written before this is expired, if a log checkpoint stands for it; ms since 1970.
     """
     at = open_location(join(uri, "_delta_log"))
-    infos = at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
+    infos = at.listing(missing_ok=True)
     written_ms = {info.base_name: info.mtime_ns // 1_000_000 for info in infos}
     whole = log_checkpoints(written_ms)
     expired = [v for v, names in whole.items() if all(written_ms[name] < before_ms for name in names)]
@@ -39,5 +37,5 @@ def clean_log(uri: str, *, before_ms: int) -> int:
     ]
     for name in old:
         with suppress(FileNotFoundError):  # another process was faster
-            at.fs.delete_file(join(at.path, name))
+            at.inside(name).delete()
     return len(old)

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.fs as pafs
-
 from state_engine.backends.delta.log_names import COMMIT, newest_checkpoint
 from state_engine.backends.files import Location, join, open_location
 from state_engine.backends.parquet_reading import read_parquet
-from state_engine.core.errors import RootError
+from state_engine.core.errors import DamagedFileError, RootError
 
 _COLUMNS = ("add", "txn", "metaData")
 
@@ -49,10 +47,10 @@ def read_log(uri: str) -> TableLog | None:
         RootError: commits are missing from the log, or its checkpoints are of a kind that is not known here.
     """
     at = open_location(join(uri, "_delta_log"))
-    names = {
-        info.base_name: info for info in at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))
-    }
+    names = {info.base_name: info for info in at.listing(missing_ok=True)}
     commits = {int(m[1]): name for name in names if (m := COMMIT.fullmatch(name))}
+    if commits and not is_whole(at.inside(commits[max(commits)]).read()):  # a power cut: it was not committed
+        del commits[max(commits)]
     begin, parts = newest_checkpoint(names)
     newest = max([begin, *commits])
     if newest < 0:
@@ -67,6 +65,20 @@ def read_log(uri: str) -> TableLog | None:
     return _folded(newest, checkpointed_actions(uri, parts, _COLUMNS), tail)
 
 
+def is_whole(entry: bytes) -> bool:
+    """Whether a log entry is neither empty nor cut: every line of it is a JSON object, and there is one.
+
+    Example:
+        >>> is_whole(b'{"commitInfo":{}}'), is_whole(b""), is_whole(b'{"commitInfo":{}}\\n{"add":{"pa')
+        (True, False, False)
+    """
+    lines = [line for line in entry.splitlines() if line.strip()]
+    try:
+        return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        return False
+
+
 def commit_actions(at: Location, name: str) -> Iterator[dict[str, Any]]:
     """The actions of one commit, in order.
 
@@ -74,10 +86,17 @@ def commit_actions(at: Location, name: str) -> Iterator[dict[str, Any]]:
         at: of the log.
         name: of the commit's file.
     """
-    with at.fs.open_input_stream(join(at.path, name)) as stream:
-        for line in stream.read().decode().splitlines():
-            if line.strip():
-                yield json.loads(line)
+    content = at.inside(name).read()
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except ValueError:
+        actions = []
+    if not actions:
+        raise DamagedFileError(
+            f"{join(at.path, name)}, an entry of the log of a table, is empty or cut: nothing of it was used. Run "
+            "again; if it stays so, put the file back from a backup, or restore a savepoint into another root"
+        )
+    yield from actions
 
 
 def checkpointed_actions(uri: str, parts: Iterable[str], columns: Iterable[str]) -> Iterator[dict[str, Any]]:

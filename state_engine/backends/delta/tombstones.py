@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from urllib.parse import unquote
 
-from pyarrow.fs import FileSelector
-
 from state_engine.backends.delta.log_names import COMMIT, newest_checkpoint
 from state_engine.backends.delta.log_reader import checkpointed_actions, commit_actions
 from state_engine.backends.files import join, open_location
@@ -23,7 +21,7 @@ def removed_since(uri: str, since_ms: int) -> set[str]:
         since_ms: milliseconds since 1970.
     """
     at = open_location(join(uri, "_delta_log"))
-    infos = at.fs.get_file_info(FileSelector(at.path, allow_not_found=True))
+    infos = at.listing(missing_ok=True)
     _, parts = newest_checkpoint(info.base_name for info in infos)
     removes = [action["remove"] for action in checkpointed_actions(uri, parts, ["remove"])]
     for info in infos:

@@ -8,19 +8,25 @@ path published. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+from pyarrow.fs import FileType
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import file_name
 from state_engine.backends.files import join, open_location
 from state_engine.backends.parquet_reading import check_footer
 from state_engine.core.checkpoint import DataFile, StagedSink
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkIdentityError
+from state_engine.core.errors import (
+    ConfigurationError,
+    DamagedOutputError,
+    MissingFilesError,
+    SinkIdentityError,
+)
 from state_engine.runtime.sinks.staging import Staging
 
 WRITE_ID = "_write_id"
@@ -186,7 +192,7 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
     """
     at = open_location(directory)
     with ThreadPoolExecutor(8) as pool:
-        infos = list(pool.map(at.fs.get_file_info, (join(at.path, f.path) for f in files)))
+        infos = list(pool.map(lambda f: at.inside(f.path).info(), files))
     for file, info in zip(files, infos, strict=True):
         if info.size != file.bytes:
             found = "is gone" if info.size is None else f"has {info.size} bytes"
@@ -201,6 +207,27 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
 
 def _check_footer(directory: str, file: DataFile, what: str) -> None:
     check_footer(join(directory, file.path), size=file.bytes, footer=file.footer, of=what)
+
+
+def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: int) -> None:
+    """Refuse where files that a sink shows are not what was published; those that are gone are their owner's matter.
+
+    Args:
+        sizes: that were recorded, by path below the sink's directory.
+
+    Raises:
+        DamagedOutputError: one is empty or cut.
+    """
+    at = open_location(staged.path)
+    for path, size in sizes.items():
+        info = at.inside(path).info()
+        if info.type == FileType.File and info.size != size:
+            raise DamagedOutputError(
+                f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has {info.size} bytes, "
+                f"{size} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
+                "checkpoint's parent: that withdraws these outputs, and the next run makes them anew",
+                checkpoint_id=checkpoint_id,
+            )
 
 
 def write_ids(files: Sequence[DataFile]) -> list[str]:

@@ -38,6 +38,7 @@ from state_engine.runtime.sinks.base import (
     Sink,
     SinkRequest,
     SinkTarget,
+    check_shown,
     verify_files,
     with_lineage,
 )
@@ -123,6 +124,8 @@ class LogPublisher(Publisher):
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         check_published(staged, app, checkpoint_id, active=None)
+        entry = find_transaction(staged.path, app, checkpoint_id)
+        check_shown(staged, {} if entry is None else entry.sizes, checkpoint_id=checkpoint_id)
 
 
 class DeltaPublisher(LogPublisher):

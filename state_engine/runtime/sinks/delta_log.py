@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-from pyarrow.fs import FileSelector, FileType
+from pyarrow.fs import FileType
 
 from state_engine.backends.delta.log_reader import commit_actions
 from state_engine.backends.files import Location, join, open_location
@@ -23,11 +22,13 @@ class LogEntry:
     Attributes:
         added, removed: paths relative to the table.
         note: what the writer noted with it, if anything.
+        sizes: of the added files, by path.
     """
 
     added: set[str]
     removed: set[str]
     note: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_transaction(uri: str, app: str, version: int) -> LogEntry | None:
@@ -42,6 +43,7 @@ def find_transaction(uri: str, app: str, version: int) -> LogEntry | None:
                 note=next(
                     (a["commitInfo"].get("userMetadata", "") for a in actions if "commitInfo" in a), ""
                 ),
+                sizes={unquote(a["add"]["path"]): int(a["add"]["size"]) for a in actions if "add" in a},
             )
     return None
 
@@ -62,7 +64,7 @@ def writers(uri: str) -> set[str]:
 
 def _names(at: Location) -> list[str]:
     """Names of the log's files, without those in directories inside."""
-    found = at.fs.get_file_info(FileSelector(at.path))
+    found = at.listing()
     return [i.base_name for i in found if i.type == FileType.File and i.base_name[:20].isdigit()]
 
 
@@ -73,8 +75,7 @@ def _version(name: str) -> int:
 def _checkpoint_apps(at: Location, name: str) -> set[str]:
     if name.endswith(_COMMIT):
         return _apps(commit_actions(at, name))
-    with at.fs.open_input_file(join(at.path, name)) as file:
-        return _apps(pq.ParquetFile(file).read(columns=["txn.appId"]).to_pylist())
+    return _apps(at.inside(name).parquet().read(columns=["txn.appId"]).to_pylist())
 
 
 def _apps(actions: Iterable[dict[str, Any]]) -> set[str]:

@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from state_engine.backends.durability import Durability, fsync_path, sync_directories
 from state_engine.backends.files import Location, join
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
@@ -65,8 +66,7 @@ def base_name(file: DataFile) -> str:
 
 def names_in(at: Location, *inside: str) -> list[str]:
     """Names in the sink's directory, or in one of those inside of it; none where that is not there."""
-    selector = pafs.FileSelector(join(at.path, *inside), allow_not_found=True)
-    return [info.base_name for info in at.fs.get_file_info(selector)]
+    return at.inside(*inside).names(missing_ok=True)
 
 
 def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
@@ -74,8 +74,7 @@ def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
     found = []
     for name in names:
         if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
-            with at.fs.open_input_stream(join(at.path, name)) as stream:
-                told = json.loads(stream.read())
+            told = at.inside(name).read_json()
             found.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
     return sorted(found, key=lambda m: m.checkpoint_id)
 
@@ -111,8 +110,7 @@ def newest_published(at: Location, names: Sequence[str]) -> int:
 def read_note(at: Location) -> Note | None:
     """What ``Mover.publish`` noted; None where it never did."""
     try:
-        with at.fs.open_input_stream(join(at.path, _NOTE)) as stream:
-            return Note(**json.loads(stream.read()))
+        return Note(**at.inside(_NOTE).read_json())
     except FileNotFoundError:
         return None
 
@@ -127,7 +125,7 @@ def noted(at: Location, checkpoint_id: int) -> Note | None:
 
 def is_waiting(at: Location, staged: StagedSink) -> bool:
     """Whether any of the listed files lies where it was staged."""
-    return any(at.fs.get_file_info(join(at.path, f.path)).type == pafs.FileType.File for f in staged.files)
+    return any(at.inside(f.path).is_file() for f in staged.files)
 
 
 def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside: Sequence[str]) -> None:
@@ -140,8 +138,8 @@ def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside:
         attempt = attempt_of(name)
         if name not in listed and attempt in attempts:
             home = f"{STAGED_PREFIX}{attempt}"
-            at.fs.create_dir(join(at.path, home))
-            at.fs.move(join(at.path, directory, name), join(at.path, home, name))
+            at.inside(home).make_directory()
+            at.inside(directory, name).move(join(at.path, home, name))
 
 
 def attempt_of(name: str) -> str | None:
@@ -179,9 +177,19 @@ class Mover:
         staged: files to withdraw and to add.
         checkpoint_id: of the row.
         final: name of the directory in which the added files appear.
+        durability: whether each step waits for the disk before the one that rests on it.
     """
 
-    def __init__(self, at: Location, staged: StagedSink, *, checkpoint_id: int, final: str) -> None:
+    def __init__(
+        self,
+        at: Location,
+        staged: StagedSink,
+        *,
+        checkpoint_id: int,
+        final: str,
+        durability: Durability = "sync",
+    ) -> None:
+        self._waits = durability == "sync" and at.local
         self._at, self._staged, self._id, self._final = at, staged, checkpoint_id, final
         self._files = sorted(map(base_name, staged.files))
         self._withdrawn = sorted(map(base_name, staged.withdrawn))
@@ -198,8 +206,9 @@ class Mover:
         self.check_waiting()
         self.join(names)
         note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
-        self._write(_NOTE, note)
+        self._write(_NOTE, note)  # from here on, what is not on its way counts as published
         self._rename(self._joining, self._final)
+        self._outlast()
 
     def check_waiting(self) -> None:
         """Refuse where a listed file is neither where it was staged nor on its way; raises MissingFilesError."""
@@ -235,7 +244,9 @@ class Mover:
         """All steps that are left to make."""
         self.withdraw()
         self.add()
+        self._outlast()  # from here on the move counts as made
         self._rename(f"{_MOVING}{self._id:012d}.json", f"{_MOVED}{self._id:012d}.json")
+        self._outlast()
 
     def withdraw(self) -> None:
         """Withdrawn files go back to where they were staged, and with them what their attempts left beside them."""
@@ -252,8 +263,9 @@ class Mover:
                 if name in homes:
                     self._make(homes[name].rsplit("/", 1)[0])
                     self._rename(f"{directory}/{name}", homes[name])
+        self._outlast()
         for directory in self._directories(_WITHDRAWN):
-            self._at.fs.delete_dir(self._inside(directory))
+            self._at.inside(directory).delete_directory()
 
     def add(self) -> None:
         """All added files appear at once."""
@@ -275,10 +287,11 @@ class Mover:
                     "copy, or restore the checkpoint's parent"
                 )
         self._send_back(sorted({self._joining, *(n for n in names if n.startswith(_JOINING))}))
+        self._outlast()  # before what knows the old names goes, and anything is noted
         for home in {f.path.rsplit("/", 1)[0] for f in self._staged.files}:
             with suppress(FileNotFoundError):
-                if not self._at.fs.get_file_info(pafs.FileSelector(self._inside(home))):
-                    self._at.fs.delete_dir(self._inside(home))
+                if not self._at.inside(home).listing():
+                    self._at.inside(home).delete_directory()
 
     def _send_back(self, directories: Sequence[str]) -> None:
         """What was on its way for rows that were given up since goes back to where it was staged."""
@@ -292,7 +305,8 @@ class Mover:
                     self._make(home)
                     self._rename(f"{directory}/{name}", f"{home}/{name}")
             if not mine:
-                self._at.fs.delete_dir(self._inside(directory))
+                self._outlast()
+                self._at.inside(directory).delete_directory()
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -303,28 +317,34 @@ class Mover:
     def _write(self, name: str, content: dict[str, Any]) -> None:
         """A file of ours, whole or not at all."""
         aside = f"_writing-{name.removeprefix('_')}"
-        with self._at.fs.open_output_stream(self._inside(aside)) as stream:
-            stream.write(json.dumps(content).encode())
+        self._at.inside(aside).write(json.dumps(content).encode())
+        if self._waits:
+            fsync_path(self._at.inside(aside).path)
         self._rename(aside, name)
+        self._outlast()
+
+    def _outlast(self) -> None:
+        """Sync the names in the sink's directory and in those in it that a publish or a move changes."""
+        if self._waits:
+            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN)
+            inside = [self._at.inside(name).path for name in names_in(self._at) if name.startswith(ours)]
+            sync_directories([self._at.path, *inside], below=self._at.path)
 
     def _inside_of(self, directory: str) -> list[str]:
         """Names in one of our directories; none where it is not there."""
         return names_in(self._at, directory)
 
-    def _inside(self, name: str) -> str:
-        return join(self._at.path, name)
-
     def _rename(self, source: str, target: str) -> None:
-        self._at.fs.move(self._inside(source), self._inside(target))
+        self._at.inside(source).move(join(self._at.path, target))
 
     def _make(self, name: str) -> None:
-        self._at.fs.create_dir(self._inside(name))
+        self._at.inside(name).make_directory()
 
     def _is_file(self, name: str) -> bool:
-        return bool(self._at.fs.get_file_info(self._inside(name)).type == pafs.FileType.File)
+        return self._at.inside(name).is_file()
 
     def _is_directory(self, name: str) -> bool:
-        return bool(self._at.fs.get_file_info(self._inside(name)).type == pafs.FileType.Directory)
+        return self._at.inside(name).is_directory()
 
     def _directories(self, prefix: str) -> list[str]:
         return [name for name in names_in(self._at) if name.startswith(prefix)]
@@ -349,9 +369,9 @@ def _waits(at: Location, checkpoint_id: int) -> bool:
 def _located(at: Location, prefix: str) -> dict[str, str]:
     """Directory of every file that readers count, by its name, in directories of one kind."""
     found = {}
-    for directory in at.fs.get_file_info(pafs.FileSelector(at.path)):
+    for directory in at.listing():
         if directory.base_name.startswith(prefix) and directory.type == pafs.FileType.Directory:
-            for info in at.fs.get_file_info(pafs.FileSelector(directory.path)):
-                if not info.base_name.startswith(("_", ".")):
-                    found[info.base_name] = directory.base_name
+            for name in at.inside(directory.base_name).names():
+                if not name.startswith(("_", ".")):
+                    found[name] = directory.base_name
     return found

@@ -17,9 +17,9 @@ from typing import Literal
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.durability import Durability
 from state_engine.backends.files import Location, join, normal_uri, open_location
 from state_engine.core.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
@@ -30,6 +30,7 @@ from state_engine.runtime.sinks.base import (
     Sink,
     SinkRequest,
     SinkTarget,
+    check_shown,
     verify_files,
     write_ids,
 )
@@ -110,7 +111,14 @@ def published_directory(checkpoint_id: int) -> str:
 
 
 class FilePublisher(Publisher):
-    """Publishes by renaming a directory with the listed files."""
+    """Publishes by renaming a directory with the listed files.
+
+    Args:
+        durability: whether each step waits for the disk before the one that rests on it.
+    """
+
+    def __init__(self, durability: Durability = "sync") -> None:
+        self._durability: Durability = durability
 
     def seen(self, uri: str, app: str) -> int:
         at = open_location(uri)
@@ -121,7 +129,7 @@ class FilePublisher(Publisher):
             return
         _same_directory(staged)
         at, final = open_location(staged.path), published_directory(checkpoint_id)
-        mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final)
+        mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final, durability=self._durability)
         with table_lock(staged.path):
             names = names_in(at)
             if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
@@ -132,9 +140,11 @@ class FilePublisher(Publisher):
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         _same_directory(staged)
         # outputs that somebody deleted since are no matter: only others in their place are
-        at = open_location(staged.path)
+        at, final = open_location(staged.path), published_directory(checkpoint_id)
         with table_lock(staged.path):
             _is_published(at, staged, checkpoint_id, names_in(at))
+        sizes = {join(final, base_name(file)): file.bytes for file in staged.files}
+        check_shown(staged, sizes, checkpoint_id=checkpoint_id)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         _same_directory(staged)
@@ -208,9 +218,7 @@ def _identity(uri: str, app: str) -> str:
         found = _read_identity(uri)
         if found is None:
             found = {"id": uuid4().hex, "app": app}
-            at = open_location(join(uri, _IDENTITY))
-            with at.fs.open_output_stream(at.path) as stream:
-                stream.write(json.dumps(found).encode())
+            open_location(join(uri, _IDENTITY)).write_whole(json.dumps(found).encode())
     if found["app"] != app:
         raise SinkIdentityError(
             f"{uri} is the sink of '{found['app']}', not of '{app}': give each its own directory"
@@ -220,8 +228,7 @@ def _identity(uri: str, app: str) -> str:
 
 def _read_identity(uri: str) -> dict[str, str] | None:
     at = open_location(join(uri, _IDENTITY))
-    if at.info().type != pafs.FileType.File:
+    if not at.is_file():
         return None
-    with at.fs.open_input_stream(at.path) as stream:
-        found: dict[str, str] = json.loads(stream.read())
-        return found
+    found: dict[str, str] = at.read_json()
+    return found

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
@@ -192,7 +191,7 @@ def _marker(uri: str, checkpoint_id: int) -> str:
 def _newest(uri: str) -> int:
     """The highest checkpoint with a marker; 0 where there is none."""
     at = open_location(uri)
-    names = [i.base_name for i in at.fs.get_file_info(pafs.FileSelector(at.path, allow_not_found=True))]
+    names = at.names(missing_ok=True)
     ids = [n.removeprefix(_DONE).removesuffix(".json") for n in names if n.startswith(_DONE)]
     # beside a marker may lie one that a crash left half written, under a longer name
     return max((int(i) for i in ids if i.isdigit()), default=0)

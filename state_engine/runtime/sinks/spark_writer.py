@@ -66,6 +66,7 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
             if (kernel.latest_transaction(staged.path, app) or 0) >= checkpoint_id:
                 return
             raise _refused(staged, checkpoint_id, error) from error
+        kernel.outlasting(staged.path, files=True)
 
 
 def note_of(staged: StagedSink) -> str:

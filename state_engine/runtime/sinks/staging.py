@@ -12,9 +12,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
-
-import pyarrow.fs as pafs
 
 from state_engine.backends.files import join, open_location
 
@@ -53,18 +50,15 @@ class Staging:
 
 def write_note(uri: str, note: dict[str, Any]) -> None:
     """Write a JSON file, whole or not at all, in place of the one before."""
-    at, aside = open_location(uri), open_location(f"{uri}.{uuid4().hex}")
-    at.fs.create_dir(at.path.rsplit("/", 1)[0])
-    with at.fs.open_output_stream(aside.path) as stream:
-        stream.write(json.dumps(note).encode())
-    at.fs.move(aside.path, at.path)
+    at = open_location(uri)
+    at.above().make_directory()
+    at.write_whole(json.dumps(note).encode())
 
 
 def read_note(uri: str) -> dict[str, Any] | None:
     """What ``write_note`` wrote; None where it wrote nothing."""
     at = open_location(uri)
-    if at.info().type != pafs.FileType.File:
+    if not at.is_file():
         return None
-    with at.fs.open_input_stream(at.path) as stream:
-        found: dict[str, Any] = json.loads(stream.read())
+    found: dict[str, Any] = at.read_json()
     return found

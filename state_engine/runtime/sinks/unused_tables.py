@@ -35,16 +35,16 @@ def drop_unused(uri: str, owner: str) -> bool:
         entries = [n for n in names if not n.startswith(".") and n.endswith(".json")]
         if entries != [f"{_FIRST}.json"] or not _made_empty(log) or _others(uri, owner):
             return False
-        log.fs.delete_file(f"{log.path}/{_FIRST}.json")  # without it, there is no table
+        log.inside(f"{_FIRST}.json").delete()  # without it, there is no table
         for name in names:
             with suppress(FileNotFoundError):
-                log.fs.delete_file(f"{log.path}/{name}")
+                log.inside(name).delete()
         return True
 
 
 def _made_empty(log: Location) -> bool:
-    with log.fs.open_input_stream(f"{log.path}/{_FIRST}.json") as stream:
-        actions = [json.loads(line) for line in stream.read().decode().splitlines() if line.strip()]
+    lines = log.inside(f"{_FIRST}.json").read().splitlines()
+    actions = [json.loads(line) for line in lines if line.strip()]
     makers = [str(a["commitInfo"].get("engineInfo", "")) for a in actions if "commitInfo" in a]
     return (
         all(ENGINE_INFO in maker for maker in makers)
@@ -61,5 +61,5 @@ def _others(uri: str, owner: str) -> bool:
 
 
 def _files(at: Location) -> list[pafs.FileInfo]:
-    found = at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True, allow_not_found=True))
+    found = at.listing(recursive=True, missing_ok=True)
     return [f for f in found if f.type == pafs.FileType.File]

@@ -125,8 +125,7 @@ class TableLog:
         """
         at = open_location(join(self.uri, "_delta_log", f"{version:020d}.json"))
         try:
-            with at.fs.open_input_stream(at.path) as stream:
-                lines = stream.read().decode().splitlines()
+            lines = at.read().decode().splitlines()
         except FileNotFoundError:
             raise SourceError(
                 f"{self.uri}: version {version} is not in the log any more (its retention is "

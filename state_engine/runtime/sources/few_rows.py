@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from state_engine.backends.files import open_location
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN
@@ -71,7 +70,7 @@ def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
     """The rows of one range."""
     at = open_location(one.uri)
     try:
-        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
+        with at.parquet() as file:
             if file.metadata.num_rows > at_most or not _has(file.schema_arrow, wanted):
                 return None
             table = file.read(columns=wanted.names, use_threads=False)

@@ -38,7 +38,7 @@ def file_ends(uri: str, size: int, mtime_ms: int) -> FileEnds:
         OSError: it cannot be read, or is shorter than its size.
     """
     at = open_location(uri)
-    with at.fs.open_input_file(at.path) as file:
+    with at.opened() as file:
         first = file.read_at(min(size, 2 * ENDS_BYTES), 0)
         last = first if size <= 2 * ENDS_BYTES else file.read_at(ENDS_BYTES, size - ENDS_BYTES)
     digest = hashlib.sha256(first if last is first else first[:ENDS_BYTES] + last)

@@ -101,7 +101,7 @@ def _infos(at: Location, info: pafs.FileInfo, *, local: bool) -> Iterator[Listed
     elif local:
         yield from _walked(at.path, (os.path.realpath(at.path),), linked=False)
     else:
-        for one in at.fs.get_file_info(pafs.FileSelector(at.path, recursive=True)):
+        for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts
             if one.type == pafs.FileType.File and not any(map(_is_hidden, parts)):
                 yield ListedFile(one.path, int(one.size), mtime_ms(one), one.path)

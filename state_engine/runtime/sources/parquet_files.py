@@ -30,7 +30,7 @@ def parquet_schema(uri: str) -> T.StructType:
 def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
     at = open_location(uri)
     try:
-        with pq.ParquetFile(at.path, filesystem=at.fs) as file:
+        with at.parquet() as file:
             yield file
     except (pa.ArrowInvalid, FileNotFoundError) as error:
         raise SourceError(f"{uri} cannot be read as Parquet ({error}): repair or remove the file") from error

@@ -1,0 +1,137 @@
+"""What an operating system or a store refuses, as a ``StorageError``: the path, the cause in words, and the way out.
+
+That a file or a directory is not there passes as ``FileNotFoundError``: many callers count on it, and those who do not
+say themselves what is missing. What a library says of damaged content has no error number and passes as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from state_engine.core.errors import StorageError
+
+_PASSES = (
+    errno.ENOENT,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOTEMPTY,
+    errno.EINTR,
+    errno.EAGAIN,
+)
+"""Answers that callers ask for."""
+
+_FULL = "the disk, or the quota on it, is full"
+_FREE = "Free space there (statelake collect removes what no checkpoint needs), then run again"
+_HANDLES = "too many files are open"
+_RAISE = (
+    "Raise the limit (ulimit -n, or LimitNOFILE of the service) or run fewer jobs at once, then run again"
+)
+_DENIED = "the permission is denied"
+_READ_ONLY = "the file system is read-only"
+_CAUSES = {
+    errno.ENOSPC: (_FULL, _FREE),
+    errno.EDQUOT: (_FULL, _FREE),
+    errno.EFBIG: ("the file would be larger than is allowed", "Raise the limit (ulimit -f), then run again"),
+    errno.EMFILE: (_HANDLES, _RAISE),
+    errno.ENFILE: (_HANDLES, _RAISE),
+    errno.EROFS: (_READ_ONLY, "Mount it for writing, or use another root or path, then run again"),
+}
+_HOST = ("resolve host", "Name or service not known", "Temporary failure in name resolution", "UnknownHostException",
+         "nodename nor servname")  # fmt: skip
+_REMOTE = ("AWS Error", "curlCode", "HTTP", "Azure", "google")
+
+
+@contextmanager
+def storage_errors(path: str, doing: str) -> Iterator[None]:
+    """Raise what the storage refuses inside as a ``StorageError``; everything else passes as it is.
+
+    Args:
+        path: that is touched; the error's own, where it names one, is more exact.
+        doing: what is done to it, for "cannot be …".
+
+    Example:
+        >>> with storage_errors("/state/a", "written"):
+        ...     raise OSError(errno.ENOSPC, "No space left on device")
+        Traceback (most recent call last):
+        state_engine.core.errors.StorageError: /state/a cannot be written: the disk, or the quota on it, is full ...
+    """
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        refused = storage_error(error, path, doing)
+        if refused is None:
+            raise
+        raise refused from error
+
+
+def storage_error(error: OSError, path: str, doing: str) -> StorageError | None:
+    """The refusal that an error stands for; None where it is none."""
+    named = error.filename if isinstance(error.filename, str) else path
+    found = cause_of(str(error), error.errno, named)
+    if found is None:
+        return None
+    cause, way_out = found
+    number = errno.errorcode.get(error.errno or 0, "")
+    detail = f"{number}: {error.strerror}" if number and error.strerror else str(error)
+    return StorageError(f"{named} cannot be {doing}: {cause} ({detail.strip()[:300]}). {way_out}", path=named)
+
+
+def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None:
+    """Cause and way out of a refusal, in words; None where it is none.
+
+    Args:
+        text: of the error.
+        number: as in ``errno``, where the error has one.
+        path: that it is about.
+    """
+    if isinstance(number, int) and number in _CAUSES:
+        return _CAUSES[number]
+    if number in (errno.EACCES, errno.EPERM):
+        return (
+            _DENIED,
+            f"Give {_user()} the right to it (see its owner and mode, and those above it), then run again",
+        )
+    if any(sign in text for sign in _HOST):
+        return "a host name does not resolve", "Correct the location, or mend the network, then run again"
+    if (number is None and any(sign in text for sign in _REMOTE)) or (number and number not in _PASSES):
+        return "the storage does not answer as it should", f"See to the storage of {path}, then run again"
+    return None
+
+
+_JAVA_NUMBERS = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Too many open files": errno.EMFILE,
+    "Permission denied": errno.EACCES,
+    "AccessDeniedException": errno.EACCES,
+    "Operation not permitted": errno.EPERM,
+    "Read-only file system": errno.EROFS,
+    "Input/output error": errno.EIO,
+}
+
+
+def java_storage_error(text: str, path: str) -> StorageError | None:
+    """The refusal that the text of a Java exception stands for; None where it is none."""
+    number = next((n for sign, n in _JAVA_NUMBERS.items() if sign in text), None)
+    if number is None and not any(sign in text for sign in _HOST):
+        return None
+    found = cause_of(text, number, path)
+    assert found is not None
+    cause, way_out = found
+    line = text.strip().splitlines()[0][:300]
+    return StorageError(f"{path} cannot be written or read: {cause} ({line}). {way_out}", path=path)
+
+
+def _user() -> str:
+    try:
+        return f"the user {getpass.getuser()!r}"
+    except (OSError, KeyError):
+        return f"the user {os.getuid()} on {socket.gethostname()}"

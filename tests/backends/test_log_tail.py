@@ -1,0 +1,139 @@
+"""The end of a log after a power cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from state_engine.backends import durability
+from state_engine.backends.delta.log_reader import is_whole, read_log
+from state_engine.backends.delta.log_tail import LogDurability, mend_log
+from state_engine.backends.durability import sync_directories, sync_files
+
+ENTRY = '{"commitInfo":{}}\n{"add":{"path":"a.parquet"}}\n'
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table of three entries."""
+    log = tmp_path / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(3):
+        (log / f"{version:020d}.json").write_text(ENTRY.replace("a.", f"{version}."))
+    return log.parent
+
+
+def entry(table: Path, version: int) -> Path:
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\0" * 90, ENTRY[:-9], '{"commitInfo":{}}\n{"add', "[]\n"])
+def test_an_entry_that_is_empty_or_cut_is_moved_aside(content: str, table: Path) -> None:
+    entry(table, 2).write_text(content)
+    assert not is_whole(content.encode())
+    [aside] = mend_log(table.as_uri())
+    assert not entry(table, 2).exists()
+    assert aside.startswith(f".{entry(table, 2).name}.cut-")
+    assert (table / "_delta_log" / aside).read_text() == content
+    assert mend_log(table.as_uri()) == []
+
+
+def test_a_checksum_of_a_version_that_is_not_there_goes_too(table: Path) -> None:
+    """No reader opens a table whose checksums are ahead of its log."""
+    checksums = [table / "_delta_log" / f"{version:020d}.crc" for version in (1, 2)]
+    for checksum in checksums:
+        checksum.write_text("{}")
+    entry(table, 2).unlink()
+    assert len(mend_log(table.as_uri())) == 1
+    assert [checksum.exists() for checksum in checksums] == [True, False]
+
+
+def test_readers_do_not_count_it_either(table: Path) -> None:
+    entry(table, 2).write_text(ENTRY[:-9])
+    log = read_log(table.as_uri())
+    assert log is not None
+    assert log.version == 1
+    assert log.files == {"0.parquet", "1.parquet"}
+
+
+def test_a_table_whose_only_entry_is_cut_is_none(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / f"{0:020d}.json").touch()
+    assert read_log(tmp_path.as_uri()) is None
+
+
+def test_whole_entries_stay_as_others_write_them(table: Path) -> None:
+    entry(table, 2).write_text(ENTRY.rstrip("\n"))  # delta-rs ends no line
+    assert mend_log(table.as_uri()) == []
+    assert mend_log((table / "none").as_uri()) == []
+
+
+def test_a_log_checkpoint_goes_only_where_its_entries_are_there(table: Path) -> None:
+    log = table / "_delta_log"
+    shortcut = log / f"{1:020d}.checkpoint.parquet"
+    shortcut.touch()
+    (log / "_last_checkpoint").write_text('{"ver')
+    assert len(mend_log(table.as_uri())) == 2
+    assert sorted(p.name for p in log.glob("[!.]*")) == [f"{v:020d}.json" for v in range(3)]
+    shortcut.touch()
+    entry(table, 0).unlink()
+    assert mend_log(table.as_uri()) == []  # nothing else stands for version 0
+    assert shortcut.exists()
+
+
+# -- syncs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths in the order of their syncs."""
+    found: list[str] = []
+    monkeypatch.setattr(durability, "fsync_path", found.append)
+    durability._synced.clear()
+    return found
+
+
+def test_an_entry_is_synced_once_and_with_those_before_it(table: Path, synced: list[str]) -> None:
+    disk = LogDurability("sync")
+    disk.entry(table.as_uri(), 0)
+    assert str(entry(table, 0)) in synced
+    synced.clear()
+    disk.entry(table.as_uri(), 2, since=0)
+    assert {str(entry(table, v)) for v in (1, 2)} <= set(synced)
+    synced.clear()
+    disk.entry(table.as_uri(), 2)
+    disk.entry(table.as_uri(), 1)
+    assert synced == []
+
+
+def test_the_operating_system_is_left_alone_where_asked_for(table: Path, synced: list[str]) -> None:
+    disk = LogDurability("os")
+    disk.entry(table.as_uri(), 2)
+    disk.files(table.as_uri(), ["a.parquet"])
+    assert synced == []
+
+
+def test_files_come_before_the_names_up_to_that_of_the_root(tmp_path: Path, synced: list[str]) -> None:
+    file = tmp_path / "root" / "a" / "b" / "x"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    sync_files([str(file)], below=str(tmp_path / "root"))
+    assert synced[0] == str(file)
+    above = {tmp_path, tmp_path / "root", tmp_path / "root/a", tmp_path / "root/a/b"}
+    assert set(synced[1:]) == set(map(str, above))
+
+
+def test_a_directory_without_new_names_is_synced_once(tmp_path: Path, synced: list[str]) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for path in (old, tmp_path):
+        os.utime(path, ns=(10**18, 10**18))  # long ago
+    for _ in range(2):
+        sync_directories([str(old)], below=str(old))
+    assert sorted(synced) == sorted([str(old), str(tmp_path)])
+    (old / "new").touch()
+    sync_directories([str(old)], below=str(old))
+    assert synced[2:] == [str(old)]
