@@ -1,0 +1,115 @@
+"""A power cut: what was not synced is lost in part, and nobody knows which part.
+
+A plane over files notes what was synced: the content of a file (while inode, size and time of change stay), and the
+names in a directory. At the chosen access everything stops, and the tree is changed to one that a disk may hold then:
+content that was not synced is whole, empty or cut; a new name is there or not; a renamed file has its new or its old
+name. A seed chooses. Whoever wrote a file makes no difference.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.faults.file_plane import Kind, Plane, What
+
+Content = tuple[int, int, int]
+"""Inode, size and time of change of a file."""
+
+DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
+"""Databases sync for themselves."""
+
+
+class PowerCut(BaseException):
+    """Nothing runs any more."""
+
+
+class Disk(Plane):
+    """A plane that notes syncs, and stops everything at an access.
+
+    Args:
+        at: the directory; what is in it now is on the disk.
+        stop: the number of the access before which the power goes, from 1 on; None for never.
+    """
+
+    def __init__(self, at: str, stop: int | None = None) -> None:
+        super().__init__(at)
+        self._root, self._stop, self._seen = Path(at), stop, 0
+        self.is_off = False
+        self._content: set[Content] = set()
+        self._names: dict[str, dict[str, int]] = {}
+        for path in [self._root, *self._root.rglob("*")]:
+            self.note(str(path))
+
+    def note(self, path: str) -> None:
+        """What is at a path is on the disk."""
+        if os.path.isdir(path):
+            self._names[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
+        elif os.path.exists(path):
+            self._content.add(_content(path))
+
+    def reach(self, kind: Kind, path: str) -> What | None:
+        if not path.startswith(self._at):
+            return None
+        with self._lock:
+            self._seen += 1
+            self.is_off = self.is_off or self._seen == self._stop
+            if self.is_off:
+                raise PowerCut
+            return None
+
+    @property
+    def seen(self) -> int:
+        """Accesses so far."""
+        return self._seen
+
+    def lose_all_content(self) -> None:
+        """Every file whose content was not synced is empty."""
+        for path in self._files():
+            if not path.name.endswith(DATABASES) and _content(str(path)) not in self._content:
+                os.truncate(path, 0)
+
+    def lose(self, dice: random.Random) -> list[str]:
+        """Leave in the directory what a disk may hold; what was lost, in words."""
+        lost = []
+        for path in sorted(self._files()):
+            if path.name.endswith(DATABASES) or _content(str(path)) in self._content:
+                continue
+            fate = dice.choice(["whole", "empty", "cut"])
+            if fate != "whole":
+                os.truncate(path, 0 if fate == "empty" else path.stat().st_size // 2)
+                lost.append(f"{fate} {path.relative_to(self._root)}")
+        old = {
+            inode: f"{directory}/{name}"
+            for directory, names in self._names.items()
+            for name, inode in names.items()
+        }
+        # the deepest names first: a directory that goes takes with it what is in it
+        for path in sorted(self._root.rglob("*"), key=lambda p: -len(p.parts)):
+            known = self._names.get(str(path.parent), {}).get(path.name)
+            if path.name.endswith(DATABASES) or not path.exists() or known == path.stat().st_ino:
+                continue
+            if dice.random() < 0.5:
+                continue
+            lost.append(f"name {path.relative_to(self._root)}")
+            for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+                before = old.get(file.stat().st_ino)  # a rename is made whole, or not at all
+                if before and os.path.isdir(os.path.dirname(before)) and not os.path.exists(before):
+                    file.rename(before)
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.exists():
+                path.unlink()
+        return lost
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self._root.rglob("*") if path.is_file())
+
+
+def _content(path: str) -> Content:
+    found: Any = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
