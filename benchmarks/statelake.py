@@ -25,6 +25,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
+from state_engine.backends.durability import Durability
 
 
 class CountWindowAverage(KeyedProcessFunction):
@@ -50,11 +51,12 @@ class Statelake(Contender):
     Args:
         spark: session; its job groups are used to count jobs.
         directory: for input, state and sink.
+        durability: of the engine.
     """
 
     name = "statelake"
 
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, *, durability: Durability = "sync") -> None:
         self._spark, self._input = spark, directory / "input"
         self.root, self._sink = directory / "root", directory / "averages"
         self._input.mkdir(parents=True)
@@ -66,7 +68,7 @@ class Statelake(Contender):
             .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
         )
         averages.sink("averages", DeltaSink(str(self._sink)))
-        self.engine = StateEngine(self.root, spark)
+        self.engine = StateEngine(self.root, spark, durability=durability)
         self._batches = 0
 
     def run(self, batch: Path) -> Taken:
