@@ -100,7 +100,12 @@ class Publication:
             MissingFilesError: staged files are gone.
         """
         newest_id, known = newest_in_foreground(path), (declared or frozenset()) <= self._asked
-        if not newest_id or (again_from is None and newest_id == self._published and known):
+        if not newest_id:
+            self._asked |= (
+                declared or set()
+            )  # they hold nothing of this job but what it publishes from now on
+            return []
+        if again_from is None and newest_id == self._published and known:
             return []
         changes = self._changes(path, declared)
         shown = list(self._shown(changes, again_from=again_from))

@@ -127,6 +127,19 @@ def test_sinks_are_asked_once_and_not_again_after_every_batch(place: Place, aske
     assert asked == ["files"], "without code only the sinks of the last row"
 
 
+def test_sinks_of_a_job_that_begins_are_not_known_from_what_it_publishes_itself(
+    place: Place, asked: list[str]
+) -> None:
+    """So another root that writes to the same table is looked for before every batch of the first process."""
+    publication, code = place.publication(), place.code("files")
+    assert publication.settle(place.path, code) == []
+    place.commit("files")
+    publication.publish(place.path[-1])
+    assert publication.settle(place.path, code) == []
+    assert asked == []
+    assert not publication.knows("files")
+
+
 @pytest.mark.parametrize("gone", ["files", "sql"])
 def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
     place: Place, gone: Name, asked: list[str], caplog: pytest.LogCaptureFixture
