@@ -126,7 +126,7 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), 3, None])
 def test_programs_on_the_engine(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
     pipeline = Pipeline(tmp_path, spark, build(cut), parallelism=2)
     pipeline.run(clock=0)  # the fraud detector's minute goes by no wall clock
