@@ -30,7 +30,7 @@ test: $(READY) ## run the tests
 test-all: $(READY) ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui"
 
-test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 500 schedules; many runners
+test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)

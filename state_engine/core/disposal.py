@@ -3,8 +3,9 @@
     remove   out of the log of one of the job's own tables, so that nobody begins to read it
     delete   for good, once no log lists it and those who began to read it have had their time
 
-A file goes only if its name holds a ``write_id`` that is old enough, and no checkpoint needs it; in a sink only if its
-name bears the mark of this job's sink, too, and the sink's log does not list it. So nothing of an attempt that is at
+A file goes only if its name holds a ``write_id``, it was written long enough ago by the clock of its storage (whatever
+the clock of its writer was), and no checkpoint needs it; in a sink only if its name bears the mark of this job's sink,
+too, and the sink's log does not list it. So nothing of an attempt that is at
 work, of another job or of a user is ever touched. Flink leaves such files to its users.
 """
 
@@ -12,12 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from state_engine.core.write_ids import owner_in, write_id_in, written_at_ms
+from state_engine.core.write_ids import owner_in, write_id_in
 
 RETIRED = "retired checkpoint"
 REMOVED = "removed earlier"
+
+
+class Found(NamedTuple):
+    """A file that is there: its size, and when it was written by the clock of its storage, in ms since 1970."""
+
+    bytes: int
+    written_ms: int
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Place:
 
     Attributes:
         table: as in :mod:`.collection`: name of one of the job's own tables, or path of a sink.
-        sizes: bytes of the files that are there, by path relative to the directory.
+        files: that are there, by path relative to the directory.
         active: paths that its log lists.
         removed_lately: paths that left its log so short ago that somebody may still read them.
         owners: marks of the job's sinks that write here; None where nobody but the job does.
@@ -34,7 +42,7 @@ class Place:
     """
 
     table: str
-    sizes: Mapping[str, int]
+    files: Mapping[str, Found]
     active: Set[str] = frozenset()
     removed_lately: Set[str] = frozenset()
     owners: frozenset[str] | None = None
@@ -67,14 +75,15 @@ def disposals(
     Args:
         listed: paths that any row lists.
         needed: paths that must stay, see ``collection.reachable``.
-        written_before_ms: nothing of an attempt that began later goes; milliseconds since 1970.
+        written_before_ms: nothing that was written later goes; milliseconds since 1970.
     """
     found = []
-    for path in sorted(set(place.sizes) | (set(place.active) if place.ours else set())):
+    for path in sorted(set(place.files) | (set(place.active) if place.ours else set())):
         name = path.rsplit("/", 1)[-1]
-        write_id = write_id_in(name)
-        began_ms = written_at_ms(write_id) if write_id else None
-        if began_ms is None or began_ms >= written_before_ms or path in needed:
+        write_id, file = write_id_in(name), place.files.get(path)
+        if write_id is None or path in needed:
+            continue
+        if file is not None and file.written_ms >= written_before_ms:
             continue
         if place.owners is not None and owner_in(name) not in place.owners:
             continue
@@ -84,6 +93,6 @@ def disposals(
         why = f"orphan of attempt {write_id}"
         if path in listed:
             why = REMOVED if place.ours and not active else RETIRED
-        size = place.sizes.get(path, 0)
+        size = file.bytes if file else 0
         found.append(Disposal(place.table, path, size, why, "remove" if active else "delete"))
     return found

@@ -1,17 +1,23 @@
 """``write_id``: what the name of an attempt to write tells, and the names of files that hold one.
 
-A ``write_id`` is a version 7 UUID as 32 hexadecimal digits, so it orders by time and says when its attempt began. Names
-of files hold it, and in sinks, where other jobs may write too, a mark of the owner beside it: whatever is found can be
-told to be an orphan of an attempt, and whose. Plays the part of the checkpoint id in Flink's file names.
+A ``write_id`` is a version 7 UUID as 32 hexadecimal digits, so it orders by time and says when its attempt began, by
+the clock of the storage: how old an attempt is does not depend on the clocks of runners. Names of files hold it, and in
+sinks, where other jobs may write too, a mark of the owner beside it: so an orphan tells whose it is. Plays the part of
+the checkpoint id in Flink's file names.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from datetime import datetime
 from hashlib import blake2b
 
 MAX_ATTEMPT_AGE_MS = 12 * 60 * 60 * 1000
 """An attempt that began longer ago commits nothing: what it wrote may have been taken for orphans."""
+
+LATE_ATTEMPT_AGE_MS = MAX_ATTEMPT_AGE_MS // 12
+"""An attempt that began longer ago is late: before it commits it looks at every file that its row lists."""
 
 MIN_ORPHAN_AGE_MS = 2 * MAX_ATTEMPT_AGE_MS
 """What no row lists and is younger may be of an attempt that is still at work."""
@@ -41,6 +47,34 @@ def written_at_ms(write_id: str) -> int | None:
         1747846209970
     """
     return int(write_id[:12], 16) if _UUID_7.fullmatch(write_id) else None
+
+
+@dataclass(frozen=True)
+class WriteAttempt:
+    """An attempt to commit a row, and to write the files that it lists.
+
+    Attributes:
+        write_id: its name.
+        created_at: when it began, by the clock of the storage.
+    """
+
+    write_id: str
+    created_at: datetime
+
+
+def write_id_at(began_ms: int, randomness: int) -> str:
+    """The name of an attempt.
+
+    Args:
+        began_ms: milliseconds since 1970, by the clock of the storage.
+        randomness: of a random UUID: bits 0 to 61 and 64 to 75 are used.
+
+    Example:
+        >>> written_at_ms(write_id_at(1747846209970, 0x1234))
+        1747846209970
+    """
+    low, high = randomness & (1 << 62) - 1, randomness >> 64 & 0xFFF
+    return f"{began_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low:032x}"
 
 
 def owner_mark(app: str) -> str:

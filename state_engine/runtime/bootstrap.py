@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.backends.delta.base import BaseSpec
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.store_clock import StoreClock
 from state_engine.core.checkpoint import (
     MAIN,
     BaseRange,
@@ -35,6 +36,7 @@ from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.timers import TIMERS
+from state_engine.core.write_ids import WriteAttempt
 from state_engine.runtime.bootstrap_operator_state import (
     Elements,
     GivenOperatorState,
@@ -47,7 +49,6 @@ from state_engine.runtime.declared_states import declared_states
 from state_engine.runtime.graph import OperatorNode
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.operations import WriteAttempt
 from state_engine.runtime.sources.base import Element
 from state_engine.runtime.state_rows import StateForm, key_schema_of, state_rows
 from state_engine.runtime.state_writer import WrittenStates, write_states
@@ -124,7 +125,11 @@ class Bootstrap:
     job: StatefulJob
     clock_ms: int
     requested_by: str = ""
-    attempt: WriteAttempt = field(default_factory=WriteAttempt)
+
+    @cached_property
+    def attempt(self) -> WriteAttempt:
+        """Names the row and the files; asked for when the first is written."""
+        return StoreClock(self.layout.root).attempt()
 
     def planned(self, given: Given) -> BootstrapReport:
         """Read and check everything, and write nothing."""
@@ -228,7 +233,7 @@ class Bootstrap:
     def _write(self, one: _Operator, *, dry_run: bool) -> WrittenStates:
         spec = BaseSpec(
             uri=self.layout.base(one.node.uid),
-            base_id=self.attempt.write_id,
+            base_id="" if dry_run else self.attempt.write_id,
             key_type=one.key.storage,
             states=tuple(one.states),
             max_parallelism=self.job.max_parallelism,

@@ -1,10 +1,15 @@
 """``Collector``: deletes files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
 
-    1 find      every file of the job, in its own tables and in its sinks, and what checkpoints and logs say of it
-    2 fence     where orphans are to go and no row was committed lately, commit one that changes nothing: an attempt
-                that sleeps just before its commit finds its id taken, and sees how old it is
-    3 remove    files of retired checkpoints from the logs of the job's own tables, one commit a table
-    4 delete    by exact name, what left the logs long ago, or never was in one
+    1 time      of the storage that holds the files: ages are measured by nothing else
+    2 look      every file of the job, in its own tables and in its sinks, and what checkpoints and logs say of it
+    3 fence     where orphans are to go, commit a row that changes nothing, and look again: only what is seen after the
+                fence counts
+    4 remove    files of retired checkpoints from the logs of the job's own tables, one commit a table
+    5 delete    by exact name, what left the logs long ago, or never was in one
+
+Why an attempt that sleeps just before its commit loses nothing: if it chose its id before the fence, the id is taken,
+and it begins anew. If it chose its id after the fence, it measured its age after the fence, too, and was at most twelve
+hours old: then its files were younger than a day when the time was taken, which was before the fence, and they stay.
 
 Each step may be repeated: after a crash the next collection goes on. Deciding is ``core.disposal``; retiring
 checkpoints is ``Maintenance.retire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry run.
@@ -13,6 +18,7 @@ checkpoints is ``Maintenance.retire``. Plays the part of Flink's ``SharedStateRe
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,11 +27,12 @@ from datetime import UTC, datetime, timedelta
 
 from state_engine.backends.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.backends.files import join, open_location
+from state_engine.backends.store_clock import StoreClock, same_store
 from state_engine.core import lineage
 from state_engine.core.collection import Files, listed, unreachable
 from state_engine.core.disposal import Disposal, Place, disposals
-from state_engine.core.errors import ConfigurationError
-from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, MIN_ORPHAN_AGE_MS, write_id_in, written_at_ms
+from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.write_ids import MIN_ORPHAN_AGE_MS, write_id_in
 from state_engine.runtime.graph import SinkNode
 from state_engine.runtime.job_files import JobFiles, known_sinks
 from state_engine.runtime.job_tables import JobTables
@@ -105,52 +112,56 @@ class Collector:
         self,
         *,
         orphan_age: timedelta,
-        now_ms: int,
+        now_ms: int | None = None,
         dry_run: bool = False,
         vacuum: bool = False,
         on_file: OnFile = lambda _: None,
     ) -> CollectionReport:
-        """See ``StateEngine.collect``; ``now_ms`` is the time, in milliseconds since 1970."""
+        """See ``StateEngine.collect``; ``now_ms`` is the time in place of the storage's, in milliseconds since 1970."""
         if orphan_age < ORPHAN_AGE:
             raise ConfigurationError(
                 f"orphan_age must be at least {ORPHAN_AGE}, not {orphan_age}: attempts may commit until they are half "
                 "as old, and their files would be deleted"
             )
-        rows = self._tables.store.load()
-        if not rows:
-            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        before_ms = now_ms - int(orphan_age.total_seconds() * 1000)
-        at = JobFiles(
-            self._tables,
-            self._kernel,
-            known_sinks(rows.values(), self._declared),
-            removed_since_ms=before_ms,
-        )
-        planned = self._plan(rows, at, before_ms)
+        rows = self._rows()
+        sinks = known_sinks(rows.values(), self._declared)
+        ages = _Ages(orphan_age, self._tables, [sink.path for sink in sinks], now_ms)
+        at = JobFiles(self._tables, self._kernel, sinks, removed_since_ms=ages.before_ms)
+        planned = self._plan(at, ages)
+        if not dry_run and any(d.why.startswith("orphan") for d in planned):
+            self._maintenance.fence()
+            planned = self._plan(at, ages)
         tables = at.vacuumed() if vacuum else []
         if dry_run:
             for one in planned:
                 on_file(one)
         else:
-            if any(d.why.startswith("orphan") for d in planned) and not _committed_lately(rows, now_ms):
-                self._maintenance.fence()
             self._carry_out(planned, at, on_file)
-            _vacuum(self._kernel, tables, orphan_age)
+            _vacuum(self._kernel, tables, orphan_age + ages.machine_is_ahead())
         return CollectionReport(self._job, planned, dry_run, tables)
 
-    # -- 1 find ----------------------------------------------------------------------------------------------------
+    # -- 2 look ----------------------------------------------------------------------------------------------------
 
-    def _plan(self, rows: lineage.Rows, at: JobFiles, before_ms: int) -> list[Disposal]:
+    def _rows(self) -> lineage.Rows:
+        rows = self._tables.store.load()
+        if not rows:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        return rows
+
+    def _plan(self, at: JobFiles, ages: _Ages) -> list[Disposal]:
+        """What is to be done, by the rows and the files as they are now."""
+        rows = self._rows()
         head = lineage.head(rows)
         on_main = lineage.path(rows, head.checkpoint_id if head else None)
         unpublished = {
             row.checkpoint_id for row, _ in self._publication.unpublished(on_main, self._of_the_code)
         }
-        as_of = datetime.fromtimestamp(before_ms / 1000, UTC)
+        as_of = datetime.fromtimestamp(ages.before_ms("") / 1000, UTC)
         every, gone = listed(rows.values()), unreachable(rows, as_of=as_of, unpublished=unpublished)
-        return [one for place in at.places() for one in _of(place, every, gone, before_ms)]
+        places = at.places()
+        return [one for place in places for one in _of(place, every, gone, ages.before_ms(place.table))]
 
-    # -- 3 remove, 4 delete ----------------------------------------------------------------------------------------
+    # -- 4 remove, 5 delete ----------------------------------------------------------------------------------------
 
     def _carry_out(self, planned: list[Disposal], at: JobFiles, on_file: OnFile) -> None:
         removed = [d for d in planned if d.step == "remove"]
@@ -177,6 +188,41 @@ class Collector:
                 left -= set(error.paths)
 
 
+class _Ages:
+    """Times before which a file must have been written to go; measured when this is made, and not again.
+
+    Args:
+        orphan_age: how long a file stays.
+        tables: the job's, whose storage is the root's.
+        sinks: paths of the job's sinks, which may be on other storage, with a clock of its own.
+        now_ms: the time for all of them; None to ask the storage.
+    """
+
+    def __init__(
+        self, orphan_age: timedelta, tables: JobTables, sinks: Iterable[str], now_ms: int | None
+    ) -> None:
+        root, self._age_ms = tables.layout.root, orphan_age // timedelta(milliseconds=1)
+        self._now_ms = tables.clock.now_ms() if now_ms is None else now_ms
+        elsewhere = [path for path in sinks if now_ms is None and not same_store(path, root)]
+        self._elsewhere = {path: _time_of(path) for path in elsewhere}
+
+    def before_ms(self, table: str) -> int:
+        """For the files of a place; milliseconds since 1970 by the clock of its storage."""
+        return self._elsewhere.get(table, self._now_ms) - self._age_ms
+
+    def machine_is_ahead(self) -> timedelta:
+        """By how much this machine's clock, by which Delta's VACUUM goes, is ahead of the storage's."""
+        return max(timedelta(0), timedelta(milliseconds=time.time_ns() // 1_000_000 - self._now_ms))
+
+
+def _time_of(uri: str) -> int:
+    """The time of a sink's storage; 1970, when nothing was old, where it cannot be asked."""
+    try:
+        return StoreClock(uri).now_ms() if open_location(uri).is_directory() else 0
+    except (OSError, StatelakeError):
+        return 0
+
+
 def _of(place: Place, every: Files, gone: Files, before_ms: int) -> list[Disposal]:
     # sinks may be elsewhere than their checkpoints say, with a root that was moved; names are nowhere the same
     tables = [place.table] if place.owners is None else [table for table in every if "://" in table]
@@ -186,12 +232,6 @@ def _of(place: Place, every: Files, gone: Files, before_ms: int) -> list[Disposa
         needed={f.path for table in tables for f in every.get(table, set()) - gone.get(table, set())},
         written_before_ms=before_ms,
     )
-
-
-def _committed_lately(rows: lineage.Rows, now_ms: int) -> bool:
-    """Whether the newest id was taken when attempts whose orphans go could not commit any more."""
-    began_ms = written_at_ms(rows[max(rows)].write_id)
-    return began_ms is not None and began_ms > now_ms - MAX_ATTEMPT_AGE_MS
 
 
 def _delete(uri: str, one: Disposal) -> Disposal:

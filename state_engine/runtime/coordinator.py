@@ -20,11 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from uuid6 import uuid7
 
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
@@ -200,7 +198,7 @@ class CheckpointCoordinator:
             timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
             cut = cut_of(planned.slices, parent)
             batch = BatchContext(
-                write_id=uuid7().hex,
+                write_id=self._tables.clock.attempt().write_id,
                 path=path,
                 slices=cut.slices,
                 clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
@@ -304,7 +302,10 @@ class CheckpointCoordinator:
         """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
         with self._step("stage"):
             row = build_row(
-                self._job, attempt, created_at=datetime.now(UTC), requested_by=self._options.requested_by
+                self._job,
+                attempt,
+                created_at=self._tables.clock.now(),
+                requested_by=self._options.requested_by,
             )
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")

@@ -335,7 +335,8 @@ class EngineOperations(EngineBase):
             orphan_age: how long a file stays after it was written, or needed last; at least 24 hours.
             dry_run: only tell what would go.
             vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
-            clock: gives the time, in milliseconds since 1970.
+            clock: gives the time, in milliseconds since 1970; None for the clock of the storage that holds the files:
+                by that their ages are right whatever the clock of this machine says.
             on_file: called for every file that is done, in a dry run for every file that would be.
 
         Raises:
@@ -353,7 +354,11 @@ class EngineOperations(EngineBase):
             sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
         )
         return found.collect(
-            orphan_age=orphan_age, now_ms=clock_of(clock)(), dry_run=dry_run, vacuum=vacuum, on_file=on_file
+            orphan_age=orphan_age,
+            now_ms=None if clock is None else clock_of(clock)(),
+            dry_run=dry_run,
+            vacuum=vacuum,
+            on_file=on_file,
         )
 
     # -- inside ----------------------------------------------------------------------------------------------------

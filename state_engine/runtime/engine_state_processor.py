@@ -260,7 +260,7 @@ class EngineStateProcessor(EngineOperations):
             drop_branches: with ``purge``, replays to give up.
             sinks: with ``purge``, delete rows from Delta sinks that have all these columns, too. A restore to before
                 the deletion can then withdraw outputs only from sinks with lineage.
-            clock: gives the time for the collection, in milliseconds since 1970.
+            clock: gives the time for the collection, in milliseconds since 1970; None for the storage's own.
 
         Raises:
             ConfigurationError: no operator is keyed so, or there is no such branch.
@@ -283,7 +283,8 @@ class EngineStateProcessor(EngineOperations):
             collect=lambda now_ms: self.collect(job, clock=now_ms, requested_by=requested_by),
             load=tables.store.load,
         )
-        wanted = Purge(tuple(drop_branches), sinks, clock_of(clock)()) if purge else None
+        now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
+        wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
         return found.forget([keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted)
 
     # -- inside ----------------------------------------------------------------------------------------------------

@@ -12,17 +12,18 @@ Hidden files, logs and the directories of savepoints are never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow.fs as pafs
 
+from state_engine.backends import store_clock
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.tombstones import removed_since
 from state_engine.backends.files import join, open_location
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.collection import OPERATOR_STATE, OPERATORS, keyed_tables
-from state_engine.core.disposal import Place
+from state_engine.core.disposal import Found, Place
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.core.write_ids import owner_mark
 from state_engine.runtime.graph import SinkNode
@@ -65,11 +66,16 @@ class JobFiles:
         tables: the job's tables.
         kernel: reads logs.
         sinks: of the job.
-        removed_since_ms: what left a log later than this may still be read; milliseconds since 1970.
+        removed_since_ms: for a place, what left its log later than this may still be read; milliseconds since 1970.
     """
 
     def __init__(
-        self, tables: JobTables, kernel: DeltaKernel, sinks: Iterable[SinkPlace], *, removed_since_ms: int
+        self,
+        tables: JobTables,
+        kernel: DeltaKernel,
+        sinks: Iterable[SinkPlace],
+        *,
+        removed_since_ms: Callable[[str], int],
     ) -> None:
         self._directory, self._app, self._kernel = tables.layout.directory, tables.store.app, kernel
         self._sinks, self._since_ms = set(sinks), removed_since_ms
@@ -110,32 +116,46 @@ class JobFiles:
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
     def _place(
-        self, table: str, sizes: dict[str, int], *, owners: frozenset[str] | None = None, ours: bool = False
+        self, table: str, files: dict[str, Found], *, owners: frozenset[str] | None = None, ours: bool = False
     ) -> Place:
         uri = self.uri(table)
         # files first: what is listed by then and is not in the log afterwards was never, or is not any more
         active = frozenset(self._kernel.active_files(uri))
-        return Place(table, sizes, active, removed_since(uri, self._since_ms), owners, ours)
+        if ours:  # what came since that, and what is gone; a log lists nothing that was not there before
+            files |= _looked_up(uri, active - files.keys())
+        return Place(table, files, active, removed_since(uri, self._since_ms(table)), owners, ours)
 
 
-def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, int]:
-    """Sizes of the files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
+def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, Found]:
+    """Those of some files that are there."""
+    at, names = open_location(uri), sorted(paths)
+    infos = at.fs.get_file_info([join(at.path, name) for name in names])
+    both = zip(names, infos, strict=True)
+    return {name: _file(info) for name, info in both if info.type == pafs.FileType.File}
+
+
+def _file(info: pafs.FileInfo) -> Found:
+    return Found(info.size, store_clock.written_ms(info))
+
+
+def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, Found]:
+    """The files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
     at = open_location(uri)
     start = at.inside(inside) if inside else at
     infos = start.listing(recursive=recursive, missing_ok=True)
-    found = {info.path[len(at.path) + 1 :]: info.size for info in infos if info.type == pafs.FileType.File}
+    found = {info.path[len(at.path) + 1 :]: info for info in infos if info.type == pafs.FileType.File}
     skip = len(inside)
-    return {p: size for p, size in found.items() if not _hidden(p[skip:])}
+    return {path: _file(info) for path, info in found.items() if not _hidden(path[skip:])}
 
 
-def _in_table(uri: str) -> dict[str, int]:
+def _in_table(uri: str) -> dict[str, Found]:
     return _under(uri, recursive=False) | _under(uri, STAGED)
 
 
-def _staged(uri: str) -> dict[str, int]:
+def _staged(uri: str) -> dict[str, Found]:
     at = open_location(uri)
     names = [name for name in at.names(missing_ok=True) if name.startswith(STAGED_PREFIX)]
-    return {path: size for name in names for path, size in _under(uri, name).items()}
+    return {path: file for name in names for path, file in _under(uri, name).items()}
 
 
 def _hidden(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,13 +20,19 @@ from state_engine.backends.delta.layout import (
     changelog_schema,
 )
 from state_engine.backends.delta.locks import table_lock
+from state_engine.backends.store_clock import StoreClock
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
-from state_engine.core.errors import InvariantError
+from state_engine.core.errors import CommitFailedError, InvariantError, MissingFilesError
 from state_engine.core.invariants import violations
+from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
+from state_engine.runtime.sinks.base import verify_files
+from state_engine.runtime.sinks.foreach_batch import FOREACH_KIND
+from state_engine.runtime.sinks.sql_target import SQL_KIND
+from state_engine.runtime.sinks.staging import Staging
 from state_engine.runtime.source_positions import SourcePositions
 
 if TYPE_CHECKING:
@@ -47,7 +53,8 @@ class JobTables:
 
     def __init__(self, spark: SparkSession, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
         self._spark, self._kernel, self.layout = spark, kernel, layout
-        self.store = CheckpointStore(kernel, layout, root_id)
+        self.clock = StoreClock(layout.root)
+        self.store = CheckpointStore(kernel, layout, root_id, clock=self.clock, verify=self.verify_files)
         self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
         self._columns: dict[str, pa.DataType] = {}
@@ -70,6 +77,18 @@ class JobTables:
                 "Nothing was committed; this is a defect of the engine or a damaged table",
                 broken=[v.name for v in broken],
             )
+
+    def verify_files(self, row: CheckpointRow) -> None:
+        """Refuse to commit a row of which a file is not there, or is not whole; raises CommitFailedError."""
+        try:
+            for uri, files in listed_files(self.layout, row):
+                verify_files(uri, files, what=f"checkpoint {row.checkpoint_id}")
+        except MissingFilesError as error:
+            raise CommitFailedError(
+                f"job '{self.layout.job}': the {row.kind} {row.checkpoint_id} (attempt {row.write_id}) was overtaken, "
+                f"or began long ago, and its files are not what it wrote any more: {error}. Nothing was committed; run "
+                "again"
+            ) from error
 
     def ensure_operator_state(self) -> None:
         """Make the table of operator state if there is none."""
@@ -138,6 +157,22 @@ class JobTables:
                 properties=TABLE_PROPERTIES,
             )
             self._ready.add(uri)
+
+
+def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, list[DataFile]]]:
+    """The files that a row lists as its own, by the directory that they are in."""
+    for operator in row.operators:
+        yield layout.changelog(operator.uid), operator.changelog
+        yield layout.base(operator.uid), operator.base_files
+    yield layout.operator_state, row.operator_state_files
+    yield layout.dead_letters, row.dead_letters
+    staging = Staging(layout.root)
+    for staged in row.sinks:
+        if staged.kind == DEAD_LETTERS:
+            yield layout.dead_letters, staged.files
+        else:
+            below_the_root = staged.kind in (SQL_KIND, FOREACH_KIND)
+            yield staging.here(staged.path) if below_the_root else staged.path, staged.files
 
 
 def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +36,12 @@ from state_engine.core.operator_state_ref import RAW_KEYED
 from state_engine.core.resumption import TRANSFORM
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
+from state_engine.core.write_ids import WriteAttempt
 from state_engine.runtime.execution import execution
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.key_columns import key_group_column, subtask_column
 from state_engine.runtime.key_conversion import OLD, Convert, converted
-from state_engine.runtime.operations import Operations, WriteAttempt
+from state_engine.runtime.operations import Operations
 from state_engine.runtime.shipped_code import running_driver_code
 from state_engine.runtime.state_rows import KEY, KEY_HASH, PLACE, STATE, WHY
 from state_engine.runtime.state_writer import GROUP, name_of, whole_groups
@@ -94,7 +95,11 @@ class KeyTypeChange:
     operations: Operations
     spark: SparkSession
     dry_run: bool = False
-    attempt: WriteAttempt = field(default_factory=WriteAttempt)
+
+    @cached_property
+    def attempt(self) -> WriteAttempt:
+        """Names the row and the files; asked for when the first is written."""
+        return self.tables.clock.attempt()
 
     def run(self, uid: str, declared: KeySchema, convert: Convert | None) -> KeyTypeReport:
         """See ``StateEngine.change_key_type``; ``declared`` is the key of today's code."""

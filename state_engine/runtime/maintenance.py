@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING
-
-from uuid6 import uuid7
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core import lineage
@@ -114,7 +111,7 @@ class Maintenance:
         """
         rows, head = self._head()
         path = lineage.path(rows, head.checkpoint_id)
-        base_id = uuid7().hex
+        base_id = self._tables.clock.attempt().write_id
         written = {
             o.uid: base
             for o in self._chosen(path, operators, policy, full=full)
@@ -215,7 +212,7 @@ class Maintenance:
         """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.retain``."""
 
         def planned(rows: lineage.Rows) -> list[int]:
-            now_ms = int(datetime.now(UTC).timestamp() * 1000)
+            now_ms = self._tables.clock.now_ms()
             return list(plan(rows, policy, now_ms=now_ms, given_up=given_up).retired)
 
         if dry_run:
@@ -267,7 +264,7 @@ class Maintenance:
 
     def _commit(self, kind: str, change: Change, *, write_id: str | None = None) -> CheckpointRow | None:
         """Commit a row upon the head, whatever that is by then."""
-        name, created_at = write_id or uuid7().hex, datetime.now(UTC)
+        name = write_id or self._tables.clock.attempt().write_id
         while True:
             rows, head = self._head()
             row = change(
@@ -276,7 +273,7 @@ class Maintenance:
                     kind=kind,
                     checkpoint_id=lineage.next_id(rows),
                     write_id=name,
-                    created_at=created_at,
+                    created_at=self._tables.clock.now(),
                     requested_by=self._requested_by,
                 ),
                 rows,

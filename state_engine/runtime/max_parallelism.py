@@ -32,7 +32,7 @@ from state_engine.core.resumption import TRANSFORM
 from state_engine.runtime.compaction import compacted, write_base
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.operations import Change, Operations, WriteAttempt
+from state_engine.runtime.operations import Change, Operations
 from state_engine.runtime.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask_spec import StateFile
@@ -98,7 +98,7 @@ class MaxParallelismChange:
             raise ConfigurationError(f"job '{job.name}': {error}") from None
         self._job, self._max, self._operations = job, max_parallelism, operations
         self._tables, self._kernel, self._spark = tables, kernel, spark
-        self._attempt = WriteAttempt()
+        self._attempt = tables.clock.attempt()
 
     def run(self, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
         """Write bases and put them in force, together with another parallelism; see ``StateEngine.rescale``.

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal
-
-from uuid6 import uuid7
 
 from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
@@ -25,6 +22,7 @@ from state_engine.core.operation_rows import continuing
 from state_engine.core.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.retention import restore_refusal
 from state_engine.core.sink_moves import DEAD_LETTERS, leaving, moves
+from state_engine.core.write_ids import WriteAttempt
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.publication import Declared, Publication
@@ -34,14 +32,6 @@ from state_engine.runtime.stale_outputs import stale_beside, withdrawing
 OutputsPolicy = Literal["withdraw", "keep"]
 Change = Callable[[CheckpointRow], CheckpointRow]
 """Makes the row to commit from one that changes nothing yet."""
-
-
-@dataclass(frozen=True)
-class WriteAttempt:
-    """Names an attempt to commit a row, and the files that it wrote for it; from its start on."""
-
-    write_id: str = field(default_factory=lambda: uuid7().hex)
-    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True)
@@ -246,7 +236,7 @@ class Operations:
         attempt: WriteAttempt | None = None,
     ) -> CheckpointRow:
         """Commit one row upon a parent and publish it; raises StaleParentError where something came first."""
-        attempt = attempt or WriteAttempt()
+        attempt = attempt or self._tables.clock.attempt()
         row = change(
             continuing(
                 parent,

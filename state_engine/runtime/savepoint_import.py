@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-
-from uuid6 import uuid7
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.operator_state_files import copy_state
@@ -71,7 +68,7 @@ def import_savepoint(
         StateMigrationError: there is such state, or the number of key groups differs.
         StaleParentError: the job ran meanwhile.
     """
-    source, write_id = manifest.checkpoint, uuid7().hex
+    source, write_id = manifest.checkpoint, tables.clock.attempt().write_id
     held = set(matched(
         manifest, [*job.operators, *job.sources], allow_non_restored_state=options.allow_non_restored_state
     ).restored)  # fmt: skip
@@ -103,7 +100,7 @@ def import_savepoint(
         branch=MAIN,
         kind="import",
         write_id=write_id,
-        created_at=datetime.now(UTC),
+        created_at=tables.clock.now(),
         rows_in=0,
         rows_refused=0,
         late_rows=0,

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.resumption import TRANSFORM
 from state_engine.core.timers import TIMERS
+from state_engine.core.write_ids import WriteAttempt
 from state_engine.runtime.change_writer import ChangeSpec, WrittenChanges, write_changes
 from state_engine.runtime.job_tables import JobTables
-from state_engine.runtime.operations import Operations, WriteAttempt
+from state_engine.runtime.operations import Operations
 from state_engine.runtime.state_changes import (
     ADDED,
     CHANGED,
@@ -109,7 +111,11 @@ class StateTransform:
     operations: Operations
     spark: SparkSession
     dry_run: bool = False
-    attempt: WriteAttempt = field(default_factory=WriteAttempt)
+
+    @cached_property
+    def attempt(self) -> WriteAttempt:
+        """Names the row and the files; asked for when the first is written."""
+        return self.tables.clock.attempt()
 
     def one_state(
         self, uid: str, state: str, *, map: Map | None = None, filter: Column | str | None = None
@@ -203,9 +209,8 @@ class StateTransform:
         head, written = path[-1], {}
         for uid, frame in changes.items():
             operator = self._operator(path, uid)
-            spec = ChangeSpec(
-                self.tables.layout.changelog(uid), self.attempt.write_id, operator, self.dry_run
-            )
+            write_id = "" if self.dry_run else self.attempt.write_id
+            spec = ChangeSpec(self.tables.layout.changelog(uid), write_id, operator, self.dry_run)
             what = f"job '{self.job}', operator '{uid}': transform of checkpoint {head.checkpoint_id}"
             written[uid] = write_changes(self.spark, frame, spec, what=what)
         report = TransformReport(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
@@ -14,7 +16,8 @@ from state_engine.backends.delta import checkpoint_store
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.errors import CommitFailedError
+from state_engine.core.errors import CommitFailedError, StaleParentError
+from state_engine.core.write_ids import write_id_at
 from tests.core.rows import changes, checkpoint, operator
 
 TOGETHER = 4
@@ -91,6 +94,42 @@ def test_of_two_that_merge_one_does_and_rows_that_come_meanwhile_stay(
     assert mine.load() == rival.load() == table.store().load()
     assert sorted(mine.load()) == [1, 2, 3, 4, 5]
     assert table.files() == ["checkpoint-000", "checkpoints-1-"]
+
+
+def began(hours_ago: float) -> str:
+    return write_id_at(time.time_ns() // 1_000_000 - int(hours_ago * 3_600_000), uuid4().int)
+
+
+def test_late_and_overtaken_rows_have_their_files_looked_at_and_old_ones_are_refused(table: Table) -> None:
+    seen: list[int] = []
+    store = CheckpointStore(
+        table.kernel, table.layout, "root", verify=lambda row: seen.append(row.checkpoint_id)
+    )
+    store.append(checkpoint(1, write_id=began(0.9)))
+    assert seen == []
+    store.append(checkpoint(2, 1, write_id=began(1.1)))
+    assert seen == [2], "late"
+
+    table.grow(table.store(), 3, 3)
+    mine = began(0)
+    with pytest.raises(StaleParentError):
+        store.append(checkpoint(3, 2, write_id=mine))
+    store.append(checkpoint(4, 3, write_id=mine))
+    assert seen == [2, 4], "overtaken"
+    store.append(checkpoint(5, 4, write_id=began(0)))
+    assert seen == [2, 4]
+
+    with pytest.raises(CommitFailedError, match=r"began 12\.1 hours ago"):
+        store.append(checkpoint(6, 5, write_id=began(12.1)))
+
+    def gone(_: object) -> None:
+        raise CommitFailedError("its files are gone")
+
+    late = CheckpointStore(table.kernel, table.layout, "root", verify=gone)
+    late.load()
+    with pytest.raises(CommitFailedError, match="its files are gone"):
+        late.append(checkpoint(6, 5, write_id=began(2)))
+    assert sorted(table.store().load()) == [1, 2, 3, 4, 5]
 
 
 def test_a_merge_that_breaks_off_loses_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,17 @@ def test_removals_are_told_until_they_are_old(tmp_path: Path) -> None:
     commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))
     commit(tmp_path, 1, 2_000_000, removal("c", 2_000_000), removal("d", 1_500_000), removal("e", None))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text("{}")
-    assert removed_since(uri, 0) == {"write_id=1/a b", "c", "d"}
-    assert removed_since(uri, 999_990) == {"c", "d"}
-    assert removed_since(uri, 1_999_999) == {"c"}
-    assert removed_since(uri, 2_000_000) == set()
+    assert removed_since(uri, 0) == {"write_id=1/a b", "c", "d", "e"}
+    assert removed_since(uri, 1_000_001) == {"c", "d", "e"}
+    assert removed_since(uri, 2_000_000) == {"c", "d", "e"}
+    assert removed_since(uri, 2_000_001) == set()
+
+
+def test_the_clock_of_who_removed_files_does_not_matter(tmp_path: Path) -> None:
+    days = 2 * 24 * 3_600_000
+    commit(tmp_path, 0, 10 * days, removal("behind", 9 * days), removal("ahead", 11 * days))
+    assert removed_since(f"file://{tmp_path}", 10 * days) == {"behind", "ahead"}
+    assert removed_since(f"file://{tmp_path}", 10 * days + 1) == set()
 
 
 def test_commits_from_before_that_time_are_not_even_read(tmp_path: Path) -> None:

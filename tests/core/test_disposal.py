@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from state_engine.core.disposal import Disposal, Place, disposals
-from state_engine.core.write_ids import owner_mark, written_at_ms
+from state_engine.core.disposal import Disposal, Found, Place, disposals
+from state_engine.core.write_ids import owner_mark, write_id_at
 
-OLD, YOUNG = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f", "0196f3c0a1b37c3d8e4f5a6b7c8d9e0f"
+OLD = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f"
 OWNER = owner_mark("1/job/out")
-BEFORE_MS = 0x0196F3C0A1B3
+BEFORE_MS = 1_000_000
+STAYED, YOUNG = Found(10, BEFORE_MS - 1), Found(10, BEFORE_MS)
 OWN, SINK = f"write_id={OLD}/part-00000-{OLD}-0.parquet", f"part-00000-{OLD}-{OWNER}-0.parquet"
-TABLE = Place("operators/sums/changelog", {OWN: 10}, ours=True)
-THEIRS = Place("file:///sink", {SINK: 10}, owners=frozenset([OWNER]))
+TABLE = Place("operators/sums/changelog", {OWN: STAYED}, ours=True)
+THEIRS = Place("file:///sink", {SINK: STAYED}, owners=frozenset([OWNER]))
 
 
 def judged(place: Place, *, listed: str = "", needed: str = "") -> list[tuple[str, str]]:
@@ -28,9 +29,14 @@ def judged(place: Place, *, listed: str = "", needed: str = "") -> list[tuple[st
 ORPHAN = f"orphan of attempt {OLD}"
 
 
-def test_ages() -> None:
-    assert written_at_ms(OLD) == BEFORE_MS - 1
-    assert written_at_ms(YOUNG) == BEFORE_MS
+@pytest.mark.parametrize("began_ms", [0, BEFORE_MS - 1, BEFORE_MS, 2**40])
+def test_the_age_is_that_of_the_file_whatever_its_writer_took_the_time_for(began_ms: int) -> None:
+    write_id = write_id_at(began_ms, 7)
+    name = f"write_id={write_id}/part-00000-{write_id}-0.parquet"
+    place = replace(TABLE, files={name: STAYED})
+    assert judged(place) == [(f"orphan of attempt {write_id}", "delete")]
+    assert judged(replace(place, files={name: YOUNG})) == []
+    assert judged(replace(place, files={name: YOUNG}, active={name}), listed=name) == []
 
 
 def test_files_of_own_tables_leave_the_log_first() -> None:
@@ -43,10 +49,10 @@ def test_files_of_own_tables_leave_the_log_first() -> None:
 
 
 def test_a_file_that_only_the_log_knows_leaves_it() -> None:
-    place = replace(TABLE, sizes={}, active={OWN})
+    place = replace(TABLE, files={}, active={OWN})
     found = disposals(place, listed=[OWN], needed=set(), written_before_ms=BEFORE_MS)
     assert found == [Disposal(TABLE.table, OWN, 0, "retired checkpoint", "remove")]
-    assert judged(replace(THEIRS, sizes={}, active={SINK}), listed=SINK) == []
+    assert judged(replace(THEIRS, files={}, active={SINK}), listed=SINK) == []
 
 
 @pytest.mark.parametrize("place", [TABLE, THEIRS, replace(TABLE, active={OWN})])
@@ -66,7 +72,6 @@ def test_what_a_sink_or_a_table_of_rows_lists_stays() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        f"part-00000-{YOUNG}-{OWNER}-0.parquet",
         f"part-00000-{OLD}-{owner_mark('1/other/out')}-0.parquet",
         f"part-00000-{OLD}-0.parquet",
         f"backup-{OLD}-{OWNER}-0.parquet",
@@ -75,11 +80,11 @@ def test_what_a_sink_or_a_table_of_rows_lists_stays() -> None:
     ],
 )
 def test_in_a_sink_only_old_files_that_prove_to_be_ours_go(name: str) -> None:
-    assert judged(replace(THEIRS, sizes={name: 1})) == []
-    assert judged(replace(THEIRS, sizes={name: 1}), listed=name) == []
+    assert judged(replace(THEIRS, files={name: STAYED})) == []
+    assert judged(replace(THEIRS, files={name: STAYED}), listed=name) == []
 
 
-@pytest.mark.parametrize("name", [f"part-00000-{YOUNG}-0.parquet", "by-hand.parquet", f"{OLD}/notes.txt"])
-def test_young_files_and_those_without_an_attempt_stay(name: str) -> None:
-    assert judged(replace(TABLE, sizes={name: 1})) == []
-    assert judged(replace(TABLE, sizes={name: 1}, active={name}), listed=name) == []
+@pytest.mark.parametrize("name", ["by-hand.parquet", f"{OLD}/notes.txt"])
+def test_files_without_an_attempt_stay(name: str) -> None:
+    assert judged(replace(TABLE, files={name: STAYED})) == []
+    assert judged(replace(TABLE, files={name: STAYED}, active={name}), listed=name) == []

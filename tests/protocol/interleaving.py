@@ -3,7 +3,8 @@
 Every actor has a thread of its own, and at any moment exactly one of them, or the test, is running. An actor gives the
 turn back wherever the engine passes a point that ``points`` has marked; there it can be put to sleep, or killed: an
 exception that nothing in the engine catches goes up its stack, and it touches no table any more. So the same seed gives
-the same schedule, and what runs between two points is the engine's own code.
+the same schedule, and what runs between two points is the engine's own code. Attempts of tasks are actors that a run
+brings in: they go on when it has ended.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from state_engine.core.errors import StatelakeError
-from tests.protocol.passing_time import Clock
+
+if TYPE_CHECKING:
+    from tests.protocol.passing_time import Clock
 
 KILLED, ASLEEP, LATE = 0.012, 0.04, 0.012
 """How likely, at every step, an actor is killed, sleeps for a while, and sleeps until all the others are done."""
@@ -25,8 +29,13 @@ KILLED_INSIDE = 0.05
 """How likely an actor is killed at a point where it holds a lock and cannot give the turn back."""
 LOST_ANSWER = 0.02
 """How likely nobody tells whether a commit happened."""
+ASLEEP_BEFORE_COMMIT = 0.15
+"""How likely an actor sleeps for a while, with everything written, just before a row is committed."""
+_HOURS = 3_600_000
+SKEWS_MS = (-48 * _HOURS, -13 * _HOURS, 0, 13 * _HOURS, 48 * _HOURS)
+"""By how much clocks of actors are wrong; they may jump from one to another while an actor sleeps."""
 
-_THREADS = ThreadPoolExecutor(16, thread_name_prefix="actor")
+_THREADS = ThreadPoolExecutor(64, thread_name_prefix="actor")
 _here = threading.local()
 
 
@@ -44,6 +53,9 @@ class Actor:
         tolerated: whether an error is one of those that this actor may be told.
         dice: decides what happens to it inside.
         ready: whether it may begin; one that never may does not run.
+        crew: where actors that it brings in wait for their first turn.
+        skew_ms: by how much its clock is ahead.
+        frozen: whether its steady counter stands still while hours pass.
     """
 
     name: str
@@ -52,7 +64,11 @@ class Actor:
     dice: random.Random
     trace: list[str]
     ready: Callable[[], bool] = lambda: True
+    crew: list[Actor] = field(default_factory=list)
+    skew_ms: int = 0
+    frozen: bool = False
     asleep_until: int = 0
+    _step: str = ""
     _ended: bool = False
     _killed: bool = False
     _go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -74,6 +90,21 @@ class Actor:
         self._run.result(timeout=60)
         return False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it does nothing any more."""
+        return self._ended or self._killed
+
+    def bring_in(self, name: str, body: Callable[[], None]) -> Actor:
+        """Called by its own thread: another actor, with this one's clock, begins at one of the next steps."""
+        own = random.Random(self.dice.random())
+        born = Actor(
+            f"{self.name} {name}", body, self.tolerated, own, self.trace, crew=self.crew,
+            skew_ms=self.skew_ms, frozen=self.frozen,
+        )  # fmt: skip
+        self.crew.append(born)
+        return born
+
     def kill(self) -> None:
         """End it where it stands."""
         self._killed = True
@@ -81,10 +112,16 @@ class Actor:
             while self.advance():
                 pass
 
+    @property
+    def is_about_to_commit(self) -> bool:
+        """Whether its next step puts a row into the table of checkpoints."""
+        return self._step == "before commit to checkpoints"
+
     def give_back(self, step: str) -> None:
         """Called by its own thread: the others may go on now."""
         if self._killed:
             raise Killed
+        self._step = step
         self.trace.append(f"{self.name}: {step}")
         self._back.release()
         self._go.acquire()
@@ -139,8 +176,11 @@ def step_under_lock(name: str) -> None:
 def interleave(actors: list[Actor], dice: random.Random, trace: list[str], clock: Clock) -> list[Actor]:
     """Run actors to their end or death, in an order that the dice say; those that sleep on are returned."""
     waiting, live, late, now = list(actors), list[Actor](), list[Actor](), 0
+    crew = actors[0].crew
     dice.shuffle(waiting)
-    while waiting or live:
+    while waiting or live or crew:
+        live += crew
+        crew.clear()
         if waiting and (not live or dice.random() < 0.2):
             ready = [a for a in waiting if a.ready()]
             if ready:
@@ -161,9 +201,10 @@ def interleave(actors: list[Actor], dice: random.Random, trace: list[str], clock
             trace.append(f"{actor.name}: killed")
             actor.kill()
             live.remove(actor)
-        elif chance < KILLED + ASLEEP:
+        elif chance < KILLED + (ASLEEP_BEFORE_COMMIT if actor.is_about_to_commit else ASLEEP):
             actor.asleep_until = now + dice.randint(5, 60)
-        elif chance < KILLED + ASLEEP + LATE:
+            actor.skew_ms = dice.choice((actor.skew_ms, actor.skew_ms, *SKEWS_MS))
+        elif chance > 1 - LATE:
             live.remove(actor)
             late.append(actor)
         elif not actor.advance():
@@ -178,3 +219,5 @@ def run_out(actors: list[Actor], dice: random.Random) -> None:
         actor = dice.choice(live)
         if not actor.advance():
             live.remove(actor)
+        live += actor.crew
+        actor.crew.clear()

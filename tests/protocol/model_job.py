@@ -8,6 +8,7 @@ from the state that it read, so a batch that read a wrong state gives wrong outp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from state_engine.backends.delta.base import BaseSpec, write_base_files
 from state_engine.backends.delta.changelog import KeyGroups, StoredState, TouchedState
 from state_engine.backends.delta.changelog_write import changelog_table
 from state_engine.backends.delta.layout import JobLayout, file_name, partition_path
-from state_engine.backends.files import join, write_parquet
+from state_engine.backends.files import join, local_path, write_parquet
 from state_engine.core.checkpoint import CheckpointRow, DataFile
 from state_engine.core.ddl import parse_ddl
 from state_engine.core.evolution import recorded_schema
@@ -42,6 +43,7 @@ from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.state_files import state_files
 from state_engine.runtime.subtask_spec import SubtaskReport
 from tests.protocol.interleaving import step
+from tests.protocol.task_attempts import reported, written
 
 JOB, UID, SOURCE = "model", "sums", "numbers"
 KEYS, MAX_PARALLELISM = 3, 8
@@ -123,7 +125,8 @@ def execute(self: GraphExecutor, batch: BatchContext) -> Execution:
     reports = []
     for subtask in range(parallelism):
         own = [x for x in numbers if _subtask_of(x % KEYS, parallelism) == subtask]
-        reports.append(_run_subtask(self._layout, batch, subtask, own, done))
+        work = partial(_run_subtask, self._layout, batch, subtask, own, done)
+        reports.append(reported(f"task {subtask}", work) if own else work(0))
     done.add(UID, reports)
     step("after execute")
     return done
@@ -134,7 +137,7 @@ def _subtask_of(key: int, parallelism: int) -> int:
 
 
 def _run_subtask(
-    layout: JobLayout, batch: BatchContext, subtask: int, numbers: list[int], done: Execution
+    layout: JobLayout, batch: BatchContext, subtask: int, numbers: list[int], done: Execution, attempt: int
 ) -> SubtaskReport:
     report = SubtaskReport(
         subtask,
@@ -163,19 +166,21 @@ def _run_subtask(
         max_parallelism=MAX_PARALLELISM,
     )
     assert table is not None
-    name = file_name(batch.write_id, subtask, 0)
+    name = file_name(batch.write_id, subtask, attempt)
     report.changelog = [_write_changes(layout, table, partition_path(batch.write_id, name), subtask)]
     rows = pa.Table.from_pylist(outputs, OUTPUT)
     report.rows_out = rows.num_rows
     for sink, target in done.targets.items():
-        staged = target.file_name(batch.write_id, subtask, 0)
-        report.sinks[sink] = [write_sink_file(rows, target, staged, subtask)]
+        staged = target.file_name(batch.write_id, subtask, attempt)
+        file = local_path(join(target.directory, staged))
+        report.sinks[sink] = [written(file, partial(write_sink_file, rows, target, staged, subtask))]
     return report
 
 
 def _write_changes(layout: JobLayout, table: pa.Table, path: str, subtask: int) -> DataFile:
     groups, hashes = table["key_group"].to_pylist(), table["key_hash"].to_pylist()
-    size = write_parquet(table, join(layout.changelog(UID), path)).bytes
+    uri = join(layout.changelog(UID), path)
+    size = written(local_path(uri), partial(write_parquet, table, uri)).bytes
     return DataFile(path, size, table.num_rows, subtask, min(groups), max(groups), min(hashes), max(hashes))
 
 
@@ -207,9 +212,9 @@ def fold_base(
     )
     files = [f.listed for f in state_files(layout, path, uid)]
     groups = KeyGroups(max_parallelism, tuple(key_groups or [KeyGroupRange(0, max_parallelism - 1)]))
-    written = write_base_files(spec, files, groups, task=0, attempt=0)
+    made = reported("fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt))
     step("after fold")
-    return written
+    return made
 
 
 def numbers_read(path: Sequence[CheckpointRow]) -> Iterator[int]:

@@ -1,20 +1,26 @@
-"""The time of all processes of a schedule: the machine's, and the long pauses that nobody sat out.
+"""The times of a schedule: the storage's, the long pauses that nobody sat out, and the wrong clocks of the runners.
 
-Names of attempts and times of rows tell how old they are; collection and giving up go by that.
+The storage has one clock: it goes with the machine's, ahead of it by the pauses so far, and every file bears its time.
+Each actor has a clock of its own, which may be days ahead or behind and may jump, and a steady counter, which may have
+stood still while hours passed, as that of a machine that was frozen does.
 """
 
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta, tzinfo
 from typing import Any
-from uuid import UUID
 
+import pyarrow.fs as pafs
 import pytest
-from uuid6 import uuid7
 
-from state_engine.backends.delta import checkpoint_store
-from state_engine.runtime import coordinator, maintenance, operations
+from state_engine.backends import store_clock
+from state_engine.backends.delta import commit_actions
+from state_engine.runtime import collector
+from tests.protocol.interleaving import actor_here
+
+_GRAIN_S = 0.012
+"""File systems give times in steps of a few milliseconds: no file is written so shortly before or after a pause."""
+_MTIME = store_clock.written_ms
 
 
 class Clock:
@@ -26,28 +32,49 @@ class Clock:
 
     def __init__(self) -> None:
         self.ahead_ms = 0
+        self._pauses: list[tuple[float, int]] = []
 
     def pass_hours(self, hours: int) -> None:
         """All processes stand still for so long."""
+        time.sleep(_GRAIN_S / 2)
         self.ahead_ms += hours * 3_600_000
+        self._pauses.append((time.time() * 1000, self.ahead_ms))
+        time.sleep(_GRAIN_S / 2)
+
+    # -- of the storage --------------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        return self.time_ns() // 1_000_000
+        """The true time."""
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+    def written_ms(self, info: pafs.FileInfo) -> int:
+        """When a file was written: the machine says when, and the pauses before that are known."""
+        real_ms = _MTIME(info)
+        return real_ms + max((ahead for at, ahead in self._pauses if at <= real_ms), default=0)
+
+    # -- of whoever is running -------------------------------------------------------------------------------------
+
+    def local_ms(self) -> int:
+        """What an actor takes the time for."""
+        actor = actor_here()
+        return self.now_ms() + (actor.skew_ms if actor else 0)
+
+    def steady_ns(self) -> int:
+        """The counter of an actor's machine."""
+        actor = actor_here()
+        saw_ms = 0 if actor is not None and actor.frozen else self.ahead_ms
+        return time.monotonic_ns() + saw_ms * 1_000_000
 
     def time_ns(self) -> int:
-        return time.time_ns() + self.ahead_ms * 1_000_000
+        return self.local_ms() * 1_000_000
 
-    def now(self, zone: tzinfo | None = None) -> datetime:
-        return datetime.now(zone) + timedelta(milliseconds=self.ahead_ms)
-
-    def uuid7(self) -> UUID:
-        """A name for an attempt that begins now; its time is in the first 48 of 128 bits."""
-        return UUID(int=uuid7().int + (self.ahead_ms << 80))
+    def time(self) -> float:
+        return self.local_ms() / 1000
 
     def rule(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the engine go by this clock."""
+        """Let the engine go by these clocks."""
         moment: Any = self
-        for module in (coordinator, maintenance, operations):
-            patch.setattr(module, "uuid7", self.uuid7)
-            patch.setattr(module, "datetime", moment)
-        patch.setattr(checkpoint_store, "time", moment)
+        patch.setattr(store_clock, "written_ms", self.written_ms)
+        patch.setattr(store_clock, "_steady_ns", self.steady_ns)
+        for module in (commit_actions, collector, store_clock):
+            patch.setattr(module, "time", moment)

@@ -15,9 +15,11 @@ import pytest
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
-from state_engine.runtime import maintenance
+from state_engine.runtime import collector, maintenance
 from state_engine.runtime.collector import Collector
 from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.job_files import JobFiles
+from state_engine.runtime.maintenance import Maintenance
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.sinks.file_moves import Mover
 from tests.protocol.interleaving import LOST_ANSWER, actor_here, step, step_under_lock
@@ -53,13 +55,41 @@ def marked(clock: Clock) -> Iterator[Told]:
         around(CheckpointStore, "append", lambda real: _append(real, told))
         around(Publication, "settle", _before_and_after("settle"))
         around(Publication, "_publish", _before_and_after("publish"))
-        around(Collector, "_carry_out", _before_and_after("collect"))
+        _mark_collector(patch, around)
         for name in ("begin", "withdraw", "add", "_rename"):
             around(Mover, name, _under_lock(name))
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
         patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
         yield told
+
+
+def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
+    """Every look and every deletion; its threads are no actors, so it makes do without."""
+    patch.setattr(collector, "ThreadPoolExecutor", _InTurn)
+    around(collector, "_Ages", _before_and_after("taking the time"))
+    for name in ("_plan", "_carry_out", "_remove"):
+        around(Collector, name, _before_and_after(name))
+    around(JobFiles, "_place", _before_and_after("looking at a place"))
+    around(Maintenance, "fence", _before_and_after("fence"))
+    for name in ("_delete", "_drop_empty"):
+        around(collector, name, _before_and_after(name))
+
+
+class _InTurn:
+    """In place of a pool of threads."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> _InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function: Callable[..., Any], *items: Any) -> Iterator[Any]:
+        return map(function, *items)
 
 
 def _before_and_after(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,8 +1,9 @@
 """Random schedules of the commit protocol on the real engine and real Delta tables; one seed, one schedule.
 
 A schedule has runners, compactions, restores, retirements, collections and rescales, each with an engine of its own,
-as if in processes of their own. They are interleaved step by step, killed, put to sleep for steps, for hours and until
-all the others are done, and told nothing of commits that happened. Then plain runs finish the work, the last sleepers
+as if in processes of their own, on machines whose clocks are up to two days wrong; attempts of tasks run beside them.
+They are interleaved step by step, killed, put to sleep for steps, for hours and until all the others are done, and told
+nothing of commits that happened. Then plain runs finish the work, the last sleepers
 wake up, plain runs finish again, and ``verdict`` compares all tables with what the committed rows alone say.
 
     python -m tests.protocol.schedules --first 0 --count 500        runs them, and says how long they took
@@ -21,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
@@ -32,10 +34,11 @@ from state_engine.core.errors import (
     SinkError,
     StaleParentError,
     StatelakeError,
+    SubtaskLostError,
 )
 from state_engine.core.evolution import recorded_schema
 from state_engine.core.retention import RetentionPolicy
-from tests.protocol.interleaving import Actor, interleave, run_out
+from tests.protocol.interleaving import SKEWS_MS, Actor, interleave, run_out
 from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock
 from tests.protocol.points import Told, marked
@@ -55,6 +58,7 @@ class World:
     clock: Clock = field(default_factory=Clock)
     trace: list[str] = field(default_factory=list)
     engines: list[StateEngine] = field(default_factory=list)
+    crew: list[Actor] = field(default_factory=list)
 
     def engine(self) -> StateEngine:
         """An engine that shares nothing with the others but the session."""
@@ -94,19 +98,26 @@ def _collect_all(world: World) -> None:
     world.engine().retain(JOB, RetentionPolicy(keep_last=2))
     for _ in range(2):
         world.clock.pass_hours(25)
-        world.engine().collect(world.job(), clock=world.clock.now_ms)
+        world.engine().collect(world.job())
 
 
 Maker = Callable[[World, random.Random], Callable[[], None]]
 """Makes what an actor does."""
 
 
-def run_schedule(seed: int, directory: Path, spark: SparkSession, *, empty: Path) -> Counter[str]:
+OldRule = Callable[[pytest.MonkeyPatch, World], None]
+"""Takes a rule of the engine back to what it was."""
+
+
+def run_schedule(
+    seed: int, directory: Path, spark: SparkSession, *, empty: Path, old_rule: OldRule | None = None
+) -> Counter[str]:
     """Run one schedule; what happened in it, by kind.
 
     Args:
         directory: does not exist yet.
         empty: what ``empty_tables`` made.
+        old_rule: to be put back, which is wrong.
 
     Raises:
         AssertionError: something is wrong; tells the seed and every step.
@@ -116,7 +127,9 @@ def run_schedule(seed: int, directory: Path, spark: SparkSession, *, empty: Path
     if seed % 5:
         shutil.copytree(empty, directory)
     try:
-        with marked(world.clock) as told:
+        with marked(world.clock) as told, pytest.MonkeyPatch.context() as patch:
+            if old_rule is not None:
+                old_rule(patch, world)
             late = interleave(_actors(world, dice), dice, world.trace, world.clock)
             world.engine().run(world.job(), clock=CLOCK_MS)
             run_out(late, dice)
@@ -138,6 +151,10 @@ def _what_happened(rows: list[CheckpointRow], told: Told, trace: list[str]) -> C
     found["lost attempts"] = len(told.failed)
     found["kills"] = sum(": killed" in line for line in trace)
     found["steps"] = len(trace)
+    found["attempts of tasks"] = sum(" attempt " in line and line.endswith(": done") for line in trace)
+    found["torn files"] = sum("dies in the middle" in line for line in trace)
+    found["files collected"] = sum("after _delete" in line for line in trace)
+    found["steps of collectors"] = sum(line.startswith("collect-") for line in trace)
     return found
 
 
@@ -162,13 +179,16 @@ def _actors(world: World, dice: random.Random) -> list[Actor]:
 def _actor(world: World, dice: random.Random, name: str, after: int, maker: Maker) -> Actor:
     own = random.Random(dice.random())
     rows = after + own.randint(0, 2) if after else 0
-    return Actor(name, maker(world, own), _tolerated, own, world.trace, ready=lambda: world.has(rows))
+    return Actor(
+        name, maker(world, own), tolerated, own, world.trace, ready=lambda: world.has(rows), crew=world.crew,
+        skew_ms=own.choice(SKEWS_MS), frozen=own.random() < 0.3,
+    )  # fmt: skip
 
 
-def _tolerated(error: StatelakeError) -> bool:
+def tolerated(error: StatelakeError) -> bool:
     """Somebody else was faster, the outcome is unknown, or there is nothing to do that for any more."""
     # a reader that slept for a day may find files gone that were in use then
-    if isinstance(error, CommitError | MissingFilesError):
+    if isinstance(error, CommitError | MissingFilesError | SubtaskLostError):
         return True
     text = str(error)
     if isinstance(error, ConfigurationError):
@@ -219,7 +239,7 @@ def _retirer(world: World, dice: random.Random) -> Callable[[], None]:
 
 def _collector(world: World, dice: random.Random) -> Callable[[], None]:
     def collect() -> None:
-        world.engine().collect(world.job(), clock=world.clock.now_ms)
+        world.engine().collect(world.job())
 
     return collect
 
@@ -260,9 +280,14 @@ def main() -> None:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         seconds.append(time.perf_counter() - started)
+        if len(seconds) % 50 == 0 or len(seconds) == asked.count:
+            print(_so_far(seconds, wrong, total), flush=True)
+
+
+def _so_far(seconds: list[float], wrong: int, total: Counter[str]) -> str:
     ordered = sorted(seconds)
-    print(
-        f"{asked.count} schedules, {wrong} wrong, {sum(seconds):.0f} s; one takes {ordered[len(ordered) // 2]:.2f} s "
+    return (
+        f"{len(seconds)} schedules, {wrong} wrong, {sum(seconds):.0f} s; one takes {ordered[len(ordered) // 2]:.2f} s "
         f"(at most {ordered[-1]:.2f} s); in them: {dict(total.most_common())}"
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.protocol.old_rules import whatever_lies_there_is_published
 from tests.protocol.schedules import empty_tables, run_schedule
 
 FEW, MANY, TOGETHER = 5, 500, 20
@@ -21,6 +22,23 @@ def empty(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path
 def test_some_schedules(first: int, tmp_path: Path, spark: SparkSession, empty: Path) -> None:
     for seed in range(first, first + 5):
         run_schedule(seed, tmp_path / str(seed), spark, empty=empty)
+
+
+@pytest.mark.long
+def test_files_of_tasks_that_ran_beside_show_if_whatever_lies_there_is_published(
+    tmp_path: Path, spark: SparkSession, empty: Path
+) -> None:
+    """The rule that only listed files are published, taken back: the first schedules notice."""
+
+    def goes_wrong(seed: int) -> bool:
+        rule = whatever_lies_there_is_published
+        try:
+            run_schedule(seed, tmp_path / str(seed), spark, empty=empty, old_rule=rule)
+        except AssertionError:
+            return True
+        return False
+
+    assert any(map(goes_wrong, range(8)))
 
 
 @pytest.mark.faults

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from uuid6 import uuid7
 
+from state_engine.backends import store_clock
 from state_engine.backends.delta.kernel import DeltaKernel
+from state_engine.backends.store_clock import StoreClock
 from state_engine.core.errors import CommitFailedError, ConfigurationError
 from state_engine.core.retention import RetentionPolicy
-from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, owner_in, owner_mark, write_id_in
-from state_engine.runtime import coordinator, maintenance
+from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, owner_in, owner_mark
+from state_engine.runtime import job_tables
 from state_engine.runtime.collector import CollectionReport
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.publication import Publication
@@ -262,15 +263,14 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
         ground.run(i)
     ground.engine().restore("tiny", 1)
 
-    class Later(datetime):
+    class Later(StoreClock):
         """Thirty hours after the files were written."""
 
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Any:
-            return datetime.now(tz) + timedelta(hours=30)
+        def now_ms(self) -> int:
+            return super().now_ms() + 30 * HOUR_MS
 
     with monkeypatch.context() as patch:
-        patch.setattr(maintenance, "datetime", Later)
+        patch.setattr(job_tables, "StoreClock", Later)
         ground.engine().retain("tiny", KEEP_ONE)
     assert not ground.collect(hours=53, dry_run=True).files
     told = {f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=55, dry_run=True).files}
@@ -296,17 +296,16 @@ def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
 
 
 def test_an_old_attempt_refuses_to_commit(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    began_ms = time.time_ns() // 1_000_000 - MAX_ATTEMPT_AGE_MS - 60_000
-    old = f"{began_ms:012x}{uuid7().hex[12:]}"
-    assert write_id_in(old) == old
+    class Earlier(StoreClock):
+        """Of a process that stood still since."""
 
-    class Made:
-        hex = old
+        def now_ms(self) -> int:
+            return super().now_ms() - MAX_ATTEMPT_AGE_MS - 60_000
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "uuid7", Made)
+        patch.setattr(job_tables, "StoreClock", Earlier)
         with pytest.raises(
-            CommitFailedError, match=rf"checkpoint 4 \(attempt {old}\) began 12\.0 hours ago.*run again"
+            CommitFailedError, match=r"checkpoint 4 \(attempt .*\) began 12\.0 hours ago.*run again"
         ):
             ground.run(3)
     assert len(ground.engine().checkpoints("tiny")) == 3
@@ -314,30 +313,58 @@ def test_an_old_attempt_refuses_to_commit(ground: Ground, monkeypatch: pytest.Mo
     assert len(ground.engine().checkpoints("tiny")) == 4
 
 
+@pytest.mark.parametrize(
+    ("hours", "why"), [(25, r"began 25\.0 hours ago"), (0, "its files are not what it wrote any more")]
+)
 def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, hours: int, why: str
 ) -> None:
-    """It was young enough when it looked at its age; a day later its files are gone, and so is its id."""
-    append = DeltaKernel.append
-    hours = 0
+    """It was young enough when it looked at its age; then its files went, and so did its id."""
+    append, written_ms = DeltaKernel.append, store_clock.written_ms
+    asleep, passed_ms = False, 0
 
     def sleeps(self: DeltaKernel, uri: str, *args: Any, **options: Any) -> int:
-        nonlocal hours
-        if uri.endswith("/checkpoints") and not hours:
-            hours = 25
-            assert ground.collect(hours=hours).files
+        nonlocal asleep, passed_ms
+        if uri.endswith("/checkpoints") and not asleep:
+            asleep = True
+            assert ground.collect(hours=25).files
+            passed_ms = hours * HOUR_MS
         return append(self, uri, *args, **options)
 
+    def later(info: Any) -> int:
+        return written_ms(info) + passed_ms * info.base_name.startswith("checkpoint-")
+
     monkeypatch.setattr(DeltaKernel, "append", sleeps)
-    monkeypatch.setattr(time, "time_ns", lambda real=time.time_ns: real() + hours * HOUR_MS * 1_000_000)
-    # ids never go back in time: those of later tests would stay a day ahead
-    monkeypatch.setattr("uuid6._last_v7_timestamp", None)
+    monkeypatch.setattr(store_clock, "written_ms", later)
     outputs = ground.outputs()
-    with pytest.raises(CommitFailedError, match=r"began 25\.0 hours ago"):
+    with pytest.raises(CommitFailedError, match=why):
         ground.run(3)
     monkeypatch.undo()
     assert ground.outputs() == outputs
     assert [r.kind for r in ground.engine().checkpoints("tiny")[3:]] == ["retention"]
+
+
+@pytest.mark.parametrize("behind_days", [2, -2])
+def test_a_runner_whose_clock_is_wrong_loses_nothing_and_a_collector_deletes_no_more(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, behind_days: int
+) -> None:
+    """Both went by the local clock: files of a runner two days behind looked old to every collector."""
+    real, append = time.time_ns, DeltaKernel.append
+    collected: list[Any] = []
+
+    def meanwhile(self: DeltaKernel, uri: str, *args: Any, **options: Any) -> int:
+        if uri.endswith("/checkpoints") and not collected:
+            with monkeypatch.context() as patch:  # a collector whose clock is right, or wrong the other way
+                patch.setattr(time, "time_ns", lambda: real() + behind_days * 24 * HOUR_MS * 1_000_000)
+                collected.append(ground.engine().collect(ground.both()).files)
+        return append(self, uri, *args, **options)
+
+    monkeypatch.setattr(DeltaKernel, "append", meanwhile)
+    monkeypatch.setattr(time, "time_ns", lambda: real() - behind_days * 24 * HOUR_MS * 1_000_000)
+    ground.run(3)
+    assert collected == [[]]
+    assert [r.kind for r in ground.engine().checkpoints("tiny")] == ["checkpoint"] * 4
+    assert len(ground.outputs()) == 12
 
 
 def test_a_short_age_and_a_job_that_never_ran_are_refused(ground: Ground) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +21,7 @@ from functools import partial
 import pyarrow as pa
 from uuid6 import uuid7
 
+from state_engine.backends import store_clock
 from state_engine.backends.delta.checkpoint_files import checkpoints_in, read_rows, with_digests, write_rows
 from state_engine.backends.delta.kernel import (
     DeltaKernel,
@@ -37,7 +37,7 @@ from state_engine.backends.delta.layout import (
     TABLE_PROPERTIES,
     JobLayout,
 )
-from state_engine.backends.files import write_parquet
+from state_engine.backends.files import join, open_location, write_parquet
 from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow
 from state_engine.core.errors import (
     CommitFailedError,
@@ -46,7 +46,7 @@ from state_engine.core.errors import (
     StaleParentError,
     StatelakeError,
 )
-from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, written_at_ms
+from state_engine.core.write_ids import LATE_ATTEMPT_AGE_MS, MAX_ATTEMPT_AGE_MS, written_at_ms
 
 _LOG = logging.getLogger(__name__)
 _LOGGED = (
@@ -75,13 +75,21 @@ class CheckpointStore:
         kernel: commits.
         layout: where the table is.
         root_id: id of the root; part of the transaction id.
-        clock: gives the time, in milliseconds since 1970.
+        clock: of the storage; attempts got their names from it.
+        verify: raises CommitFailedError where files that a row lists are not there, or are not whole.
     """
 
     def __init__(
-        self, kernel: DeltaKernel, layout: JobLayout, root_id: str, *, clock: Callable[[], int] | None = None
+        self,
+        kernel: DeltaKernel,
+        layout: JobLayout,
+        root_id: str,
+        *,
+        clock: store_clock.StoreClock | None = None,
+        verify: Callable[[CheckpointRow], None] = lambda _: None,
     ) -> None:
-        self._now_ms = clock or (lambda: time.time_ns() // 1_000_000)
+        self._clock, self._verify = clock or store_clock.StoreClock(layout.root), verify
+        self._overtaken: set[str] = set()
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
@@ -143,15 +151,18 @@ class CheckpointStore:
     def append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
         """Commit a row.
 
+        Its id was chosen before, and its age is measured now: a collector that fenced in between has taken the id; one
+        that fenced before that has deleted nothing of an attempt that is still young enough here. A row that is late,
+        or that comes again after its id was taken, has all its files looked at.
+
         Args:
             instead_of: names of files of the table that leave it in the same commit; for repairs.
 
         Raises:
             StaleParentError: another attempt committed this id first.
-            CommitFailedError: nothing was committed; also where the attempt is too old.
+            CommitFailedError: nothing was committed; also where the attempt is too old, or its files are gone.
             CommitUnknownError: the outcome could not be looked up.
         """
-        self._check_age(row)
         # what commits listed is on the disk by now; what the row alone lists is made sure of here
         for staged in row.sinks:
             self._kernel.disk.files(staged.path, [file.path for file in staged.files])
@@ -163,6 +174,11 @@ class CheckpointStore:
         row = replace(row, digest=table["digest"][0].as_py())
         name = f"checkpoint-{row.checkpoint_id:012d}-{row.write_id}"
         file = write_rows(table, self._uri, name, write=write_parquet)
+        age_ms = self._check_age(
+            row, store_clock.written_ms(open_location(join(self._uri, file.path)).info())
+        )
+        if age_ms > LATE_ATTEMPT_AGE_MS or row.write_id in self._overtaken:
+            self._verify(row)
         try:
             transaction = Transaction(self.app, row.checkpoint_id)
             if instead_of:
@@ -172,7 +188,11 @@ class CheckpointStore:
                 version = self._kernel.append(self._uri, [file], transaction=transaction)
         except (TransactionTakenError, CommitUnknownError) as error:
             # taken, too, may mean by ourselves: a write that succeeded and was repeated after a lost answer
-            self._look_up(row, error)
+            try:
+                self._look_up(row, error)
+            except StaleParentError:
+                self._overtaken.add(row.write_id)
+                raise
             self._kernel.outlasting(self._uri)
             self._log(row)
             return
@@ -226,10 +246,15 @@ class CheckpointStore:
             extra={"job": self._job, **facts},
         )  # fmt: skip
 
-    def _check_age(self, row: CheckpointRow) -> None:
-        """Refuse what an attempt wrote so long ago that it may have been collected as an orphan."""
+    def _check_age(self, row: CheckpointRow, now_ms: int) -> int:
+        """Refuse what an attempt wrote so long ago that it may have been collected as an orphan; its age in ms.
+
+        Args:
+            now_ms: when the storage wrote the row's file, which was a moment ago.
+        """
+        self._clock.saw(now_ms)
         began_ms = written_at_ms(row.write_id)
-        age_ms = 0 if began_ms is None else self._now_ms() - began_ms
+        age_ms = 0 if began_ms is None else now_ms - began_ms
         if age_ms > MAX_ATTEMPT_AGE_MS:
             raise CommitFailedError(
                 f"job '{self._job}': the {row.kind} {row.checkpoint_id} (attempt {row.write_id}) began "
@@ -237,6 +262,7 @@ class CheckpointStore:
                 "itself up, for its files may be collected as orphans. Nothing was committed; run again, with smaller "
                 "batches if it really takes that long"
             )
+        return age_ms
 
     def _look_up(self, row: CheckpointRow, error: TransactionTakenError | CommitUnknownError) -> None:
         """Find out what became of an unclear commit."""

@@ -11,7 +11,6 @@ it, and it is made anew from the newest snapshot. The ways in which a commit end
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -320,7 +319,7 @@ class DeltaKernel:
         kept = facts.properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
         if not kept and "checkpointProtection" not in facts.features:
             retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
-            clean_log(uri, before_ms=int(time.time() * 1000) - retention_ms)
+            clean_log(uri, keep_ms=retention_ms)
 
     def _snapshot(self, uri: str) -> Any:
         if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing

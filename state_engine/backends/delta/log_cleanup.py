@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from state_engine.backends import store_clock
 from state_engine.backends.delta.log_names import log_checkpoints, version_of
 from state_engine.backends.files import join, open_location
 
 
-def clean_log(uri: str, *, before_ms: int) -> int:
+def clean_log(uri: str, *, keep_ms: int) -> int:
     """Delete what readers of the newest version, and of those since a time, do not need; returns how many files.
 
     Every version since the newest log checkpoint that was whole before that time can still be read. Checksums, which
@@ -21,11 +22,13 @@ def clean_log(uri: str, *, before_ms: int) -> int:
 
     Args:
         uri: of the table.
-        before_ms: what was written before this is expired, if a log checkpoint stands for it; ms since 1970.
+        keep_ms: what was written so long before the newest file of the log is expired, if a log checkpoint stands for
+            it. Both are times of the storage, so it does not matter what clock the caller has.
     """
     at = open_location(join(uri, "_delta_log"))
     infos = at.listing(missing_ok=True)
-    written_ms = {info.base_name: info.mtime_ns // 1_000_000 for info in infos}
+    written_ms = {info.base_name: store_clock.written_ms(info) for info in infos}
+    before_ms = max(written_ms.values(), default=0) - keep_ms
     whole = log_checkpoints(written_ms)
     expired = [v for v, names in whole.items() if all(written_ms[name] < before_ms for name in names)]
     first, newest = max(expired, default=0), max(whole, default=0)
