@@ -141,7 +141,7 @@ class OperatorLifecycle:
                 f"operator '{self._info.task_name}': snapshot_state of {type(function).__name__} returned "
                 f"{elements!r}; return a list, [{elements!r}] for a state that cannot be divided"
             )
-        self.list_state().update(elements)
+        self.list_state().update(elements or [])
 
     def list_state(self) -> Any:
         """The list of a ``ListCheckpointed`` function."""

@@ -22,7 +22,7 @@ from state_engine.backends.delta.log_reader import read_log
 from state_engine.backends.files import open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
-from state_engine.core.errors import MissingFilesError, RootError, SinkError, StatelakeError
+from state_engine.core.errors import MissingFilesError, SinkError, StatelakeError
 from state_engine.core.operation_rows import continuing
 from state_engine.core.sink_moves import DEAD_LETTERS
 from state_engine.runtime.damage import Damage
@@ -48,7 +48,7 @@ def _of_job(uri: str, job: str) -> Iterator[Damage]:
     table = JobLayout(uri, job).checkpoints
     try:
         log = read_log(table)
-    except (RootError, ValueError) as error:
+    except (StatelakeError, ValueError) as error:
         yield Damage(f"Checkpoints of {job}", f"the log of {table} cannot be read: {error}", _BACKUP)
         return
     files = sorted(log.files if log else [])

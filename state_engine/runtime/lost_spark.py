@@ -45,8 +45,8 @@ _REAPED_S = 5.0
 def telling_lost_processes(cls: C) -> C:
     """Class decorator for an engine: its public methods raise errors of ours where a process of Spark died."""
     for name in dir(cls):
-        member = getattr(cls, name)
-        if not name.startswith("_") and callable(member):
+        member = inspect.getattr_static(cls, name)
+        if not name.startswith("_") and inspect.isfunction(member):  # a class method makes its own engine
             setattr(cls, name, _telling(member))
     return cls
 

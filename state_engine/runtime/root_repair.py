@@ -15,7 +15,7 @@ from state_engine.backends.delta.layout import ROOT_PROPERTY, JobLayout
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.delta.log_reader import read_log
 from state_engine.backends.files import join, open_location
-from state_engine.core.errors import RootError
+from state_engine.core.errors import RootError, StatelakeError
 from state_engine.core.format_versions import FORMAT_VERSION
 from state_engine.runtime.damage import Damage
 from state_engine.runtime.root import MARKER, jobs_in, new_marker, read_marker, write_marker
@@ -43,7 +43,7 @@ def root_of_job(uri: str, job: str) -> RootOfJob:
     """What the table of checkpoints of a job says of its root."""
     try:
         log = read_log(JobLayout(uri, job).checkpoints)
-    except (RootError, OSError, ValueError, KeyError) as error:
+    except (StatelakeError, OSError, ValueError, KeyError) as error:
         return RootOfJob(problem=f"{type(error).__name__}: {error}")
     if log is None:
         return RootOfJob()

@@ -153,7 +153,10 @@ def test_an_unreadable_table_is_no_evidence(tmp_path: Path) -> None:
     assert code == 1
     assert "cannot be read" in text
     committed(tmp_path, "whole", ID)
-    assert doctor(tmp_path, "--repair")[0] == 0
+    code, text = doctor(tmp_path, "--repair")
+    assert code == 1
+    assert "Checkpoints of cut" in text
+    assert (read_marker(normal_uri(tmp_path)) or {})["root_id"] == ID
 
 
 def test_nothing_is_damaged_in_what_is_no_root(tmp_path: Path) -> None:
