@@ -25,6 +25,7 @@ from state_engine.core.checkpointed import (
     ListCheckpointed,
 )
 from state_engine.core.compaction_policy import CompactionPolicy
+from state_engine.core.dead_letters import DeadLetterLimit
 from state_engine.core.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -115,7 +116,8 @@ __all__ = [
     "ForeachBatchSink",
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
-    "RetentionPolicy", "TimePartitions", "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison",
+    "RetentionPolicy", "TimePartitions", "DeadLetterLimit",
+    "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison",
     "Savepoint",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",

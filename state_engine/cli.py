@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine import cli_backfill, cli_key_type, cli_state
+from state_engine import cli_backfill, cli_dead_letters, cli_key_type, cli_state
 from state_engine import cli_jobs as jobs
 from state_engine import cli_operations as operations
 from state_engine import cli_queries as queries
@@ -46,6 +46,7 @@ operations.add_to(app)
 app.command()(status)
 queries.add_to(app)
 cli_state.add_to(queries.state)
+cli_dead_letters.add_to(app)
 
 errors = Console(stderr=True)
 

@@ -1,6 +1,7 @@
 """The command ``statelake status``: how jobs are, for people and for monitoring; it starts neither Spark nor Java.
 
-Exit codes: 0 fine; 1 a job is stuck, or outputs are not published; 2 a job never ran, or it cannot be told.
+Exit codes: 0 fine; 1 a job is stuck, its outputs are not published, or it refuses all its rows; 2 a job never ran, or
+it cannot be told.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from state_engine.runtime.settings import Settings
 REGISTRY = "jobs"
 """The package that finds jobs by the settings; imported by name, because it stands above this one."""
 
-_STYLES = {"ok": "green", "stuck": "red", "unpublished": "red", "never_ran": "yellow", "unknown": "yellow"}
+_STYLES = {
+    "ok": "green",
+    "stuck": "red",
+    "unpublished": "red",
+    "refusing": "red",
+    "never_ran": "yellow",
+    "unknown": "yellow",
+}
 _MINUTES = 30.0
 _MOST_FILES = 10
 
@@ -46,7 +54,7 @@ def status(
         ),
     ] = _MINUTES,
 ) -> None:
-    """Tell how jobs are; ends with 0: fine, 1: stuck or unpublished, 2: never ran or unknown."""
+    """Tell how jobs are; ends with 0: fine, 1: stuck, unpublished or refusing, 2: never ran or unknown."""
     try:
         found = _looked_at(job, timedelta(minutes=stuck_minutes))
     except StatelakeError as error:  # 1 is for jobs
@@ -121,6 +129,7 @@ def table(found: list[JobStatus]) -> Table:
         "unpublished",
         "source has news",
         "changelog files",
+        "dead letters",
     )
     shown = Table(*names)
     for one in found:
@@ -134,6 +143,7 @@ def table(found: list[JobStatus]) -> Table:
             ", ".join(map(str, one.unpublished)),
             ", ".join(f"{name}: {_NEWS[news]}" for name, news in (one.lag or {}).items()),
             str(one.changelog_files),
+            f"{one.dead_letters:,}",
         )
     return shown
 

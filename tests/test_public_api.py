@@ -24,7 +24,7 @@ NAMES = {
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
     "Compaction", "CompactionPolicy", "CollectionReport", "Comparison", "HeadMove", "ReplayReport", "RetentionPolicy",
-    "Savepoint", "TimePartitions", "CloseableIterator",
+    "Savepoint", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
 }  # fmt: skip
 
 
@@ -54,6 +54,18 @@ SIGNATURES = {
     "sql_views": ["job", "checkpoint_id", "as_of"],
     "diff": ["job", "before", "after", "operator", "state"],
     "dead_letters": ["job"],
+    "list_dead_letters": ["job", "sent"],
+    "replay_dead_letters": [
+        "job",
+        "ids",
+        "operator",
+        "max_rows",
+        "clock",
+        "parameters",
+        "requested_by",
+        "dry_run",
+        "on_batch",
+    ],
     "settle": ["job"],
     "close": [],
 }

@@ -245,7 +245,7 @@ def _verdict(registered: RegisteredJob, settings: Settings) -> dg.AssetCheckResu
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it cannot be told: {error}"
         )
-    severe = status.state in ("stuck", "unpublished")
+    severe = status.state in ("stuck", "unpublished", "refusing")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),

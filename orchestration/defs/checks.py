@@ -10,7 +10,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from jobs import RegisteredJob
-from orchestration.lib.naming import LATE_ROWS, checkpoint_key
+from orchestration.lib.naming import DEAD_LETTERS, LATE_ROWS, checkpoint_key
+from state_engine.core.dead_letters import letters_waiting
+from state_engine.core.errors import StatelakeError
+from state_engine.core.resumption import CHECKPOINT
 from state_engine.runtime.job_audit import RULES, Finding, summary_of
 from state_engine.runtime.job_history import read_history
 from state_engine.runtime.settings import Settings
@@ -34,14 +37,53 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
             at = history.head.checkpoint_id if history and history.head else 0
             yield _result(key, rule, found, at)
 
-    names = [*RULES, "moves_on", *([LATE_ROWS] if registered.job.partitions is not None else [])]
+    names = [
+        *RULES,
+        "moves_on",
+        DEAD_LETTERS,
+        *([LATE_ROWS] if registered.job.partitions is not None else []),
+    ]
     check_job = dg.define_asset_job(
         f"{name}__check",
         selection=dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in names)),
         description=f"Read again what must hold of {name}.",
         executor_def=dg.in_process_executor,
     )
-    return dg.Definitions(asset_checks=[invariants], jobs=[check_job])
+    return dg.Definitions(asset_checks=[invariants, _dead_letters(registered, settings)], jobs=[check_job])
+
+
+def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
+    name = registered.job.name
+
+    @dg.asset_check(
+        name=DEAD_LETTERS,
+        asset=checkpoint_key(name),
+        description="No row waits among the dead letters, and the newest micro-batch did not refuse all of its rows.",
+    )
+    def dead_letters() -> dg.AssetCheckResult:
+        try:
+            history = read_history(settings.root, name)
+        except (StatelakeError, OSError) as error:
+            return dg.AssetCheckResult(
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it cannot be told: {error}"
+            )
+        path = history.path if history else []
+        batch = next((row for row in reversed(path) if row.kind == CHECKPOINT), None)
+        waiting, refused = letters_waiting(path), batch.rows_refused if batch else 0
+        rows_in = batch.rows_in if batch else 0
+        told = (
+            f"{waiting:,} dead letters wait; the newest micro-batch refused {refused:,} of {rows_in:,} rows. "
+            f"List them with `statelake dead-letters list {name}`; send them again with `… replay`"
+        )
+        all_refused = 0 < rows_in <= refused
+        return dg.AssetCheckResult(
+            passed=not waiting,
+            severity=dg.AssetCheckSeverity.ERROR if all_refused else dg.AssetCheckSeverity.WARN,
+            description=told if waiting else "no dead letter waits",
+            metadata={"dead_letters": waiting, "rows_refused": refused, "rows_in": rows_in},
+        )
+
+    return dead_letters
 
 
 def _result(key: dg.AssetKey, rule: str, found: Finding, checkpoint_id: int) -> dg.AssetCheckResult:

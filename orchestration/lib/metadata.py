@@ -19,8 +19,10 @@ from orchestration.lib.pictures import (
     key_group_load,
     state_sizes,
 )
+from state_engine.core import lineage
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.ddl import ddl_text, parse_ddl
+from state_engine.core.dead_letters import letters_waiting
 from state_engine.core.retention import shown_kind
 from state_engine.core.type_text import shown_storage
 from state_engine.core.types import StructType
@@ -45,6 +47,10 @@ def checkpoint_metadata(
         "kind": shown_kind(row),
         "rows_in": row.rows_in,
         "rows_refused": row.rows_refused,
+        "refused_share": round(row.rows_refused / row.rows_in, 4) if row.rows_in else 0.0,
+        "dead_letters": letters_waiting(lineage.path(rows, row.checkpoint_id))
+        if row.checkpoint_id in rows
+        else 0,
         "rows_out": sum(sink.rows for sink in row.sinks),
         "changed_entries": sum(operator.changed_entries for operator in row.operators),
         "clock": _instant(row.clock_ms),

@@ -19,6 +19,7 @@ Operation = Literal["base", "head", "layout", "savepoints", "retention"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
 RUN = "dagster run "
 """What rows that a Dagster run commits record as ``requested_by``, before its id."""
+DEAD_LETTERS = "dead_letters"
 LATE_ROWS = "late_rows"
 """The check that only a job in time partitions has."""
 

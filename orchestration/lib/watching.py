@@ -67,6 +67,11 @@ def told(status: JobStatus, *, partitioned: bool = False) -> str:
         return f"job '{status.job}' has no checkpoint yet"
     if status.state == "unpublished":
         return f"checkpoints {list(status.unpublished)} are committed, and not published: run the job, or recover it"
+    if status.state == "refusing":
+        return (
+            f"all rows of the last micro-batch, {status.batch_id}, were refused: look at them with "
+            f"`statelake dead-letters list {status.job}`"
+        )
     if status.state == "unknown":
         return status.problem
     news = sorted(name for name, new in (status.lag or {}).items() if new)

@@ -13,7 +13,9 @@ StatelakeError
 ├── CodeVersionError          a worker does not have the code that this process has: make it importable there
 ├── SparkLostError            the Java process of Spark died: start this process again, and run
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
+├── DeadLetterLimitError      a micro-batch refused more rows than the job allows: look at them, repair, run again
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
+│   └── BadFileError          a file cannot be read: repair it, remove it, or have it set aside (``on_bad_file``)
 ├── RootError                 the root is another job's, of a newer format, or on refused storage
 ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
 │   └── DamagedFileError      a file is not what was written: put it back, or restore what does not need it
@@ -129,8 +131,24 @@ class UserFunctionError(StatelakeError):
         )
 
 
+class DeadLetterLimitError(StatelakeError):
+    """A micro-batch refused more rows than ``max_dead_letters`` allows; it was not committed."""
+
+
 class SourceError(StatelakeError):
     """The input of a source changed, vanished or cannot be read as declared."""
+
+
+class BadFileError(SourceError):
+    """A file of a source cannot be read.
+
+    Attributes:
+        uri: of the file.
+    """
+
+    def __init__(self, message: str, uri: str = "") -> None:
+        super().__init__(message)
+        self.uri = uri
 
 
 class RootError(StatelakeError):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoint import MAIN, CheckpointRow, RescaledOperator
+from state_engine.core.dead_letters import LETTERS
 from state_engine.core.partitions import Partition
 from state_engine.runtime.sources.base import Slice
+
+if TYPE_CHECKING:
+    from state_engine.runtime.letters import LettersSlice
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,14 @@ class PlannedInput:
         clock_ms: processing time, in milliseconds; never below the parent's.
         drain: whether the input has ended for good.
         rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
+        letters: dead letters that are sent again; the sources give nothing then.
     """
 
     slices: Mapping[str, Slice]
     clock_ms: int
     drain: bool = False
     rescaled: list[RescaledOperator] | None = None
+    letters: LettersSlice | None = None
 
 
 Script = Callable[[list[CheckpointRow]], PlannedInput | None]
@@ -50,6 +57,7 @@ class BatchContext:
         partition: the time partition that it is of; None in a continuous job.
         late_rows: rows found whose partition had been run before.
         backfill: that it belongs to, in words.
+        letters: dead letters that are sent again.
     """
 
     write_id: str
@@ -66,11 +74,13 @@ class BatchContext:
     partition: Partition | None = None
     late_rows: int = 0
     backfill: str = ""
+    letters: LettersSlice | None = None
 
     @property
     def moved(self) -> dict[str, Slice]:
         """What every source whose position moves gives, rows or none."""
-        return {**self.slices, **self.without_rows}
+        sent = {} if self.letters is None else {LETTERS: self.letters.slice}
+        return {**self.slices, **self.without_rows, **sent}
 
     @property
     def parent(self) -> CheckpointRow | None:

@@ -17,6 +17,7 @@ from state_engine.core.checkpoint import (
     SourceProgress,
 )
 from state_engine.core.checkpointed import has_checkpoint_hooks
+from state_engine.core.dead_letters import LETTERS
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state_ref import build_ref
 from state_engine.core.stored_states import kept_states
@@ -45,6 +46,7 @@ def build_row(
     """The row to commit; durations are added at the commit."""
     batch, done = attempt.batch, attempt.done
     sources = [_progress(job, attempt, name) for name in job.sources]
+    sources += _letters_sent(attempt)
     refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.moved.items()}
     refs |= _operator_state(job, attempt, refs)
@@ -142,9 +144,20 @@ def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
     )
 
 
+def _letters_sent(attempt: Attempt) -> list[SourceProgress]:
+    """Which dead letters were sent again, this batch's included; none where none ever were."""
+    parent, part = attempt.batch.parent, attempt.batch.letters
+    before = next((s for s in parent.sources if s.name == LETTERS), None) if parent else None
+    if part is not None:
+        rows = attempt.done.rows_by_source.get(LETTERS, 0)
+        return [SourceProgress(LETTERS, part.slice.position_from, part.slice.position_to, rows, None)]
+    return [replace(before, position_from=before.position_to, rows=0)] if before else []
+
+
 def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
     """The smallest watermark of the sources with event time; None until all of them have one."""
-    return slowest(s.watermark_ms for s in sources if job.sources[s.name].event_time is not None)
+    timed = [s for s in sources if s.name in job.sources and job.sources[s.name].event_time is not None]
+    return slowest(s.watermark_ms for s in timed)
 
 
 def _scope(uid: str) -> str:

@@ -30,9 +30,18 @@ from state_engine.backends.files import join, open_location
 from state_engine.core import lineage
 from state_engine.core.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.collection import changelog_table
-from state_engine.core.errors import CommitFailedError, InvariantError, StaleParentError, StateMigrationError
+from state_engine.core.dead_letters import LETTERS
+from state_engine.core.errors import (
+    BadFileError,
+    CommitFailedError,
+    InvariantError,
+    StaleParentError,
+    StateMigrationError,
+)
 from state_engine.runtime.batch import BatchContext, PlannedInput, Script
+from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.checkpoint_builder import Attempt, build_row, reparented
+from state_engine.runtime.dead_letter_limit import check_limit
 from state_engine.runtime.declarations import check_declarations
 from state_engine.runtime.executor import GraphExecutor
 from state_engine.runtime.failed_attempts import discard
@@ -47,7 +56,7 @@ from state_engine.runtime.routing import Router
 from state_engine.runtime.run_always import any_timer_due
 from state_engine.runtime.sinks.base import SinkRequest, SinkTarget, verify_files
 from state_engine.runtime.sinks.staging import Staging
-from state_engine.runtime.sources.base import Slice
+from state_engine.runtime.sources.base import BadFile, Slice
 from state_engine.runtime.stale_outputs import replacing_stale
 from state_engine.runtime.storage_failures import keeping
 
@@ -212,6 +221,7 @@ class CheckpointCoordinator:
                 partition=cut.partition,
                 late_rows=cut.late_rows,
                 backfill=self._options.backfill,
+                letters=planned.letters,
             )
             return Attempt(batch, self._positions(parent))
 
@@ -247,10 +257,34 @@ class CheckpointCoordinator:
     def execute(self, attempt: Attempt) -> Attempt:
         """Steps 2 to 4: read, route and run every operator."""
         with self._step("execute"):
-            done = self._executor.execute(attempt.batch)
+            done, attempt = self._executed(attempt)
+            check_limit(self._job, done, uri=self._tables.layout.dead_letters)
             for part in attempt.batch.slices:
                 self._job.sources[part].source.confirm(attempt.batch.slices[part])
             return replace(attempt, done=done)
+
+    def _executed(self, attempt: Attempt) -> tuple[Execution, Attempt]:
+        """What the operators did, and the attempt without the files that could not be read and are set aside."""
+        while True:
+            try:
+                return self._executor.execute(attempt.batch), attempt
+            except BadFileError as error:
+                batch = self._without(attempt.batch, BadFile(error.uri, str(error)))
+                if batch is None:
+                    raise
+                self._drop_exchange(attempt.batch.write_id)
+                self._discard(attempt.batch.write_id, in_logs=False)
+                attempt = replace(attempt, batch=batch)
+
+    def _without(self, batch: BatchContext, bad: BadFile) -> BatchContext | None:
+        """The batch without a file, as an attempt of its own; None where it is not to be set aside."""
+        for name, part in batch.slices.items():
+            left = self._job.sources[name].source.set_aside(part, bad)
+            if left is not None:
+                cut = cut_of({**batch.slices, name: left}, batch.parent)
+                without_rows = {**batch.without_rows, **cut.without_rows}
+                return replace(batch, write_id=uuid7().hex, slices=cut.slices, without_rows=without_rows)
+        return None
 
     # -- 5 and 6 ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +399,7 @@ class CheckpointCoordinator:
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""
-        known = set(self._job.operators) | set(self._job.sources)
+        known = {*self._job.operators, *self._job.sources, LETTERS}
         held = (
             [o.uid for o in parent.operators] + [r.operator for r in parent.operator_state] if parent else []
         )

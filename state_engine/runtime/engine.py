@@ -17,6 +17,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_backfill import EngineBackfill, tell_late_rows
 from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
+from state_engine.runtime.engine_letters import EngineLetters
 from state_engine.runtime.engine_queries import EngineQueries
 from state_engine.runtime.engine_replays import EngineReplays
 from state_engine.runtime.engine_state_processor import EngineStateProcessor
@@ -30,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @telling_lost_processes
-class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBackfill):
+class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBackfill, EngineLetters):
     """Runs stateful jobs; see the module docstring.
 
     Args:

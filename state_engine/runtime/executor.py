@@ -15,7 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.layout import JobLayout, file_name, partition_path
+from state_engine.backends.files import join, write_parquet
+from state_engine.core.checkpoint import DataFile
+from state_engine.core.dead_letters import LETTERS
 from state_engine.core.errors import UserFunctionError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
@@ -52,6 +55,7 @@ from state_engine.runtime.operator_run import checked_key, run_subtasks, subtask
 from state_engine.runtime.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.runtime.output_files import exchange_reader, order_fields, read_exchange
 from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.refusals import bad_file, letters_table
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
 from state_engine.runtime.routing import Router, nothing_new
 from state_engine.runtime.run_always import runs_without_input
@@ -65,6 +69,8 @@ from state_engine.runtime.watermarks import Watermarks
 
 Frames = dict[int | tuple[str, str], StreamFrame | None]
 """Rows of streams: of an operator's output by uid and tag, of another node by the node."""
+_DRIVER = 99_999
+"""In names of files, in place of a subtask: the driver wrote it."""
 PrepareSink = Callable[[SinkNode, pa.Schema, str], SinkTarget]
 
 
@@ -114,7 +120,16 @@ class GraphExecutor:
         for sink in self._job.sinks.values():
             if output_of(sink.parent) is None:
                 self._write_sink(sink, batch, done, frames)
+        self._set_bad_files_aside(batch, done)
         return done
+
+    def _set_bad_files_aside(self, batch: BatchContext, done: Execution) -> None:
+        letters = [bad_file(name, one) for name, part in batch.moved.items() for one in part.bad_files]
+        if letters:
+            path = partition_path(batch.write_id, file_name(batch.write_id, _DRIVER, 0))
+            file = write_parquet(letters_table(letters), join(self._layout.dead_letters, path))
+            done.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
+            done.refused += len(letters)
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
@@ -135,10 +150,16 @@ class GraphExecutor:
         return frames[place]
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
-        part = batch.slices.get(node.name)
+        part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
+        if batch.letters is not None and batch.letters.source == node.name:
+            sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
+            return from_source(
+                self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
+                labels=batch.letters.labels, small=True,
+            )  # fmt: skip
         if part is None:
             return None
-        read = node.source.read(self._spark, part, keep_refused=self._job.on_error == "dead_letter")
+        read = node.source.read(self._spark, part, keep_refused=keep)
         return from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
             labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
@@ -158,6 +179,11 @@ class GraphExecutor:
                 fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
                 inputs.append(RoutedInput(place, replace(frame, refused=fresh), is_scalar(one.parent)))
         watermarks = Watermarks(operator, batch, done.max_event_ms)
+        letters = batch.letters
+        if letters is not None and letters.operator == uid:
+            frame = letters.frame(self._spark, operator, timed=watermarks.timed)
+            inputs.append(RoutedInput(letters.input, frame, is_scalar(operator.inputs[letters.input].parent)))
+            done.rows_by_source[LETTERS] = len(letters.letters)
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return
         watermarks.look_ahead([one.frame for one in inputs])

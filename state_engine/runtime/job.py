@@ -14,6 +14,7 @@ from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import StateBackend
 from state_engine.core.checkpointed import has_operator_state
 from state_engine.core.compaction_policy import CompactionPolicy
+from state_engine.core.dead_letters import LETTERS, DeadLetterLimit, limit_of
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_broadcast
 from state_engine.core.key_groups import check_parallelism, default_max_parallelism
@@ -44,6 +45,8 @@ class StatefulJob:
         max_parallelism: number of key groups, fixed for the life of the state; by default what Flink would take.
         on_error: ``fail``: a bad row or a raising function fails the batch, nothing is committed; ``dead_letter``:
             the row and its error are kept in the table ``dead_letters`` and the batch goes on.
+        max_dead_letters: how many rows a micro-batch may refuse under ``dead_letter``: a number, or a
+            ``DeadLetterLimit`` with a share; a batch that refuses more is not committed. None for no limit.
         code_version: recorded with every checkpoint; by default a digest of the source of the modules that the job's
             functions are from, as this process loaded them.
         state_backend: where subtasks keep their working state; ``HashMapStateBackend()`` by default.
@@ -68,6 +71,7 @@ class StatefulJob:
         state_backend: StateBackend | None = None,
         compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 - it is frozen
         partitions: TimePartitions | None = None,
+        max_dead_letters: DeadLetterLimit | int | None = None,
     ) -> None:
         self.name = check_name(name, what="job")
         if on_error not in ("fail", "dead_letter"):
@@ -75,6 +79,9 @@ class StatefulJob:
         self.parallelism = parallelism
         self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
         self.on_error: OnError = on_error
+        self.max_dead_letters = limit_of(max_dead_letters)
+        if self.max_dead_letters is not None and on_error != "dead_letter":
+            raise ConfigurationError("max_dead_letters is of use with on_error='dead_letter' only")
         self._code_version = code_version
         if compaction is not None and not isinstance(compaction, CompactionPolicy):
             raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
@@ -223,6 +230,8 @@ class StatefulJob:
         self.operators = {o.uid: o for o in self.operators.values()}
 
     def _new_name(self, name: str) -> None:
+        if name == LETTERS:
+            raise ConfigurationError(f"job '{self.name}': '{name}' is the job's own; choose another name")
         if name in self.sources or name in self.operators:
             raise ConfigurationError(
                 f"job '{self.name}': '{name}' is taken: sources and operators need different names"

@@ -13,14 +13,22 @@ from typing import Any, Literal
 
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.collection import keyed_state_files
+from state_engine.core.dead_letters import letters_waiting
 from state_engine.core.errors import StatelakeError
 from state_engine.core.resumption import BEGINNINGS, CHECKPOINT
 from state_engine.core.retention import shown_kind
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_history import JobHistory
 
-State = Literal["ok", "stuck", "unpublished", "never_ran", "unknown"]
-_EXIT_CODES: dict[State, int] = {"ok": 0, "stuck": 1, "unpublished": 1, "never_ran": 2, "unknown": 2}
+State = Literal["ok", "stuck", "unpublished", "refusing", "never_ran", "unknown"]
+_EXIT_CODES: dict[State, int] = {
+    "ok": 0,
+    "stuck": 1,
+    "unpublished": 1,
+    "refusing": 1,
+    "never_ran": 2,
+    "unknown": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class JobStatus:
     Attributes:
         job: name.
         state: ``ok``; ``stuck``: a source has news, and no micro-batch was committed for too long; ``unpublished``:
-            a sink has not seen a checkpoint of the head's path; ``never_ran``; ``unknown``: it cannot be told.
+            a sink has not seen a checkpoint of the head's path; ``refusing``: all rows of the newest micro-batch became
+            dead letters; ``never_ran``; ``unknown``: it cannot be told.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -40,6 +49,8 @@ class JobStatus:
         changelog_files: files of changes that reading the state takes beside the bases.
         changelog_rows: rows in these.
         base_rows: rows of the bases.
+        dead_letters: rows that were refused on the head's path, and not sent again.
+        refused: rows that the newest micro-batch refused.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         problem: what could not be looked at, and why.
         left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
@@ -58,13 +69,15 @@ class JobStatus:
     changelog_files: int = 0
     changelog_rows: int = 0
     base_rows: int = 0
+    dead_letters: int = 0
+    refused: int = 0
     files_waiting: tuple[str, ...] = ()
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: stuck or unpublished; 2: it never ran, or nobody can tell."""
+        """0: fine; 1: stuck, unpublished or refusing; 2: it never ran, or nobody can tell."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -104,7 +117,8 @@ def status_of(
     changes = [file for one in files for _, file in one.changelog]
     waited_s = age_s(batch or path[0], now_ms)
     late = any((lag or {}).values()) and waited_s > stuck_after.total_seconds()
-    state: State = "unpublished" if unpublished else "stuck" if late else "ok"
+    refusing = batch is not None and 0 < batch.rows_in <= batch.rows_refused
+    state: State = "unpublished" if unpublished else "stuck" if late else "refusing" if refusing else "ok"
     return JobStatus(
         job,
         state,
@@ -119,6 +133,8 @@ def status_of(
         changelog_files=len(changes),
         changelog_rows=sum(file.rows for file in changes),
         base_rows=sum(file.rows for one in files for file in one.base),
+        dead_letters=letters_waiting(path),
+        refused=batch.rows_refused if batch else 0,
     )
 
 

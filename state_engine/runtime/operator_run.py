@@ -88,6 +88,9 @@ def subtask_spec(
         source=inputs[0].frame.source if len(inputs) == 1 else None,
         parameters=dict(batch.parameters),
         backend=job.state_backend,
+        letters=batch.letters.labels
+        if batch.letters is not None and batch.letters.operator == operator.uid
+        else (),
     )
 
 

@@ -52,7 +52,11 @@ def cut_of(planned: Mapping[str, Slice], parent: CheckpointRow | None) -> Cut:
     """What slices of a partition tell of it; a batch without any is of its parent's partition."""
     details = {n: s.detail for n, s in planned.items() if isinstance(s.detail, PartitionSlice)}
     if not details:
-        return Cut(dict(planned), partition=partition_of(parent) if parent else None)
+        return Cut(
+            {n: s for n, s in planned.items() if not s.without_rows},
+            {n: s for n, s in planned.items() if s.without_rows},
+            partition=partition_of(parent) if parent else None,
+        )
     empty = {n for n, detail in details.items() if not detail.pieces}
     return Cut(
         {n: s for n, s in planned.items() if n not in empty},

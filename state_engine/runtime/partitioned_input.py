@@ -136,6 +136,9 @@ class PartitionedSource(Source):
         bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None
         return SourceFrame(joined(spark, rows), bad)
 
+    def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
+        return self.source.parse(spark, records, keep_refused=keep_refused)
+
     def confirm(self, part: Slice) -> None:
         for piece in part.detail.pieces:
             self.source.confirm(piece.part)
@@ -243,6 +246,11 @@ def _check_fits(name: str, source: Source) -> None:
         raise ConfigurationError(
             f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "
             "cannot be read again. Let a job of its own write its rows to a table, and read that with a DeltaSource"
+        )
+    if getattr(source, "on_bad_file", "fail") != "fail":
+        raise ConfigurationError(
+            f"source '{name}': on_bad_file='dead_letter' is not for jobs in time partitions: which partition the rows "
+            "of a file that cannot be read belong to is not known. Leave it out"
         )
     if getattr(source, "on_change", "fail") == "restart":
         raise ConfigurationError(

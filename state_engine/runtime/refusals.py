@@ -17,9 +17,13 @@ from state_engine.core.invalid_text import shown, text_or_bytes
 from state_engine.core.outputs import Refusal
 from state_engine.runtime.frames import EVENT_TIME, REFUSED, SOURCE
 from state_engine.runtime.routed import INPUT
+from state_engine.runtime.sources.base import BadFile
 from state_engine.runtime.subtask_spec import SubtaskSpec
 
 UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
+
+BAD_FILE = "BadFileError"
+"""Begins the error of a letter that is a whole file."""
 
 Letter = dict[str, Any]
 """One row of the table of dead letters."""
@@ -115,6 +119,8 @@ class RefusedRows:
         spec, routed = self._spec, self._spec.routed
         order = [shown(events[c], index) for c in routed.order]
         source = self._source(events, index)
+        if spec.letters:
+            return spec.letters[order[-1]]
         if source is None:
             return f"an earlier operator, order {tuple(str(o) for o in order)}"
         if not routed.positioned:
@@ -146,6 +152,18 @@ def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Le
         "row": text if isinstance(text, str) else json.dumps(text),
         "source": source,
         "data": data,
+    }
+
+
+def bad_file(source: str, bad: BadFile) -> Letter:
+    """The letter of a file that cannot be read: its path, and why."""
+    return {
+        "subtask": 0,
+        "position": f"source '{source}', {bad.uri}",
+        "error": f"{BAD_FILE}: {bad.error}",
+        "traceback": "",
+        "row": bad.uri,
+        "source": source,
     }
 
 

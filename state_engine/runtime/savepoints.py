@@ -34,6 +34,7 @@ from state_engine.core.checkpoint import (
     OperatorStateRef,
 )
 from state_engine.core.collection import operator_directory
+from state_engine.core.dead_letters import without_letters
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.core.retention import pins
 from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
@@ -154,6 +155,7 @@ class Savepoints:
 
     def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
         on_path = lineage.path(self._tables.store.rows, row.checkpoint_id)
+        row = without_letters(row)
         operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
         refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
         copied = replace(

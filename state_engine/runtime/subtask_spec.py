@@ -132,6 +132,7 @@ class SubtaskSpec:
         clocks: time in this batch.
         checkpoint_id, parent_id: that this batch makes, and the micro-batch that it continues.
         labels: by source, names of its files by place.
+        letters: where the rows came from, where they are dead letters that are sent again.
         source: name of the source that the rows come straight from; None for several, or after an operator.
         parameters: of the job.
         backend: where subtasks keep their working state.
@@ -156,6 +157,7 @@ class SubtaskSpec:
     checkpoint_id: int
     parent_id: int | None
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    letters: tuple[str, ...] = ()
     source: str | None = None
     parameters: dict[str, str] = field(default_factory=dict)
     backend: StateBackend = field(default_factory=HashMapStateBackend)

@@ -37,7 +37,7 @@ def check(ground: Ground) -> dict[str, tuple[bool, str]]:
     job = ground.defs.resolve_job_def(f"{JOB}__check")
     done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
     found = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
-    assert set(found) == {*RULES, "moves_on"}
+    assert set(found) == {*RULES, "moves_on", "dead_letters"}
     return found
 
 

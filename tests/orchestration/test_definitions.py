@@ -61,6 +61,7 @@ CHECKS = [
     "files_are_there",
     "keys_are_in_their_groups",
     "moves_on",
+    "dead_letters",
     "one_commit_per_parent",
     "outputs_are_published",
     "rows_fit_their_parents",

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from orchestration.lib.watching import told
 from state_engine.cli import app
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.runtime.coordinator import CheckpointCoordinator
@@ -95,6 +96,18 @@ def test_unpublished_counts_more_than_stuck_and_numbers_are_those_of_the_path() 
     assert (found.head_id, found.head_kind, found.head_age_s) == (3, "restore", 40 * 60)
     assert (found.batch_id, found.batch_age_s, found.rows_since_batch) == (2, 50 * 60, 1)
     assert (found.changelog_files, found.changelog_rows, found.base_rows) == (2, 10, 0)
+
+
+def test_a_job_that_refuses_all_of_its_rows_is_not_fine() -> None:
+    letters = DataFile("write_id=w2/letters", 1, 5, 0)
+    some, all_ = (
+        replace(row(2, minutes=10), rows_in=n, rows_refused=5, dead_letters=[letters]) for n in (6, 5)
+    )
+    found = status([row(1), some], lag={"a": False})
+    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("ok", 0, 5, 5)
+    found = status([row(1), all_, row(3, "compaction", minutes=20)], lag={"a": False})
+    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("refusing", 1, 5, 5)
+    assert "dead-letters list j" in told(found)
 
 
 @pytest.mark.parametrize("kind", ["import", "bootstrap"])

@@ -31,6 +31,14 @@ Element = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class BadFile:
+    """A file that cannot be read, and why."""
+
+    uri: str
+    error: str
+
+
+@dataclass(frozen=True)
 class Slice:
     """The input of one micro-batch from one source.
 
@@ -41,6 +49,7 @@ class Slice:
         detail: what ``read`` needs; only the source looks inside.
         endless: whether there will always be more: then a run takes one slice, unless it was told how many.
         bytes: about how much it is, as stored; None where that is not known.
+        bad_files: files of it that cannot be read and become dead letters; their rows are none of the slice's.
     """
 
     elements: list[Element]
@@ -50,6 +59,12 @@ class Slice:
     detail: Any = None
     endless: bool = False
     bytes: int | None = None
+    bad_files: tuple[BadFile, ...] = ()
+
+    @property
+    def without_rows(self) -> bool:
+        """Whether it has nothing but bad files."""
+        return bool(self.bad_files) and not self.labels
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,18 @@ class Source(ABC):
     @abstractmethod
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         """The rows of a slice; rows that cannot be parsed fail the batch unless ``keep_refused``."""
+
+    def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
+        """The rows of records that could not be parsed before, each as a file of its own with one row.
+
+        Raises:
+            SourceError: such a source has no records of text.
+        """
+        raise SourceError(f"a {type(self).__name__} has no records of text that could be parsed again")
+
+    def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
+        """The slice without a file that cannot be read; None where that is an error, or no file of the slice."""
+        return None
 
     def confirm(self, part: Slice) -> None:  # noqa: B027 - most sources have nothing to confirm
         """Called before the commit: raise SourceError where the input changed since ``plan``."""

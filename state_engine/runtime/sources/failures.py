@@ -9,7 +9,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from state_engine.core.errors import SourceError
+from state_engine.core.errors import BadFileError, SourceError
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
@@ -40,14 +40,18 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
         cause = _STATE.sub("", texts[-1])
         if record is None:
-            told, way_out = cause, "Repair or remove the file"
+            told, way_out = (
+                cause,
+                "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource",
+            )
         else:
             told = f"the record {record} does not fit the declared schema ({cause})"
             way_out = "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
-        raise SourceError(
+        message = (
             f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {found.group(1)}: {told}. "
             f"Nothing of this micro-batch was committed. {way_out}"
-        ) from error
+        )
+        raise (BadFileError(message, found.group(1)) if record is None else SourceError(message)) from error
 
 
 def messages(error: Any) -> list[str]:

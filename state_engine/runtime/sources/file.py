@@ -14,13 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from state_engine.backends.files import normal_uri
-from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
 from state_engine.runtime.sources.base import (
     FILE_COLUMN,
     ROW_COLUMN,
+    BadFile,
     Element,
     Slice,
     Source,
@@ -40,18 +42,22 @@ from state_engine.runtime.sources.file_ranges import (
 )
 from state_engine.runtime.sources.listing import ListedFile, list_files
 from state_engine.runtime.sources.parquet_files import parquet_schema
-from state_engine.runtime.sources.places import place_columns
+from state_engine.runtime.sources.places import place_columns, scan_uris
+from state_engine.runtime.sources.records import (
+    BYTE_BY_BYTE,
+    REFUSED_TEXT,
+    parsed_records,
+    reads_as_bytes,
+    text_columns,
+)
 from state_engine.runtime.spark_names import F, T
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-REFUSED_TEXT = "_statelake_corrupt"
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """What a session may say otherwise: rows would be lost without a word."""
 _READERS = 8
-_BYTE_BY_BYTE = "ISO-8859-1"
-"""Gives every byte a character of its own."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class FileSource(Source):
         max_files_per_batch: bound of files in a batch.
         options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
         on_change: ``fail``, or ``ignore`` a consumed file that changed.
+        on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
+            and the others are read.
 
     Example:
         >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
@@ -92,6 +100,7 @@ class FileSource(Source):
     max_files_per_batch: int = 1000
     options: Mapping[str, str] = field(default_factory=dict)
     on_change: Literal["fail", "ignore"] = "fail"
+    on_bad_file: Literal["fail", "dead_letter"] = "fail"
 
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "csv", "json"):
@@ -107,14 +116,16 @@ class FileSource(Source):
                 "max_rows_per_batch must be at least 1 and needs Parquet: rows of CSV and JSON have no index; "
                 "use max_files_per_batch"
             )
+        if self.on_bad_file not in ("fail", "dead_letter"):
+            raise ConfigurationError(f"on_bad_file must be 'fail' or 'dead_letter', not {self.on_bad_file!r}")
         if self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = self._consumed(elements)
-        ranges = self._next_ranges(self._listed(consumed), consumed)
-        return self._slice(elements, ranges) if ranges else None
+        ranges, bad = self._bounded(self._pending(self._listed(consumed), consumed))
+        return self._slice(elements, ranges, bad=bad) if ranges or bad else None
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         ranges = recorded_ranges(appended)
@@ -124,19 +135,24 @@ class FileSource(Source):
     def recut(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
-        ranges = self._bounded(left_over(before, recorded))
+        ranges, bad = self._bounded(left_over(before, recorded))
         check_unchanged(ranges)
-        return self._slice(before, ranges) if ranges else None
+        return self._slice(before, ranges, bad=bad) if ranges or bad else None
 
     def _slice(
-        self, before: Sequence[Element], ranges: list[FileRange], *, recorded: Sequence[Element] = ()
+        self,
+        before: Sequence[Element],
+        ranges: list[FileRange],
+        *,
+        recorded: Sequence[Element] = (),
+        bad: Mapping[FileRange, BadFile] = MappingProxyType({}),
     ) -> Slice:
         """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
         known = [e["position"] for e in (*before, *recorded) if e["split"].endswith(SCHEMA)]
         schema = T.StructType.fromJson(known[-1]) if known else None
-        appended = list(recorded) or [r.element() for r in ranges]
+        appended = list(recorded) or [r.element() for r in sorted([*ranges, *bad], key=lambda r: r.uri)]
         if (
-            self.schema is None and schema is None
+            self.schema is None and schema is None and ranges
         ):  # later files must not change it: results would depend on cuts
             schema = parquet_schema(ranges[0].uri)
             appended.append({"split": self.path + SCHEMA, "position": schema.jsonValue()})
@@ -147,6 +163,7 @@ class FileSource(Source):
             labels=[r.uri for r in ranges],
             detail=FileSlice(ranges, schema),
             bytes=sum(r.size for r in ranges),
+            bad_files=tuple(bad.values()),
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
@@ -159,13 +176,11 @@ class FileSource(Source):
         kept = T.StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
-        as_bytes = self._reads_as_bytes()
-        options = {**self.options, **({"encoding": _BYTE_BY_BYTE} if as_bytes else {})}
+        as_bytes = reads_as_bytes(self.format, self.options)
+        options = {**self.options, **({"encoding": BYTE_BY_BYTE} if as_bytes else {})}
         reader = spark.read.format(self.format).schema(kept).options(**options, **mode, **_STRICT)
         frame = reader.option("columnPruning", "false").load([r.uri for r in ranges]).where(_is_whole(schema))
-        texts = [
-            _text_of(f) if as_bytes and isinstance(f.dataType, T.StringType) else _named(f) for f in kept
-        ]
+        texts = text_columns(kept, as_bytes=as_bytes)
         frame = frame.select(*texts, *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
         if not keep_refused:
             return SourceFrame(frame)
@@ -173,12 +188,33 @@ class FileSource(Source):
         bad = frame.where(F.col(REFUSED_TEXT).isNotNull())
         return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
 
-    def _reads_as_bytes(self) -> bool:
-        """Whether text is read byte by byte: the CSV reader puts U+FFFD for what is no UTF-8, without a word."""
-        given = {name.lower(): str(value) for name, value in self.options.items()}
-        if self.format != "csv" or given.keys() & {"encoding", "charset", "locale"}:
-            return False
-        return all(value.isascii() for value in given.values())
+    def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
+        ranges: list[FileRange] = part.detail.ranges
+        found = [r for r in ranges if bad.uri in (r.uri, *scan_uris(r.uri))]
+        if self.on_bad_file != "dead_letter" or not found or not found[0].unchanged():
+            return None
+        left = [r for r in ranges if r.uri != found[0].uri]
+        return replace(
+            part,
+            labels=[r.uri for r in left],
+            detail=replace(part.detail, ranges=left),
+            bytes=sum(r.size for r in left),
+            bad_files=(*part.bad_files, BadFile(found[0].uri, bad.error)),
+        )
+
+    def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
+        schema = self._declared()
+        if schema is None or self.format == "parquet":
+            raise SourceError(
+                f"{self.path}: rows of Parquet files are not parsed, so none can be parsed again"
+            )
+        good, bad = parsed_records(spark, records, format_=self.format, schema=schema, options=self.options)
+        if not keep_refused and (first := bad.first()) is not None:
+            raise SourceError(
+                f"the dead letter {first[0]!r} does not fit the declared schema. Nothing of this micro-batch was "
+                "committed. Repair the schema, or set on_error='dead_letter' on the job to keep it aside"
+            )
+        return SourceFrame(good, bad)
 
     def confirm(self, part: Slice) -> None:
         for one in part.detail.ranges:
@@ -215,7 +251,7 @@ class FileSource(Source):
     def _listed(self, consumed: Collection[str] = ()) -> list[ListedFile]:
         return list_files(self.path, self.pattern, consumed)
 
-    def _next_ranges(self, listed: list[ListedFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
+    def _pending(self, listed: list[ListedFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
         there = {one.uri for one in listed}
         for uri, known in consumed.items():
             if known.end is not None and uri not in there and self.on_change == "fail":
@@ -226,7 +262,7 @@ class FileSource(Source):
             pending += [found for found in self._ranges_of(wanted, consumed) if found is not None]
             if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
                 break
-        return self._bounded(pending)
+        return pending
 
     def _is_pending(self, one: ListedFile, known: FileRange | None) -> bool:
         if known is None:
@@ -282,9 +318,22 @@ class FileSource(Source):
                 if why
             ]
 
-    def _bounded(self, pending: list[FileRange]) -> list[FileRange]:
-        pending = pending[: self.max_files_per_batch]
-        return pending if self.max_rows_per_batch is None else cut(pending, self.max_rows_per_batch)
+    def _bounded(self, pending: list[FileRange]) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
+        """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
+        bad: dict[FileRange, BadFile] = {}
+        while True:
+            some = [r for r in pending if r not in bad][: self.max_files_per_batch]
+            try:
+                if self.max_rows_per_batch is not None:
+                    some = cut(some, self.max_rows_per_batch)
+                elif self.schema is None and some and self.on_bad_file == "dead_letter":
+                    parquet_schema(some[0].uri)
+                return some, bad
+            except BadFileError as error:
+                one = next(r for r in some if r.uri == error.uri)
+                if self.on_bad_file != "dead_letter" or not one.unchanged():
+                    raise
+                bad[one] = BadFile(one.uri, str(error))
 
     def _changed(self, uri: str, when: str) -> None:
         raise SourceError(
@@ -311,15 +360,6 @@ def batched(values: Iterable[ListedFile], size: int) -> Iterator[list[ListedFile
     several = iter(values)
     while some := list(islice(several, size)):
         yield some
-
-
-def _named(field: T.StructField) -> Column:
-    return F.col(f"`{field.name}`")
-
-
-def _text_of(field: T.StructField) -> Column:
-    """A column that was read byte by byte, as the text that its bytes are; whether it is any is seen later."""
-    return F.encode(_named(field), _BYTE_BY_BYTE).cast("string").alias(field.name)
 
 
 def _has_map(kind: T.DataType) -> bool:

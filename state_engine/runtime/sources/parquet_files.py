@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,9 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_engine.backends.files import open_location
-from state_engine.core.errors import SourceError
+from state_engine.core.errors import BadFileError, SourceError
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.spark_names import T
+
+_DAMAGED = re.compile("thrift|parquet|footer", re.IGNORECASE)
+"""In what Arrow raises as an OSError where the bytes of a file are none of Parquet."""
 
 
 def parquet_row_count(uri: str) -> int:
@@ -32,8 +36,18 @@ def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
     try:
         with at.parquet() as file:
             yield file
-    except (pa.ArrowInvalid, FileNotFoundError) as error:
-        raise SourceError(f"{uri} cannot be read as Parquet ({error}): repair or remove the file") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        if (
+            isinstance(error, OSError)
+            and not isinstance(error, FileNotFoundError)
+            and not _DAMAGED.search(str(error))
+        ):
+            raise  # of the storage, not of the file
+        message = (
+            f"{uri} cannot be read as Parquet ({str(error).strip()}): repair or remove the file, or set "
+            "on_bad_file='dead_letter' on its FileSource"
+        )
+        raise BadFileError(message, uri) from error
 
 
 def _readable(schema: pa.Schema, uri: str) -> pa.Schema:
