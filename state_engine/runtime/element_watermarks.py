@@ -93,7 +93,8 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
     origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
     reached = watermarks_after(Moves(origin, to_ms, steps[_BEFORE].to_numpy()), origins.start_ms)
     steps = steps.select([_FIRST, *order, _PHASE]).append_column(_TO, pa.array(reached))
-    further = np.r_[True, reached[1:] > reached[:-1]]
+    further = np.ones(len(reached), bool)  # of none, where no row has an event time
+    further[1:] = reached[1:] > reached[:-1]
     return steps.filter(pa.array(further)).combine_chunks()
 
 

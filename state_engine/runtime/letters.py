@@ -19,7 +19,7 @@ from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.dead_letters import LETTERS, letter_files
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime.frames import EVENT_TIME, StreamFrame
+from state_engine.runtime.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
 from state_engine.runtime.graph import Node, OperatorNode, SourceNode, TransformNode
 from state_engine.runtime.refusals import BAD_FILE
 from state_engine.runtime.source_positions import SourcePositions
@@ -106,7 +106,10 @@ class LettersSlice:
         return [one._data or b"" for one in self.letters]
 
     def frame(self, spark: Any, operator: OperatorNode, *, timed: bool) -> StreamFrame:
-        """The rows, of letters that go to an operator, in the order that its input has."""
+        """The rows, of letters that go to an operator, in the order that its input has.
+
+        They say nothing of the watermark and move none: each is judged by that of the head.
+        """
         parts = [_table(one) for one in self.letters]
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         count = len(parts)
@@ -118,6 +121,8 @@ class LettersSlice:
         if timed:
             times = pa.array([one.event_ms for one in self.letters], pa.int64())
             table = table.append_column(EVENT_TIME, times)
+            table = table.append_column(WATERMARK, pa.nulls(count, pa.int64()))
+            table = table.append_column(ORIGIN, pa.nulls(count, pa.string()))
         chained = timed and not order_by
         return StreamFrame(
             spark=spark,

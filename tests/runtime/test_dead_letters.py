@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from state_engine import DataStream, DeltaSink, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
 from state_engine.core.dead_letters import DeadLetterLimit
 from state_engine.core.errors import ConfigurationError, DeadLetterLimitError
+from state_engine.runtime import frames
 from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.runtime.sources.few_rows import FEW_ROWS
 from tests.runtime.tiny import OUTPUT, ROWS, Site, Sum
 
 # workers cannot import the tests
@@ -143,10 +145,14 @@ class Passes(KeyedProcessFunction):
         yield value.what, value.n
 
 
+@pytest.mark.parametrize(
+    "few_rows", [FEW_ROWS, pytest.param(0, marks=pytest.mark.long)], ids=["driver", "spark"]
+)
 def test_records_go_to_their_source_and_rows_of_a_chain_to_their_operator(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    """Late where their time says so, and through the schema of today."""
+    """Late where their time says so, and through the schema of today; whoever routes them."""
+    monkeypatch.setattr(frames, "FEW_ROWS", few_rows)
     feed = tmp_path / "feed"
     feed.mkdir()
     lines: list[dict[str, Any]] = [

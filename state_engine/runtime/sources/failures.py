@@ -9,6 +9,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from state_engine.backends.storage_errors import java_storage_error
 from state_engine.core.errors import BadFileError, SourceError
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
@@ -26,7 +27,8 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         into: what the rows are read for, in words.
 
     Raises:
-        SourceError: a file cannot be read, or a record cannot be parsed.
+        SourceError: a file cannot be read (``BadFileError``), or a record cannot be parsed.
+        StorageError: the storage refused to read a file.
     """
     from pyspark.errors.exceptions.captured import CapturedException
 
@@ -38,6 +40,9 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         if found is None:
             raise
         record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
+        refused = java_storage_error("\n".join(texts), found.group(1)) if record is None else None
+        if refused is not None:  # the file may be whole
+            raise refused from error
         cause = _STATE.sub("", texts[-1])
         if record is None:
             told, way_out = (

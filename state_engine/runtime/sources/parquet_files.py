@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_engine.backends.files import open_location
-from state_engine.core.errors import BadFileError, SourceError
+from state_engine.core.errors import BadFileError, SourceError, StorageError
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.spark_names import T
 
@@ -37,17 +37,18 @@ def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
         with at.parquet() as file:
             yield file
     except (pa.ArrowInvalid, OSError) as error:
-        if (
-            isinstance(error, OSError)
-            and not isinstance(error, FileNotFoundError)
-            and not _DAMAGED.search(str(error))
-        ):
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _is_damaged(error):
             raise  # of the storage, not of the file
         message = (
             f"{uri} cannot be read as Parquet ({str(error).strip()}): repair or remove the file, or set "
             "on_bad_file='dead_letter' on its FileSource"
         )
         raise BadFileError(message, uri) from error
+
+
+def _is_damaged(error: OSError) -> bool:
+    """Whether the bytes are wrong; what the storage refuses has a number, and may name any path."""
+    return not isinstance(error, StorageError) and error.errno is None and bool(_DAMAGED.search(str(error)))
 
 
 def _readable(schema: pa.Schema, uri: str) -> pa.Schema:

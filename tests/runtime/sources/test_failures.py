@@ -1,0 +1,82 @@
+"""What cannot be read: files that are damaged, and storage that refuses, which says nothing of the file."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from state_engine.backends.files import Location, normal_uri
+from state_engine.core.errors import BadFileError, SourceError, StorageError
+from state_engine.runtime.sources.failures import reading
+from state_engine.runtime.sources.parquet_files import parquet_row_count
+
+
+class _Java:
+    def __init__(self, *messages: str) -> None:
+        self.messages = messages
+
+    def getMessage(self) -> str:
+        return self.messages[0]
+
+    def getCause(self) -> _Java | None:
+        return _Java(*self.messages[1:]) if self.messages[1:] else None
+
+
+class _Raised(Py4JJavaError):
+    def __init__(self, *messages: str) -> None:
+        self.java_exception = _Java(*messages)
+
+
+def spark_raises(cause: str) -> None:
+    failed = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///feed/a.parquet. SQLSTATE: KD001"
+    with reading("events", job="sums", into="operator 'sum'"):
+        raise _Raised("Job aborted", failed, cause)
+
+
+def test_of_what_spark_cannot_read_the_storage_may_be_the_cause() -> None:
+    with pytest.raises(BadFileError, match="could not read page") as bad:
+        spark_raises("could not read page PageHeader in col [id] required int64 id")
+    assert bad.value.uri == "file:///feed/a.parquet"
+    with pytest.raises(StorageError, match=r"/feed/a\.parquet .*the permission is denied") as refused:
+        spark_raises("/feed/a.parquet (Permission denied)")
+    assert not isinstance(refused.value, SourceError)
+    with pytest.raises(StorageError, match="too many files are open"):
+        spark_raises("/feed/a.parquet (Too many open files)")
+    with pytest.raises(SourceError, match=r"the record .* does not fit") as record:
+        spark_raises(
+            "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: "
+            "[Permission denied]. Parse Mode: FAILFAST"
+        )
+    assert not isinstance(record.value, BadFileError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("/feed/a.parquet cannot be read: the permission is denied"),
+        OSError(errno.EAGAIN, "not now", "/feed/a.parquet"),
+    ],
+)
+def test_of_what_arrow_cannot_read_the_storage_may_be_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    uri = normal_uri(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"no footer of Parquet")
+    with pytest.raises(BadFileError, match=r"a\.parquet cannot be read as Parquet"):
+        parquet_row_count(uri)
+
+    @contextmanager
+    def refused(self: Location) -> Iterator[Any]:
+        raise error
+        yield
+
+    monkeypatch.setattr(Location, "parquet", refused)
+    with pytest.raises(OSError, match=r"a\.parquet") as found:
+        parquet_row_count(uri)
+    assert found.value is error

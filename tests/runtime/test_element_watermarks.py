@@ -1,0 +1,33 @@
+"""The watermark before rows that Spark routes: by the steps of all tasks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from state_engine.runtime.element_watermarks import joined_steps, step_finder, watermarks_by_steps
+from state_engine.runtime.frames import EVENT_TIME, ORIGIN, SOURCE, WATERMARK, order_name
+from state_engine.runtime.origins import Origins
+from state_engine.runtime.routed import INPUT
+
+
+def test_rows_that_move_nothing_are_judged_by_the_watermark_before_the_batch() -> None:
+    """Rows without an origin, as dead letters are, and rows of a source of which none has an event time."""
+    order, origins = [order_name(0)], Origins(("events",), (5,), {0: 0})
+    nothing = pa.nulls(2, pa.int64())
+    for origin, times in ((None, pa.array([2, 9])), ("events", nothing)):
+        rows = pa.record_batch(
+            {
+                order_name(0): pa.array([1, 2]),
+                EVENT_TIME: times,
+                WATERMARK: nothing,
+                ORIGIN: pa.array([origin] * 2, pa.string()),
+                SOURCE: pa.array([origin] * 2, pa.string()),
+                INPUT: pa.array([0, 0], pa.int32()),
+            }
+        )
+        found = list(step_finder(order, origins, broadcast=None)([rows]))
+        steps = joined_steps([one["steps"][0].as_py() for one in found], order, origins)
+        assert steps is not None
+        assert steps.num_rows == 0
+        own = pa.table([rows[order_name(0)]], names=order)
+        assert watermarks_by_steps(own, order, steps, start_ms=5, broadcast=None).to_pylist() == [5, 5]
