@@ -283,7 +283,8 @@ class CheckpointCoordinator:
             if left is not None:
                 cut = cut_of({**batch.slices, name: left}, batch.parent)
                 without_rows = {**batch.without_rows, **cut.without_rows}
-                return replace(batch, write_id=uuid7().hex, slices=cut.slices, without_rows=without_rows)
+                write_id = self._tables.clock.attempt().write_id
+                return replace(batch, write_id=write_id, slices=cut.slices, without_rows=without_rows)
         return None
 
     # -- 5 and 6 ---------------------------------------------------------------------------------------------------
