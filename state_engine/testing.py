@@ -13,18 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from state_engine.backends.state_backend import StateBackend
+from state_engine.core.columns import as_in_a_stream
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function_calls import takes_two_inputs
 from state_engine.core.functions import SourceFunction
 from state_engine.core.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness_run import BatchSettings, HarnessRun, Unchanged
 from state_engine.core.harness_state import HarnessState, Snapshot
+from state_engine.core.key_form import KeyForm
 from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
 from state_engine.core.metrics import summed
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.outputs import Refusal
-from state_engine.core.type_parsing import to_type
+from state_engine.core.type_parsing import arrow_type, to_type
+from state_engine.core.types import StructType, TypeInformation
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
@@ -40,7 +43,11 @@ class OperatorHarness:
         parallelism, max_parallelism: of the pretended operator.
         clock_ms: processing time.
         backend: where subtasks keep their working state, a StateBackend; None keeps entries in dicts.
-        output_type: what outputs are normalised to; left as they are without it.
+        output_type: of the outputs, which come back as the next operator would get them, through the forms that they
+            have on the engine; left as they are without it.
+        input_type: of the elements, which reach the function through these forms, too; a pair where there are two
+            inputs, or broadcast elements beside the others. Left as they are without it.
+        key_type: of keys, likewise.
         timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs, or where a
             function takes broadcast elements, the second for these. One callable serves both.
         max_out_of_orderness_ms: how late elements may come: after an element the watermark is the newest time less
@@ -67,6 +74,8 @@ class OperatorHarness:
     clock_ms: int = 0
     backend: Any = None
     output_type: Any = None
+    input_type: Any = None
+    key_type: Any = None
     timestamp_of: Any = None
     max_out_of_orderness_ms: int | None = None
     partition_by: Callable[[Any], int] | None = None
@@ -87,6 +96,9 @@ class OperatorHarness:
         self._two_inputs = takes_two_inputs(self.function)
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
         self._output = declared or Unchanged()
+        pair = self.input_type if isinstance(self.input_type, tuple) else (self.input_type, self.input_type)
+        self._inputs = [None if kind is None else to_type(kind, parameter="input_type") for kind in pair]
+        self._key_type = None if self.key_type is None else to_type(self.key_type, parameter="key_type")
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +209,8 @@ class OperatorHarness:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
-        batch = self._dealt(given)
+        broadcast = self._passed(broadcast, self._inputs[1])
+        batch = self._dealt(self._received(given))
         timed = [(element, self._broadcast_time(element)) for element in broadcast]
         runs = self._runs(end_watermark_ms=batch.marks[-1])
         for run in runs:
@@ -212,11 +225,12 @@ class OperatorHarness:
         self._stored.elements += len(given)
         for tag in sorted({tag for run in runs for tag in run.out.side}):
             self._side.setdefault(tag, []).extend(batch.in_order(runs, tag))
-        return batch.in_order(runs, None)
+        outputs = batch.in_order(runs, None)
+        return as_in_a_stream(outputs, self._output) if self.output_type is not None and outputs else outputs
 
     def _dealt(self, given: list[Any]) -> HarnessBatch:
         """The elements with their keys and times, dealt out to the subtasks."""
-        keys = None if self.key_by is None else [self._of(self.key_by, e) for e in given]
+        keys = None if self.key_by is None else [self._key_of(e) for e in given]
         stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
         parts: list[list[int]] = [[] for _ in range(self.parallelism)]
         for index, element in enumerate(given):
@@ -231,6 +245,23 @@ class OperatorHarness:
         marks = watermarks(start_ms, stamps, out_of_orderness_ms=delay_ms)
         return HarnessBatch(given, keys, stamps, marks, parts)
 
+    def _received(self, given: list[Any]) -> list[Any]:
+        """The elements as the engine would hand them to the function."""
+        if not self._two_inputs:
+            return self._passed(given, self._inputs[0])
+        found = list(given)
+        for which, kind in enumerate(self._inputs):
+            at = [place for place, (one, _) in enumerate(given) if one == which]
+            for place, value in zip(at, self._passed([given[p][1] for p in at], kind), strict=True):
+                found[place] = (which, value)
+        return found
+
+    @staticmethod
+    def _passed(values: list[Any], kind: TypeInformation | None) -> list[Any]:
+        if kind is None or not values:
+            return values
+        return as_in_a_stream([kind.normalise(v) for v in values], kind)
+
     def _broadcast_time(self, element: Any) -> int | None:
         """Event time of a broadcast element: by the second of two callables, or by the only one."""
         chosen = self.timestamp_of
@@ -238,6 +269,18 @@ class OperatorHarness:
             chosen = chosen[1]
         time: int | None = None if chosen is None else chosen(element)
         return time
+
+    def _key_of(self, element: Any) -> Any:
+        """The key of an element, as it is stored where its type is known."""
+        key = self._of(self.key_by, element)
+        if self._key_type is None or key is None:
+            return key
+        record = isinstance(self._key_type, StructType)
+        column = self._key_type.to_arrow([self._key_type.normalise(key)], storage=False)
+        parts = [
+            arrow_type(part.type).from_arrow(part)[0] for part in (column.flatten() if record else [column])
+        ]
+        return tuple(parts) if len(parts) > 1 else parts[0]
 
     def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
         """The subtasks of a batch; nothing of the harness changes before all of them are through."""
@@ -251,6 +294,7 @@ class OperatorHarness:
             end_watermark_ms=end_watermark_ms,
             has_event_time=self.timestamp_of is not None,
             output_type=self._output,
+            key_form=self._key_form(),
             dead_letters=self.on_error == "dead_letter",
             side_outputs=None
             if self.side_outputs is None
@@ -261,6 +305,12 @@ class OperatorHarness:
             backend=self.backend,
         )
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
+
+    def _key_form(self) -> KeyForm | None:
+        kind = self._key_type
+        if kind is None:
+            return None
+        return KeyForm.of(kind.types, kind) if isinstance(kind, StructType) else KeyForm.of((kind,))
 
     def _commit(self, runs: list[HarnessRun]) -> None:
         self._stored.commit(runs)

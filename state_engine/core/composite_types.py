@@ -171,16 +171,15 @@ class StructType(TypeInformation):
         return pa.StructArray.from_arrays(arrays, fields=list(whole), mask=_mask(values))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        columns = [t.from_arrow(c) for t, c in zip(self.types, array.flatten(), strict=True)]
-        make = self._make
-        rows = (
-            list(zip(*columns, strict=True))
-            if self._class is tuple
-            else list(map(make, zip(*columns, strict=True)))
-        )
+        rows = self.from_columns([t.from_arrow(c) for t, c in zip(self.types, array.flatten(), strict=True)])
         if array.null_count:
             return [r if there else None for r, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
         return rows
+
+    def from_columns(self, columns: list[list[Any]]) -> list[Any]:
+        """Records of decoded columns."""
+        rows = list(zip(*columns, strict=True))
+        return rows if self._class is tuple else list(map(self._make, rows))
 
     def to_plain(self, value: Any) -> Any:
         if value is None:

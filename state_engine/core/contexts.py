@@ -53,7 +53,8 @@ class KeyedContext(ElementContext):
         key = self._key.key
         if key is NO_KEY:
             raise no_key("(current key)")
-        return key
+        present = self._key.present
+        return key if present is None else present(key)
 
 
 class TimerContext(KeyedContext):

@@ -13,6 +13,7 @@ from typing import Any
 
 from state_engine.core.descriptors import StateDescriptor
 from state_engine.core.function_calls import has_timers
+from state_engine.core.key_form import KeyForm
 from state_engine.core.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from state_engine.core.keyed_state import KeyedStateStore
 from state_engine.core.memory_state import MemoryState
@@ -47,6 +48,7 @@ class BatchSettings:
     checkpoint_id: int
     state: MemoryState
     backend: Any = None
+    key_form: KeyForm | None = None
 
 
 class HarnessRun:
@@ -90,6 +92,7 @@ class HarnessRun:
             watermark_ms=None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms,
             has_event_time=s.has_event_time,
         )
+        context.present = s.key_form
         with self._working_state(keys, context) as (store, changes):
             operator = self._operator(context, store)
             try:

@@ -36,7 +36,8 @@ class KeyContext:
     """The key of the current element; shared by all handles of a subtask.
 
     Attributes:
-        key: the current key as declared, or NO_KEY.
+        key: the current key as stored, or NO_KEY.
+        present: makes it what the job declares; None where it is that.
         timestamp: event time of the current element in milliseconds, or None.
         clock_ms: processing time of the batch.
         watermark_ms: watermark before the current element; None where there is none yet.
@@ -45,12 +46,15 @@ class KeyContext:
         undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
     """
 
-    __slots__ = ("clock_ms", "has_event_time", "key", "on_element", "timestamp", "undo", "watermark_ms")
+    __slots__ = (
+        "clock_ms", "has_event_time", "key", "on_element", "present", "timestamp", "undo", "watermark_ms",
+    )  # fmt: skip
 
     def __init__(
         self, *, clock_ms: int = 0, watermark_ms: int | None = None, has_event_time: bool = False
     ) -> None:
         self.key: Any = NO_KEY
+        self.present: Callable[[Any], Any] | None = None
         self.timestamp: int | None = None
         self.clock_ms, self.watermark_ms, self.has_event_time = clock_ms, watermark_ms, has_event_time
         self.on_element: list[Callable[[], Any]] = []

@@ -9,7 +9,7 @@ from typing import Any
 from state_engine.backends.files import join
 from state_engine.backends.parquet_reading import read_parquet
 from state_engine.core.columns import elements
-from state_engine.runtime.graph import Node, is_scalar, upstream
+from state_engine.runtime.graph import Node, declared_columns, is_scalar, upstream
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.sinks.files import FileSink, published_directory
 from state_engine.runtime.streams import DataStream
@@ -43,7 +43,9 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
                             join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}"),
                             footer=file.footer,
                         )
-                        found += elements(table, table.schema.names, scalar=is_scalar(node))
+                        found += elements(
+                            table, table.schema.names, scalar=is_scalar(node), declared=declared_columns(node)
+                        )
         return found
 
 

@@ -46,6 +46,7 @@ from state_engine.runtime.graph import (
     SourceNode,
     TransformNode,
     UnionNode,
+    declared_columns,
     is_scalar,
     output_of,
     parents,
@@ -177,7 +178,14 @@ class GraphExecutor:
             if frame is not None:
                 # only the first reader of a source sets its bad rows aside
                 fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
-                inputs.append(RoutedInput(place, replace(frame, refused=fresh), is_scalar(one.parent)))
+                inputs.append(
+                    RoutedInput(
+                        place,
+                        replace(frame, refused=fresh),
+                        is_scalar(one.parent),
+                        declared=declared_columns(one.parent),
+                    )
+                )
         watermarks = Watermarks(operator, batch, done.max_event_ms)
         letters = batch.letters
         if letters is not None and letters.operator == uid:
@@ -330,6 +338,8 @@ def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> Outpu
     first = next((one for one in inputs if one.place == 0), None)
     if first is None:  # nothing came in, so nothing goes out
         return OutputType.of(to_type(int, parameter="output_type"))
+    if first.fitting is not None:
+        return OutputType(first.fitting, scalar=first.scalar)
     columns = to_type(first.frame.user_schema, parameter="input")
     assert isinstance(columns, StructType)
     return OutputType(StructType(columns.names, columns.types), scalar=first.scalar)

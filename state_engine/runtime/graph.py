@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_engine.core.function import Function
+from state_engine.core.key_form import KeyForm
 from state_engine.core.key_selector import KeySelector
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.types import StructType, TypeInformation
@@ -35,6 +36,7 @@ class SourceNode:
     event_time: str | None = None
     max_out_of_orderness_ms: int = 0
     scalar: bool = False
+    declared: OutputType | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +181,43 @@ def output_of(node: Node) -> tuple[str, str] | None:
     if isinstance(node, SideOutputNode):
         return node.operator.uid, node.tag.tag_id
     return None
+
+
+def declared_type(node: Node) -> OutputType | None:
+    """The type of a stream's elements, where it is declared: not behind DataFrame code, nor of files and tables."""
+    if isinstance(node, SourceNode):
+        return node.declared
+    if isinstance(node, SideOutputNode):
+        return OutputType.of(node.tag.type_info)
+    if isinstance(node, OperatorNode):
+        return declared_type(node.inputs[0].parent) if node.output_type is None else node.output_type
+    if isinstance(node, UnionNode):
+        found = [declared_type(parent) for parent in node.parents]
+        same = all(f == found[0] and f is not None and _made_by(f) is _made_by(found[0]) for f in found)
+        return found[0] if same else None
+    return None
+
+
+def declared_columns(node: Node) -> StructType | None:
+    """The columns of a stream as it declares them; None where it does not."""
+    found = declared_type(node)
+    return None if found is None else found.columns
+
+
+def declared_key(operator: OperatorNode) -> KeyForm | None:
+    """What keys are, where that is declared and more than their stored form tells."""
+    first = operator.inputs[0]
+    if isinstance(first.key, SelectedKey):
+        kind = first.key.key_type
+        return KeyForm.of(kind.types, kind) if isinstance(kind, StructType) else KeyForm.of((kind,))
+    declared = declared_columns(first.parent)
+    if declared is None or first.key is None or not set(first.key) <= set(declared.names):
+        return None
+    return KeyForm.of(tuple(declared.types[declared.names.index(name)] for name in first.key))
+
+
+def _made_by(kind: OutputType | None) -> object:
+    return None if kind is None else kind.columns.made_by
 
 
 def is_scalar(node: Node) -> bool:

@@ -128,10 +128,11 @@ class StatefulJob:
             max_rows_per_batch: where a ``SourceFunction`` is told to stop.
         """
         self._new_name(check_name(name, what="source"))
-        scalar = False
+        scalar, declared = False, None
         if isinstance(source, SourceFunction):
             made = OutputType.of(to_type(output_type, parameter=f"output_type of source '{name}'"))
             source, scalar = FunctionSource(name, source, made, max_rows_per_batch), made.scalar
+            declared = made
         elif output_type is not None or max_rows_per_batch is not None:
             raise ConfigurationError(
                 f"source '{name}': output_type and max_rows_per_batch are for a SourceFunction; other sources take "
@@ -150,7 +151,7 @@ class StatefulJob:
         order = column_names(order_by, what=f"source '{name}': order_by")
         if event_time is not None:
             column_names([event_time], what=f"source '{name}': event_time")
-        node = SourceNode(name, source, order, event_time, delay_ms, scalar)
+        node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared)
         self.sources[name] = node
         return DataStream(self, node)
 
@@ -169,7 +170,7 @@ class StatefulJob:
             name, list(elements), made, max_rows_per_batch=options.pop("max_rows_per_batch", None)
         )
         stream = self.source(name, source, **options)
-        self.sources[name].scalar = made.scalar
+        self.sources[name].scalar, self.sources[name].declared = made.scalar, made
         return stream
 
     def check(self) -> None:

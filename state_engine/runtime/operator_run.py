@@ -30,7 +30,7 @@ from state_engine.core.resumption import (
 )
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.execution import collected, described
-from state_engine.runtime.graph import OperatorNode
+from state_engine.runtime.graph import OperatorNode, declared_key
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.lost_subtasks import losing
 from state_engine.runtime.routed import RoutedInput, RoutedLayout
@@ -72,6 +72,7 @@ def subtask_spec(
         function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
         routed=routed.layout,
         watermark_steps=routed.steps,
+        key_form=declared_key(operator),
         keyed=operator.keyed,
         key_schema=key_schema,
         outputs=outputs,

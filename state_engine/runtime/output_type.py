@@ -19,9 +19,10 @@ class OutputType:
 
     @classmethod
     def of(cls, declared: TypeInformation) -> OutputType:
-        """A record's own columns, made of plain tuples; or one column for scalars."""
+        """A record's own columns, made of its own class or of plain tuples; or one column for scalars."""
         if isinstance(declared, StructType):
-            return cls(StructType(declared.names, declared.types), scalar=False)
+            made_by = declared.made_by if isinstance(declared.made_by, type) else tuple
+            return cls(StructType(declared.names, declared.types, made_by), scalar=False)
         return cls(StructType([SCALAR_COLUMN], [declared]), scalar=True)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from state_engine.core.key_schema import KeySchema
+from state_engine.core.types import StructType
 from state_engine.runtime.frames import HIDDEN, StreamFrame
 from state_engine.runtime.graph import OperatorNode
 
@@ -37,12 +38,20 @@ class RoutedInput:
         frame: its rows.
         scalar: whether its elements are bare values.
         keys: columns of the frame that make the key; set by the router.
+        declared: its columns as the stream declares them.
     """
 
     place: int
     frame: StreamFrame
     scalar: bool
     keys: tuple[str, ...] = ()
+    declared: StructType | None = None
+
+    @property
+    def fitting(self) -> StructType | None:
+        """The declared columns, where they are those of the frame."""
+        fits = self.declared is not None and list(self.declared.names) == self.frame.user_columns
+        return self.declared if fits else None
 
 
 def places_in_order(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
@@ -61,6 +70,7 @@ class InputLayout:
         scalar: whether functions see the one column bare.
         broadcast: whether every subtask has all rows, before those of the other stream.
         everywhere: whether every subtask has all rows.
+        declared: the columns as the stream declares them; None where their Arrow types tell all.
     """
 
     columns: tuple[str, ...]
@@ -68,6 +78,7 @@ class InputLayout:
     scalar: bool
     broadcast: bool = False
     everywhere: bool = False
+    declared: StructType | None = None
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,9 @@ class Router:
             inputs, operator, plan.layout, parallelism=parallelism, max_parallelism=self._max_parallelism,
             origins=origins,
         )  # fmt: skip
+        layout = _as_declared(plan.layout, inputs)
         if few is not None:
-            return Routed(few, plan.layout)
+            return Routed(few, layout)
         steps, newest = None, dict[str, int]()
         if collect is not None and plan.layout.event_time and not plan.layout.lead:
             steps, newest = watermark_steps(given, operator, plan.layout, origins, collect)
@@ -191,12 +192,12 @@ class Router:
         rows = rows.unionByName(self._markers[at]) if len(parts) > 1 else rows.union(self._markers[at])
         for unparsable in refused.values():
             rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
-        return Routed(rows.repartitionById(parallelism, F.col(SUBTASK)), plan.layout, steps, newest)
+        return Routed(rows.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
 
     def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
         key = operator.inputs[one.place].key
         if isinstance(key, SelectedKey):
-            frame, names = with_selected_key(one.frame, key, scalar=one.scalar)
+            frame, names = with_selected_key(one.frame, key, scalar=one.scalar, declared=one.fitting)
             return replace(one, frame=frame, keys=tuple(names))
         return replace(one, keys=key or ())
 
@@ -343,6 +344,14 @@ def watermark_steps(
             newest[source] = max(at, newest.get(source, at))
     steps = joined_steps([bytes(row["steps"]) for row in found], layout.order, origins)
     return steps, newest
+
+
+def _as_declared(layout: RoutedLayout, inputs: Sequence[RoutedInput]) -> RoutedLayout:
+    """With the types that the streams declare; they are not part of the plan, which outlives a job's definition."""
+    given = list(layout.inputs)
+    for one in inputs:
+        given[one.place] = replace(given[one.place], declared=one.fitting)
+    return replace(layout, inputs=tuple(given))
 
 
 def _spread(refused: DataFrame, parallelism: int) -> DataFrame:

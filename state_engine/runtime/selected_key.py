@@ -37,7 +37,9 @@ def check_key_type(key: SelectedKey, *, operator: str) -> None:
         raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None
 
 
-def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> tuple[StreamFrame, list[str]]:
+def with_selected_key(
+    frame: StreamFrame, key: SelectedKey, *, scalar: bool, declared: StructType | None = None
+) -> tuple[StreamFrame, list[str]]:
     """The frame with the columns of the key and, where the function raised, the reason; and their names."""
     parts = list(key.key_type.types) if isinstance(key.key_type, StructType) else [key.key_type]
     names = [selected_name(i) for i in range(len(parts))]
@@ -52,15 +54,15 @@ def with_selected_key(frame: StreamFrame, key: SelectedKey, *, scalar: bool) -> 
 
         get_key = cloudpickle.loads(cloudpickle.dumps(get_key))
     if frame.table is not None:
-        select = _selector(get_key, key.key_type, frame.user_columns, names, scalar)
+        select = _selector(get_key, key.key_type, frame.user_columns, names, scalar, declared)
         return replace(frame, given=pa.Table.from_batches(select(frame.table.to_batches()), schema)), names
     from state_engine.runtime.shipped_code import shipped  # PySpark is imported on first use
 
-    sent = shipped((get_key, key.key_type), [get_key, key.key_type])
+    sent = shipped((get_key, key.key_type, declared), [get_key, key.key_type, declared])
 
     def select_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        there, key_type = sent.unpacked()
-        yield from _selector(there, key_type, payload, names, scalar)(batches)
+        there, key_type, kind = sent.unpacked()
+        yield from _selector(there, key_type, payload, names, scalar, kind)(batches)
 
     payload = frame.user_columns
     rows = frame.rows.mapInArrow(select_there, T.StructType.fromJson(spark_schema(schema)))
@@ -73,6 +75,7 @@ def _selector(
     payload: list[str],
     names: list[str],
     scalar: bool,
+    declared: StructType | None,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -81,7 +84,9 @@ def _selector(
             bad = invalid_text({name: batch[name] for name in payload})  # the subtask refuses it
             good = [row for row in range(batch.num_rows) if row not in bad] if bad else range(batch.num_rows)
             rows = batch.take(pa.array(good, pa.int64())) if bad else batch
-            for row, element in zip(good, elements(rows, payload, scalar=scalar), strict=True):
+            for row, element in zip(
+                good, elements(rows, payload, scalar=scalar, declared=declared), strict=True
+            ):
                 try:
                     found = get_key(element)
                     keys[row] = None if found is None else key_type.normalise(found)

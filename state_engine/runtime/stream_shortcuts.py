@@ -16,8 +16,9 @@ from state_engine.core.columns import elements
 from state_engine.core.ddl import quoted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
+from state_engine.core.types import StructType
 from state_engine.runtime.frames import HIDDEN
-from state_engine.runtime.graph import TransformNode, is_scalar
+from state_engine.runtime.graph import TransformNode, declared_columns, is_scalar
 from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
 from state_engine.runtime.spark_names import F
 from state_engine.runtime.stream import Stream
@@ -95,7 +96,7 @@ class StreamShortcuts(Stream):
         job, number = self._job, 1
         while f"print_{number}" in job.sinks:
             number += 1
-        printed = _Printed(sink_identifier, is_scalar(self._node))
+        printed = _Printed(sink_identifier, is_scalar(self._node), declared_columns(self._node))
         name = stored_name(f"print_{number}_of_{job.name}", longest=62)
         job.stream(self._node).sink(f"print_{number}", ForeachBatchSink(printed, name=name))
         return PrintSink()
@@ -177,11 +178,12 @@ class CloseableIterator:
 
 
 class _Printed:
-    def __init__(self, identifier: str | None, scalar: bool) -> None:
+    def __init__(self, identifier: str | None, scalar: bool, declared: StructType | None) -> None:
         self._before, self._scalar = "" if identifier is None else f"{identifier}> ", scalar
+        self._declared = declared
 
     def __call__(self, rows: pa.Table, checkpoint_id: int) -> None:
-        for element in elements(rows, rows.schema.names, scalar=self._scalar):
+        for element in elements(rows, rows.schema.names, scalar=self._scalar, declared=self._declared):
             print(f"{self._before}{element}")
 
 

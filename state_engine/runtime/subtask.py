@@ -24,6 +24,7 @@ from state_engine.backends.files import join, write_parquet
 from state_engine.backends.state_backend import KeyedStateBackend
 from state_engine.core.checkpoint import DataFile
 from state_engine.core.checkpointed import CheckpointListener
+from state_engine.core.columns import to_table
 from state_engine.core.errors import CodeVersionError, StatelakeError
 from state_engine.core.invalid_text import invalid_text
 from state_engine.core.keyed_state import KeyedStateStore
@@ -63,7 +64,8 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def subtask_runner(spec: SubtaskSpec) -> ArrowFunction:
     """The function that a Spark task runs: once a subtask, with the code that this process has."""
     outputs = [o.kind for o in spec.outputs] + [o.tag for o in spec.outputs]
-    sent = shipped(spec, [spec.function, spec.backend, *outputs])
+    inputs = [one.declared for one in spec.routed.inputs]
+    sent = shipped(spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -189,6 +191,7 @@ class Subtask:
             watermark_ms=None if clocks.watermark_ms == MIN_TIMESTAMP else clocks.watermark_ms,
             has_event_time=spec.routed.event_time,
         )
+        context.present = spec.key_form
         if not spec.keyed:
             self._run_function(None, None, context)
             return
@@ -312,9 +315,7 @@ class Subtask:
         if part is None or not part.values or not (output.sinks or output.exchange):
             return
         spec, kind = self.spec, output.kind
-        values = [(v,) for v in part.values] if kind.scalar else part.values
-        array = kind.columns.to_arrow(values, storage=False)
-        table = pa.Table.from_arrays(array.flatten(), schema=pa.schema(list(kind.columns.arrow)))
+        table = to_table(part.values, kind.columns, scalar=kind.scalar)
         for sink in output.sinks:
             name = sink.file_name(spec.write_id, self.index, self.attempt_id)
             self.report.sinks[sink.name] = [write_sink_file(table, sink, name, self.index)]

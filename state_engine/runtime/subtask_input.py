@@ -184,4 +184,4 @@ def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
 
 
 def _decoded(events: pa.Table, one: InputLayout) -> list[Any]:
-    return elements(events, one.columns, names=one.names, scalar=one.scalar)
+    return elements(events, one.columns, names=one.names, scalar=one.scalar, declared=one.declared)

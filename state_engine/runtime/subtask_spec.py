@@ -16,6 +16,7 @@ from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.heap_backend import HashMapStateBackend
 from state_engine.backends.state_backend import StateBackend
 from state_engine.core.checkpoint import DataFile, OperatorStateRef, OperatorStateSchema, StateSchema
+from state_engine.core.key_form import KeyForm
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.operator_state_ref import schemas_from_json
 from state_engine.core.output_tag import OutputTag
@@ -136,6 +137,7 @@ class SubtaskSpec:
         source: name of the source that the rows come straight from; None for several, or after an operator.
         parameters: of the job.
         backend: where subtasks keep their working state.
+        key_form: makes keys what the job declares; None where they are that as they are stored.
         watermark_steps: where in the order the watermark moves; None where the rows tell it themselves.
     """
 
@@ -164,6 +166,7 @@ class SubtaskSpec:
     earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
     dropped_states: tuple[str, ...] = ()
     watermark_steps: pa.Table | None = None
+    key_form: KeyForm | None = None
 
 
 @dataclass

@@ -26,4 +26,6 @@ class TypedByInput(KeyedProcessFunction):
     def bound(self, kind: OutputType) -> KeyedProcessFunction:
         """The function for elements of this kind; records come as rows with names."""
         columns = kind.columns
-        return self._make(kind.element if kind.scalar else StructType(columns.names, columns.types, "row"))
+        if kind.scalar or columns.made_by is not tuple:
+            return self._make(kind.element)
+        return self._make(StructType(columns.names, columns.types, "row"))

@@ -1,0 +1,143 @@
+"""What a function gets is what its stream declares: of every type, in the harness and in a subtask of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from state_engine import KeyedProcessFunction, MapFunction
+from state_engine.backends.delta.layout import JobLayout
+from state_engine.core.columns import elements, to_table
+from state_engine.core.key_form import KeyForm
+from state_engine.core.key_schema import KeySchema
+from state_engine.core.keys import canonical_key, encode_keys, key_hash
+from state_engine.core.time import Instant
+from state_engine.core.type_parsing import arrow_type, to_type
+from state_engine.core.types import StructType, TypeInformation
+from state_engine.core.types_namespace import Types
+from state_engine.core.watermarks import MIN_TIMESTAMP
+from state_engine.runtime.frames import order_name
+from state_engine.runtime.output_files import read_exchange
+from state_engine.runtime.output_type import OutputType
+from state_engine.runtime.routed import HASH, SUBTASK, InputLayout, RoutedLayout
+from state_engine.runtime.subtask import Subtask
+from state_engine.runtime.subtask_spec import BatchClocks, OutputSpec, RestoredOperatorState, SubtaskSpec
+from state_engine.testing import KeyedHarness, OperatorHarness
+from tests.core.type_samples import LEAVES, Leg, samples
+
+
+class Same(MapFunction):
+    def map(self, value: Any) -> Any:
+        seen.append(value)
+        return value
+
+
+seen: list[Any] = []
+
+
+def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path) -> list[Any]:
+    """An identity map between files, as on the engine: what the next operator would get."""
+    made = OutputType.of(kind)
+    rows = to_table(values, made.columns, scalar=made.scalar)
+    names, order = tuple(rows.column_names), (order_name(0), order_name(1))
+    layout = RoutedLayout(
+        inputs=(InputLayout(names, names, made.scalar, declared=made.columns),), order=order, named=0,
+        timed_order=False, positioned=True, keys=(), key_schema=None, event_time=False, key_refusals=False,
+        refused=False, sources=False,
+    )  # fmt: skip
+    numbers = pa.array(range(len(values)), pa.int64())
+    for name in order:
+        rows = rows.append_column(name, numbers)
+    rows = rows.append_column(HASH, pa.repeat(pa.scalar(0, pa.int64()), len(values)))
+    rows = rows.append_column(SUBTASK, pa.repeat(pa.scalar(0, pa.int32()), len(values)))
+    spec = SubtaskSpec(
+        layout=JobLayout(f"file://{directory}", "job"), write_id="w", uid="same", parallelism=1, max_parallelism=1,
+        function=Same(), routed=layout, keyed=False, key_schema=None,
+        outputs=[OutputSpec(None, made, [], exchange=True)], state_files=[], recorded_states={},
+        operator_state=RestoredOperatorState(None, []), dead_letters=False,
+        clocks=BatchClocks(0, MIN_TIMESTAMP, MIN_TIMESTAMP), checkpoint_id=1, parent_id=None,
+    )  # fmt: skip
+    report = Subtask(spec, 0, 0).run(rows)
+    assert report.error is None
+    found = read_exchange(tuple(f for f in report.exchange[""]))
+    return elements(found, names, scalar=made.scalar, declared=made.columns)
+
+
+def check(kind: TypeInformation, values: list[Any], found: list[Any]) -> None:
+    assert seen == found == values
+    if not isinstance(kind, StructType) or (isinstance(kind.made_by, type) and kind.made_by is not tuple):
+        assert [type(v) for v in found] == [type(v) for v in seen] == [type(v) for v in values]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_an_identity_map_changes_nothing(data: st.DataObject, tmp_path: Path) -> None:
+    kind, strategy = data.draw(samples())
+    values = [kind.normalise(v) for v in data.draw(st.lists(strategy, min_size=1, max_size=4))]
+    seen.clear()
+    check(kind, values, OperatorHarness(Same(), input_type=kind, output_type=kind).process(values))
+    seen.clear()
+    check(kind, values, through_a_subtask(kind, values, tmp_path))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_every_type_reaches_the_function(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    kind, strategy = LEAVES[name]
+    values = [kind.normalise(v) for v in data.draw(st.lists(strategy, min_size=1, max_size=3))]
+    seen.clear()
+    check(kind, values, OperatorHarness(Same(), input_type=kind, output_type=kind).process(values))
+    seen.clear()
+    check(kind, values, through_a_subtask(kind, values, tmp_path))
+
+
+class Key(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        yield ctx.get_current_key()
+
+
+KEYS: list[tuple[Any, list[Any]]] = [
+    (Types.SQL_TIME(), [time(1, 2, 3), time(0)]),
+    (Types.BIG_INT(), [10**30, -5]),
+    (Types.BIG_DEC(), [Decimal("1.5"), Decimal("-2")]),
+    (Types.INSTANT(), [Instant.of_epoch_milli(5), Instant.of_epoch_milli(-7)]),
+    (Types.PICKLED_BYTE_ARRAY(allow_pickle=True), [frozenset({1}), "a"]),
+    (Leg, [Leg("JFK", 1.5), Leg("LGA", 2.0)]),
+    (str, ["a", "b"]),
+    (tuple[int, str], [(1, "a"), (2, "b")]),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
+def test_the_current_key_is_what_is_declared(kind: Any, keys: list[Any]) -> None:
+    harness = KeyedHarness(Key(), key_by=lambda v: keys[v], key_type=kind)
+    found = harness.process([0, 1, 0])
+    assert found == [keys[0], keys[1], keys[0]]
+    assert [type(k) for k in found] == [type(keys[v]) for v in (0, 1, 0)]
+
+
+@pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
+def test_stored_keys_come_back_as_declared(kind: Any, keys: list[Any]) -> None:
+    """As a subtask finds them: from the canonical columns of the key."""
+    declared = to_type(kind, parameter="key")
+    record = declared if isinstance(declared, StructType) else None
+    parts = record.types if record else (declared,)
+    array = declared.to_arrow([declared.normalise(k) for k in keys], storage=False)
+    columns = array.flatten() if record else [array]
+    schema = KeySchema(tuple(f"k{i}" for i in range(len(parts))), tuple(p.arrow for p in parts))
+    plain = [arrow_type(c.type).from_arrow(c) for c in columns]
+    stored = [encode_keys([canonical_key(k) for k in p], c.type) for p, c in zip(plain, columns, strict=True)]
+    form = KeyForm.of(tuple(parts), record)
+    found = [k if form is None else form(k) for k in schema.decode(stored)]
+    assert found == keys
+    assert [type(k) for k in found] == [type(k) for k in keys]
+    assert len({key_hash(k) for k in schema.decode(stored)}) == len(keys)
