@@ -86,7 +86,7 @@ class DataStream(StreamShortcuts):
         Args:
             key: names of columns, which is the fast way: one gives scalar keys, several give tuples. Or one function
                 (or ``KeySelector``) from an element to its key, behind which its type may stand as in PyFlink.
-            key_type: type of the key, where a function gives it; a record is seen as a tuple by functions.
+            key_type: type of the key, where a function gives it; ``get_current_key()`` gives it back as declared.
         """
         if key_type is None and key and isinstance(key[-1], TypeInformation):
             *selectors, key_type = key

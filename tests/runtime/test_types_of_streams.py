@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from datetime import time
 from decimal import Decimal
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
-from state_engine import KeyedProcessFunction, MapFunction
+from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.columns import elements, to_table
 from state_engine.core.key_form import KeyForm
@@ -41,6 +44,8 @@ class Same(MapFunction):
 
 
 seen: list[Any] = []
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path) -> list[Any]:
@@ -67,7 +72,7 @@ def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path)
     )  # fmt: skip
     report = Subtask(spec, 0, 0).run(rows)
     assert report.error is None
-    found = read_exchange(tuple(f for f in report.exchange[""]))
+    found = read_exchange(report.exchange[""])
     return elements(found, names, scalar=made.scalar, declared=made.columns)
 
 
@@ -141,3 +146,33 @@ def test_stored_keys_come_back_as_declared(kind: Any, keys: list[Any]) -> None:
     assert found == keys
     assert [type(k) for k in found] == [type(k) for k in keys]
     assert len({key_hash(k) for k in schema.decode(stored)}) == len(keys)
+
+
+ALL: list[tuple[Any, Any]] = [
+    (Types.BYTE(), 1), (Types.LONG(), 2**40), (Types.DOUBLE(), 1.5), (Types.BOOLEAN(), True), (Types.STRING(), "é"),
+    (Types.CHAR(), "x"), (Types.BIG_INT(), 10**30), (Types.BIG_DEC(), Decimal("1.500000000000000000")),
+    (Types.SQL_TIME(), time(1, 2, 3)), (Types.INSTANT(), Instant.of_epoch_milli(1_500)),
+    (Types.PICKLED_BYTE_ARRAY(allow_pickle=True), frozenset({1})), (Types.LIST(Types.SQL_TIME()), [time(0), None]),
+    (Types.MAP(Types.STRING(), Types.BIG_INT()), {"a": 10**20}), (Types.TUPLE([Types.SQL_TIME()]), (time(5),)),
+]  # fmt: skip
+
+
+class Tells(MapFunction):
+    def map(self, value: Any) -> list[str]:
+        return [f"{type(v).__name__} {v!r}" for v in value]
+
+
+@pytest.mark.spark
+def test_all_types_at_once_on_spark(spark: SparkSession) -> None:
+    kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
+    job = StatefulJob("types", parallelism=2)
+    same = job.from_collection([row], kind, name="rows").map(lambda value: value, output_type=kind)
+    assert same.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    job = StatefulJob("keys", parallelism=2)
+    keyed = job.from_collection([row], kind, name="rows").key_by(
+        lambda value: value[8], key_type=Types.SQL_TIME()
+    )
+    told = keyed.process(Key(), uid="key", output_type=Types.SQL_TIME()).map(
+        lambda at: repr(at), output_type=str
+    )
+    assert told.collect(spark=spark) == [repr(time(1, 2, 3))]
