@@ -81,7 +81,7 @@ def test_partitioning_and_tuning_are_accepted_and_say_that_they_have_no_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = StatefulJob("partitioned")
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="state_engine"):
         mapped = operator_of(job).rebalance().shuffle().rescale().forward().map(lambda pair: pair, PAIR)
         mapped.start_new_chain().disable_chaining().slot_sharing_group("slow").set_buffer_timeout(5).uid(
             "mapped"
