@@ -13,6 +13,9 @@ from state_engine.core.type_information import TypeInformation
 from state_engine.core.type_parsing import arrow_type
 from state_engine.core.types import StructType
 
+_REMEMBERED = 10_000
+"""Keys made last are at hand; all keys of a subtask would not fit into memory."""
+
 
 class KeyForm:
     """Makes declared keys of plain ones.
@@ -43,6 +46,8 @@ class KeyForm:
     def __call__(self, key: Any) -> Any:
         """The key as declared."""
         if key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
             self._known[key] = self._made(key)
         return self._known[key]
 
