@@ -168,7 +168,7 @@ Event time is a column of times, declared at the source
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a source function that gives times]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[event time after an operator]
 What event-time timers yield needs a place in the order
-  runtime/test_timers_on_spark::test_chained_outputs_of_timers_need_the_event_time_first_in_the_order
+  runtime/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
 
 Delivery guarantees
 

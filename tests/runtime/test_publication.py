@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from state_engine import DeltaSink, FileSink, ForeachBatchSink, SqlSink
 from state_engine.backends.delta.layout import JobLayout
+from state_engine.backends.delta.log_tail import LogDurability
 from state_engine.core.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
 from state_engine.core.sink_moves import DEAD_LETTERS
@@ -28,7 +29,8 @@ from tests.core.rows import checkpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])
 APP = "0123/job"
-NO_KERNEL: Any = None
+NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None)
+"""Commits nothing: the sinks here need none."""
 Name = Literal["files", "sql"]
 
 
