@@ -71,6 +71,7 @@ from state_engine.core.time import Duration, Instant, Time, TimeDomain
 from state_engine.core.ttl import StateTtlConfig
 from state_engine.core.types_namespace import Types
 from state_engine.core.value_state import ValueState
+from state_engine.core.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from state_engine.runtime.collector import CollectionReport
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.job import StatefulJob
@@ -139,6 +140,6 @@ __all__ = [
     "StateBackend", "HashMapStateBackend", "EmbeddedRocksDBStateBackend", "CustomStateBackend", "PredefinedOptions",
     "MemoryStateBackend", "FsStateBackend", "RocksDBStateBackend",
     # time
-    "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain",
+    "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain", "WatermarkStrategy", "TimestampAssigner",
     "StatelakeError",
 ]  # fmt: skip

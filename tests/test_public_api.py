@@ -24,7 +24,7 @@ NAMES = {
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
     "Compaction", "CompactionPolicy", "CollectionReport", "Comparison", "HeadMove", "ReplayReport", "RetentionPolicy",
-    "Savepoint", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
+    "Savepoint", "TimePartitions", "CloseableIterator", "DeadLetterLimit", "TimestampAssigner", "WatermarkStrategy",
 }  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
     before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
     newest = attempt.done.max_event_ms.get(name)
     node = job.sources[name]
-    if node.event_time is None:  # what is taken away begins anew where it comes back
+    if not node.timed:  # what is taken away begins anew where it comes back
         before, newest = None, None
     delay_ms = node.max_out_of_orderness_ms
     return SourceProgress(
@@ -156,7 +156,7 @@ def _letters_sent(attempt: Attempt) -> list[SourceProgress]:
 
 def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
     """The smallest watermark of the sources with event time; None until all of them have one."""
-    timed = [s for s in sources if s.name in job.sources and job.sources[s.name].event_time is not None]
+    timed = [s for s in sources if s.name in job.sources and job.sources[s.name].timed]
     return slowest(s.watermark_ms for s in timed)
 
 

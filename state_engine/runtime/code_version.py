@@ -105,6 +105,8 @@ def code_of(job: StatefulJob) -> Iterator[Any]:
     yield job.state_backend
     for source in job.sources.values():
         yield source.source
+        if source.timestamps is not None:
+            yield source.timestamps
     for sink in job.sinks.values():
         yield sink.sink
     for operator in job.operators.values():

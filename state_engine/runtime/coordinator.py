@@ -204,7 +204,7 @@ class CheckpointCoordinator:
                 path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
             parent = path[-1] if path else None
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
-            timed = [n for n, node in self._job.sources.items() if node.event_time is not None]
+            timed = [n for n, node in self._job.sources.items() if node.timed]
             cut = cut_of(planned.slices, parent)
             batch = BatchContext(
                 write_id=self._tables.clock.attempt().write_id,

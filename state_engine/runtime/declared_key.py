@@ -16,6 +16,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
+from state_engine.runtime.assigned_time import with_assigned_time
 from state_engine.runtime.frames import StreamFrame, from_source, order_name, united
 from state_engine.runtime.graph import (
     Node,
@@ -88,9 +89,10 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
         if part is None:
             return None
         read = node.source.read(spark, part, keep_refused=job.on_error == "dead_letter")
-        return from_source(
+        frame = from_source(
             spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=()
         )
+        return with_assigned_time(frame, node)  # a transform sees the hidden column
     if isinstance(node, TransformNode):
         parent = _frame(spark, job, node.parent)
         return None if parent is None else parent.transformed(node)

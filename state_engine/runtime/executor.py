@@ -23,6 +23,7 @@ from state_engine.core.errors import UserFunctionError
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType
+from state_engine.runtime.assigned_time import with_assigned_time
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.code_version import code_of
@@ -154,17 +155,19 @@ class GraphExecutor:
         part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
         if batch.letters is not None and batch.letters.source == node.name:
             sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
-            return from_source(
+            again = from_source(
                 self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
                 labels=batch.letters.labels, small=True,
             )  # fmt: skip
+            return with_assigned_time(again, node)
         if part is None:
             return None
         read = node.source.read(self._spark, part, keep_refused=keep)
-        return from_source(
+        frame = from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
             labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
         )  # fmt: skip
+        return with_assigned_time(frame, node)
 
     # -- operators -------------------------------------------------------------------------------------------------
 

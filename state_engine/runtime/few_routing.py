@@ -28,6 +28,7 @@ from state_engine.runtime.frames import (
     EVENT_TIME,
     ORIGIN,
     SOURCE,
+    TIME_REFUSAL,
     WATERMARK,
     StreamFrame,
     order_name,
@@ -84,7 +85,7 @@ def route_few(
 
 def newest_by_source(frame: StreamFrame, table: pa.Table, known: Mapping[str, int]) -> dict[str, int]:
     """The largest event time of the rows of each source, where it is above what is known; milliseconds."""
-    rows = pa.table({"source": _source(frame, table), "at": _event_ms(frame, table)})
+    rows = pa.table({"source": _source(frame, table), "at": event_ms(frame, table)})
     newest = rows.group_by("source").aggregate([("at", "max")])
     found = zip(newest["source"].to_pylist(), newest["at_max"].to_pylist(), strict=True)
     return {n: at for n, at in found if n is not None and at is not None and at > known.get(n, at - 1)}
@@ -106,8 +107,10 @@ def _part(
     )
     columns |= {order_name(i): array for i, array in enumerate(order)}
     if layout.event_time:
-        columns[EVENT_TIME] = _event_ms(one.frame, table)
+        columns[EVENT_TIME] = event_ms(one.frame, table)
         columns |= _watermark_columns(one.frame, table, layout)
+    if TIME_REFUSAL in table.column_names:
+        columns[TIME_REFUSAL] = table[TIME_REFUSAL]
     if layout.sources:
         columns[SOURCE] = _source(one.frame, table)
     if several:
@@ -195,7 +198,8 @@ def _order(frames: Sequence[StreamFrame], at: int, table: pa.Table, places: Sequ
     return order
 
 
-def _event_ms(frame: StreamFrame, table: pa.Table) -> pa.Array:
+def event_ms(frame: StreamFrame, table: pa.Table) -> pa.Array:
+    """Event times in milliseconds; null where there is none."""
     if frame.event_time is None:
         return pa.nulls(table.num_rows, pa.int64())
     column = one_chunk(table[frame.event_time])

@@ -40,6 +40,8 @@ RANK = HIDDEN + "rank"
 """Among rows of one watermark: 0 of what came from elements, above it of what timers put out."""
 ORIGIN = HIDDEN + "origin"
 """What a row moves the watermark of; see ``runtime.origins``."""
+TIME_REFUSAL = HIDDEN + "time_refusal"
+"""Of a row whose event time a strategy could not give: why."""
 REFUSED = HIDDEN + "refused"
 """Of a row that could not be parsed: source, file, row and text as base64, a line each."""
 
@@ -170,10 +172,11 @@ class StreamFrame:
         if self.event_time is None:
             return F.lit(None).cast("bigint")
         if self.event_time == EVENT_TIME:
-            if not {EVENT_TIME, WATERMARK} <= set(self.schema.names):
+            own = {EVENT_TIME} if self.source is not None else {EVENT_TIME, WATERMARK}
+            if not own <= set(self.schema.names):
                 raise ConfigurationError(
                     f"{what}: a transform dropped the hidden columns that hold the event time of what an operator put "
-                    "out. Keep all columns there (withColumn, drop, selectExpr('*', ...))"
+                    "out, or a WatermarkStrategy gave. Keep all columns there (withColumn, drop, selectExpr('*', ...))"
                 )
             return F.col(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
@@ -229,6 +232,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
             hidden.append(frame.event_time_column("union").alias(EVENT_TIME))
             hidden += [watermark_column(frame).alias(WATERMARK), origin_column(frame).alias(ORIGIN)]
         hidden.append(source_column(frame).alias(SOURCE))
+        if any(TIME_REFUSAL in f.schema.names for f in frames):
+            hidden.append(time_refusal_column(frame).alias(TIME_REFUSAL))
         parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
     named = shared_names(frames)
     return StreamFrame(
@@ -288,6 +293,13 @@ def origin_column(frame: StreamFrame) -> Column:
     if ORIGIN in frame.schema.names:
         return F.col(ORIGIN)
     return F.lit(frame.origin).cast("string")
+
+
+def time_refusal_column(frame: StreamFrame) -> Column:
+    """Why a strategy could not give each row an event time; null where it could."""
+    if TIME_REFUSAL in frame.schema.names:
+        return F.col(TIME_REFUSAL)
+    return F.lit(None).cast("string")
 
 
 def watermark_column(frame: StreamFrame) -> Column:

@@ -15,6 +15,7 @@ from state_engine.core.key_form import KeyForm
 from state_engine.core.key_selector import KeySelector
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.types import StructType, TypeInformation
+from state_engine.core.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.sources.base import Source
@@ -28,7 +29,12 @@ KEY_COLUMN = "key"
 
 @dataclass(eq=False)
 class SourceNode:
-    """A source and how its rows are ordered and timed."""
+    """A source and how its rows are ordered and timed.
+
+    Attributes:
+        event_time: column of the event time; where there are ``timestamps``, of the time that the source itself gives.
+        timestamps: gives the event times in place of that column.
+    """
 
     name: str
     source: Source
@@ -37,6 +43,12 @@ class SourceNode:
     max_out_of_orderness_ms: int = 0
     scalar: bool = False
     declared: OutputType | None = None
+    timestamps: TimestampAssigner | TimestampColumn | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its elements have event times."""
+        return self.event_time is not None or self.timestamps is not None
 
 
 @dataclass(frozen=True, eq=False)

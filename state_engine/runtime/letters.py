@@ -21,7 +21,7 @@ from state_engine.core.dead_letters import LETTERS, letter_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
 from state_engine.runtime.graph import Node, OperatorNode, SourceNode, TransformNode
-from state_engine.runtime.refusals import BAD_FILE
+from state_engine.runtime.refusals import BAD_FILE, NO_TIME
 from state_engine.runtime.source_positions import SourcePositions
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
 
@@ -198,6 +198,8 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
     """Why a letter cannot be sent again; empty where it can."""
     if letter.error.startswith(BAD_FILE):
         return "it is a file: repair it, and add it under another name"
+    if letter.error.startswith(NO_TIME):
+        return "its WatermarkStrategy gave it no event time: correct the record, and add it to its source"
     if letter._data is None:
         if letter.row is None:
             return "it is no row: a timer or a call without an element failed"
@@ -278,5 +280,5 @@ def _order_of(node: Node) -> tuple[str, ...]:
 
 def _event_time_of(node: Node) -> str | None:
     if isinstance(node, SourceNode):
-        return node.event_time
+        return node.event_time if node.timestamps is None else None
     return _event_time_of(node.parent) if isinstance(node, TransformNode) else None

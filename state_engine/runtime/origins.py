@@ -50,7 +50,7 @@ def origin_of(node: SourceNode | OperatorNode | SideOutputNode) -> str | None:
 
 def timed_sources(node: Node) -> dict[str, SourceNode]:
     """The sources with event time behind a node."""
-    return {n.name: n for n in upstream(node) if isinstance(n, SourceNode) and n.event_time is not None}
+    return {n.name: n for n in upstream(node) if isinstance(n, SourceNode) and n.timed}
 
 
 def origins_of(operator: OperatorNode, watermarks_ms: Mapping[str, int | None]) -> Origins:

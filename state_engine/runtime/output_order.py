@@ -68,6 +68,7 @@ def order_of(
             raise ConfigurationError(
                 f"operator '{operator}': a chained step merges what its event-time timers yield with another stream, "
                 "so they need a place in the order: begin order_by of the source with its event_time column"
+                "; times that a WatermarkStrategy gives are in none, so name a timestamp column there instead"
             ) from None
         first_timer = events.num_rows + broadcast.num_rows
         place: dict[Any, int] = {timer: first_timer + i for i, timer in enumerate(timers)}

@@ -32,6 +32,7 @@ from state_engine.runtime.frames import (
     RANK,
     REFUSED,
     SOURCE,
+    TIME_REFUSAL,
     WATERMARK,
     StreamFrame,
     merged_orders,
@@ -40,6 +41,7 @@ from state_engine.runtime.frames import (
     quoted,
     shared_names,
     source_column,
+    time_refusal_column,
     watermark_column,
 )
 from state_engine.runtime.graph import OperatorNode, SelectedKey
@@ -233,6 +235,8 @@ class Router:
                 if lead or any(WATERMARK in f.schema.names for f in frames):
                     made.append(watermark_column(frame).alias(WATERMARK))
                 made += [F.col(RANK)] if lead else []
+            if any(TIME_REFUSAL in f.schema.names for f in frames):
+                made.append(time_refusal_column(frame).alias(TIME_REFUSAL))
             if sources:
                 made.append(source_column(frame).alias(SOURCE))
             if several:

@@ -30,6 +30,7 @@ from state_engine.core.output_tag import OutputTag
 from state_engine.core.sink_function import SinkFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
 from state_engine.core.types import TypeInformation
+from state_engine.core.watermark_strategy import WatermarkStrategy
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.runtime.graph import (
     Node,
@@ -167,25 +168,59 @@ class DataStream(StreamShortcuts):
         return DataStream(self._job, SideOutputNode(operator, tag))
 
     def assign_timestamps_and_watermarks(
-        self, event_time: str, max_out_of_orderness: timedelta | Duration | Time | int = 0
+        self,
+        event_time: str | WatermarkStrategy,
+        max_out_of_orderness: timedelta | Duration | Time | int = 0,
     ) -> DataStream:
         """Declare the event time of the sources of this stream.
 
         Args:
-            event_time: column (timestamp or date) that holds it where an operator reads the stream.
-            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds.
+            event_time: a WatermarkStrategy, right on the stream of a source; or the column (timestamp or date) that
+                holds it where an operator reads the stream.
+            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds; beside a column.
+
+        Raises:
+            ConfigurationError: the stream is not one of sources; a strategy without timestamps, of a source that
+                names no column.
         """
+        if isinstance(event_time, WatermarkStrategy):
+            return self._with_strategy(event_time, max_out_of_orderness)
+        if not isinstance(event_time, str):
+            raise ConfigurationError(
+                "assign_timestamps_and_watermarks takes a WatermarkStrategy or the name of a column, "
+                f"not {event_time!r}"
+            )
         for node in upstream(self._node):
             if isinstance(node, OperatorNode):
                 raise ConfigurationError(
                     "event time belongs to sources: declare it before the first operator, which passes it on"
                 )
             if isinstance(node, SourceNode):
-                node.event_time, node.max_out_of_orderness_ms = (
-                    event_time,
-                    to_milliseconds(max_out_of_orderness),
-                )
+                node.event_time, node.timestamps = event_time, None
+                node.max_out_of_orderness_ms = to_milliseconds(max_out_of_orderness)
         return DataStream(self._job, self._node)
+
+    def _with_strategy(self, strategy: WatermarkStrategy, beside: Any) -> DataStream:
+        node = self._node
+        if beside != 0:
+            raise ConfigurationError(
+                "max_out_of_orderness stands beside the name of a column; a WatermarkStrategy has its own: "
+                "for_bounded_out_of_orderness(…)"
+            )
+        if not isinstance(node, SourceNode) or isinstance(self, KeyedStream | BroadcastStream):
+            raise ConfigurationError(
+                "a WatermarkStrategy belongs to a source: call assign_timestamps_and_watermarks right on the stream "
+                "that job.source(…) or from_collection(…) gives, before key_by, transform, union and operators, which "
+                "pass event time on"
+            )
+        if strategy.timestamps is None and node.event_time is None:
+            raise ConfigurationError(
+                f"source '{node.name}': nothing gives its elements event times: add with_timestamp_assigner(…) or "
+                "with_timestamp_column(name, unit) to the WatermarkStrategy, or name a column in "
+                "source(event_time=…)"
+            )
+        node.timestamps, node.max_out_of_orderness_ms = strategy.timestamps, strategy.out_of_orderness_ms
+        return DataStream(self._job, node)
 
     def sink(self, name: str, sink: Sink) -> DataStream:
         """Write the stream to a sink; returns the stream itself."""

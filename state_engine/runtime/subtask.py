@@ -37,6 +37,7 @@ from state_engine.core.stream_operator import StreamOperator
 from state_engine.core.timer_service import TimerService
 from state_engine.core.timers import TIMERS
 from state_engine.core.watermarks import MIN_TIMESTAMP
+from state_engine.runtime.frames import TIME_REFUSAL
 from state_engine.runtime.output_files import write_exchange_files, write_sink_file
 from state_engine.runtime.output_order import order_of
 from state_engine.runtime.refusals import RefusedRows
@@ -137,21 +138,26 @@ class Subtask:
         if not self.index:  # all subtasks have the same
             self.report.rows_in += self._broadcast.num_rows
             count_sources(self._broadcast, self.spec, self.report)
-        self._broadcast = self._without_invalid_text(self._broadcast, broadcast=True)
-        self._events = self._without_invalid_text(self._events)
+        self._broadcast = self._without_bad_rows(self._broadcast, broadcast=True)
+        self._events = self._without_bad_rows(self._events)
         if routed.keys:
             self._events = self._without_bad_keys(self._events)
 
-    def _without_invalid_text(self, events: pa.Table, *, broadcast: bool = False) -> pa.Table:
-        """Without the rows that Python could not decode."""
+    def _without_bad_rows(self, events: pa.Table, *, broadcast: bool = False) -> pa.Table:
+        """Without the rows that Python could not decode, and those that a strategy could give no event time."""
         columns = {
             c: n for one in self.spec.routed.inputs for c, n in zip(one.columns, one.names, strict=True)
         }
         bad = invalid_text({c: events[c] for c in columns if c in events.column_names})
-        if not bad:
+        errors = {
+            i: f"SourceError: the column '{columns[c]}' holds text that is not UTF-8" for i, c in bad.items()
+        }
+        if TIME_REFUSAL in events.column_names:
+            why = events[TIME_REFUSAL].to_pylist()
+            errors = {i: text for i, text in enumerate(why) if text is not None} | errors
+        if not errors:
             return events
-        for index, column in bad.items():
-            error = f"SourceError: the column '{columns[column]}' holds text that is not UTF-8"
+        for index, error in sorted(errors.items()):
             refusal = Refusal(index, None, error, "", broadcast=broadcast)
             if not self.spec.dead_letters:
                 self._broadcast, self._events = (
@@ -161,7 +167,7 @@ class Subtask:
             if not (broadcast and self.index):  # all subtasks have the same
                 self._refused.add(refusal, events)
         good = np.ones(events.num_rows, bool)
-        good[list(bad)] = False
+        good[list(errors)] = False
         return events.filter(pa.array(good)).combine_chunks()
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
