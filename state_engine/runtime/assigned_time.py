@@ -18,6 +18,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.invalid_text import invalid_text
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
+from state_engine.core.types import StructType
 from state_engine.core.watermark_strategy import (
     TimestampAssigner,
     TimestampColumn,
@@ -27,7 +28,7 @@ from state_engine.core.watermark_strategy import (
 from state_engine.core.watermarks import MIN_TIMESTAMP
 from state_engine.runtime.few_routing import event_ms
 from state_engine.runtime.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
-from state_engine.runtime.graph import SourceNode
+from state_engine.runtime.graph import SourceNode, declared_columns
 from state_engine.runtime.refusals import NO_TIME
 from state_engine.runtime.spark_names import T
 
@@ -49,12 +50,16 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     what, payload, scalar = f"source '{node.name}'", frame.user_columns, node.scalar
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, what)
+    columns = declared_columns(node)
+    declared = columns if columns is not None and list(columns.names) == payload else None
     timed = _with_own_time(frame)
     if timed.table is not None:
         from pyspark import cloudpickle
 
         table = timed.table
-        assign = _assigner(cloudpickle.loads(cloudpickle.dumps(given)), payload, scalar=scalar)
+        assign = _assigner(
+            cloudpickle.loads(cloudpickle.dumps(given)), payload, scalar=scalar, declared=declared
+        )
         batches = list(_run(assign, table.to_batches()))
         added = pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
         rows = table.drop_columns([EVENT_TIME])
@@ -63,13 +68,14 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
         return _timed(frame, rows, node.name)
     from state_engine.runtime.shipped_code import shipped  # PySpark is imported on first use
 
-    columns = [f for f in timed.schema.fields if f.name != EVENT_TIME]
-    types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in columns]
+    kept = [f for f in timed.schema.fields if f.name != EVENT_TIME]
+    types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in kept]
     schema = pa.schema([*types, *_ADDED])
-    sent = shipped(given, [given])
+    sent = shipped((given, declared), [given, declared])
 
     def assign_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _run(_assigner(sent.unpacked(), payload, scalar=scalar), batches)
+        there, kind = sent.unpacked()
+        yield from _run(_assigner(there, payload, scalar=scalar, declared=kind), batches)
 
     rows = timed.rows.mapInArrow(assign_there, T.StructType.fromJson(spark_schema(schema)))
     return _timed(frame, rows, node.name)
@@ -106,10 +112,16 @@ def _run(assign: Assign, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
         yield pa.RecordBatch.from_arrays(arrays, [*kept, *_ADDED.names])
 
 
-def _assigner(given: TimestampAssigner | TimestampColumn, payload: list[str], *, scalar: bool) -> Assign:
+def _assigner(
+    given: TimestampAssigner | TimestampColumn,
+    payload: list[str],
+    *,
+    scalar: bool,
+    declared: StructType | None,
+) -> Assign:
     if isinstance(given, TimestampColumn):
         return lambda batch: _from_column(given, batch)
-    return lambda batch: _from_function(given, batch, payload, scalar=scalar)
+    return lambda batch: _from_function(given, batch, payload, scalar=scalar, declared=declared)
 
 
 def _from_column(column: TimestampColumn, batch: pa.RecordBatch) -> Timed:
@@ -119,7 +131,12 @@ def _from_column(column: TimestampColumn, batch: pa.RecordBatch) -> Timed:
 
 
 def _from_function(
-    assigner: TimestampAssigner, batch: pa.RecordBatch, payload: list[str], *, scalar: bool
+    assigner: TimestampAssigner,
+    batch: pa.RecordBatch,
+    payload: list[str],
+    *,
+    scalar: bool,
+    declared: StructType | None,
 ) -> Timed:
     times: list[int | None] = [None] * batch.num_rows
     reasons: list[str | None] = [None] * batch.num_rows
@@ -127,7 +144,7 @@ def _from_function(
     good = [row for row in range(batch.num_rows) if row not in bad]
     rows = batch.take(pa.array(good, pa.int64())) if bad else batch
     own = rows[EVENT_TIME].to_pylist()
-    values = elements(rows, payload, scalar=scalar)
+    values = elements(rows, payload, scalar=scalar, declared=declared)
     for row, value, at in zip(good, values, own, strict=True):
         try:
             times[row] = checked_timestamp(
