@@ -50,16 +50,22 @@ def fsync_path(path: str) -> None:
             os.close(handle)
 
 
-def sync_files(files: Iterable[str], *, below: str) -> None:
+def sync_files(files: Iterable[str], *, below: str, missing_ok: bool = False) -> None:
     """Sync files side by side, then the directories that name them.
 
     Args:
         files: local paths.
         below: the directory that is known to outlast: of those between it and a file, any may be new. Its own name
             is synced, too, as it may have been made just before.
+        missing_ok: whether files that are not there are passed over.
     """
     paths = sorted(set(files))
-    _side_by_side(paths)
+    if missing_ok:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                fsync_path(path)
+    else:
+        _side_by_side(paths)
     sync_directories({os.path.dirname(path) for path in paths}, below=below)
 
 

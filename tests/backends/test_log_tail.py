@@ -11,6 +11,7 @@ from state_engine.backends import durability
 from state_engine.backends.delta.log_reader import is_whole, read_log
 from state_engine.backends.delta.log_tail import LogDurability, mend_log
 from state_engine.backends.durability import sync_directories, sync_files
+from state_engine.core.errors import CommitFailedError
 
 ENTRY = '{"commitInfo":{}}\n{"add":{"path":"a.parquet"}}\n'
 
@@ -137,3 +138,18 @@ def test_a_directory_without_new_names_is_synced_once(tmp_path: Path, synced: li
     (old / "new").touch()
     sync_directories([str(old)], below=str(old))
     assert synced[2:] == [str(old)]
+
+
+def test_files_that_were_deleted_before_their_commit_are_told_as_such(table: Path) -> None:
+    """As of an attempt that slept so long that a collection took them for orphans."""
+    (table / "kept.parquet").touch()
+    with pytest.raises(
+        CommitFailedError, match=r"gone\.parquet.*is not there any more.*Nothing was committed"
+    ):
+        LogDurability("sync").files(table.as_uri(), ["kept.parquet", "write_id=1/gone.parquet"])
+    LogDurability("os").files(table.as_uri(), ["write_id=1/gone.parquet"])
+
+
+def test_an_entry_that_was_cleaned_up_needs_no_sync(table: Path) -> None:
+    entry(table, 1).unlink()
+    LogDurability("sync").entry(table.as_uri(), 2, since=0)

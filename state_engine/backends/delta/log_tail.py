@@ -20,6 +20,7 @@ from state_engine.backends.delta.log_reader import is_whole
 from state_engine.backends.durability import Durability, fsync_path, sync_directories, sync_files
 from state_engine.backends.files import is_local, join, local_path, open_location
 from state_engine.backends.storage_errors import storage_errors
+from state_engine.core.errors import CommitFailedError
 
 _LOG = logging.getLogger(__name__)
 _HINT = "_last_checkpoint"
@@ -97,10 +98,21 @@ class LogDurability:
         self._synced: dict[str, int] = {}
 
     def files(self, uri: str, paths: Collection[str]) -> None:
-        """Sync files of a table, and the directories that name them."""
-        if self._applies(uri) and paths:
-            at = local_path(uri)
+        """Sync files of a table, and the directories that name them.
+
+        Raises:
+            CommitFailedError: one of them is not there any more.
+        """
+        if not self._applies(uri) or not paths:
+            return
+        at = local_path(uri)
+        try:
             sync_files([f"{at}/{path}" for path in paths], below=str(at))
+        except FileNotFoundError as error:
+            raise CommitFailedError(
+                f"table {uri}: {error.filename}, which was written for this commit, is not there any more: somebody "
+                "deleted it, or it is so old that a collection took it for an orphan. Nothing was committed; run again"
+            ) from error
 
     def entry(self, uri: str, version: int, *, since: int | None = None) -> None:
         """Sync an entry of a table's log, unless this process did, and those that others wrote ``since`` another."""
@@ -110,8 +122,8 @@ class LogDurability:
         log = local_path(uri) / "_delta_log"
         first = version if since is None else max(since, synced) + 1
         paths = [log / f"{v:020d}.json" for v in range(first, version + 1)]
-        # for an old one a log checkpoint may stand
-        sync_files([str(path) for path in paths if path.exists()], below=str(log.parent))
+        # for one that was cleaned up a log checkpoint stands
+        sync_files(map(str, paths), below=str(log.parent), missing_ok=True)
         self._synced[uri] = version
 
     def shortcuts(self, uri: str) -> None:
