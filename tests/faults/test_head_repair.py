@@ -10,7 +10,7 @@ import pytest
 from state_engine.core.errors import DamagedFileError, DamagedOutputError, StatelakeError
 from state_engine.runtime.head_repair import REQUESTED_BY, head_damages, leave_out
 from state_engine.runtime.publication import Publication
-from tests.faults.test_file_plane import Site, check, in_this_process
+from tests.faults.ground import Site, check, in_this_process
 from tests.protocol.model_job import JOB
 
 

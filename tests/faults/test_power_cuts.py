@@ -7,9 +7,7 @@ shows that the cuts cut something.
 from __future__ import annotations
 
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -17,31 +15,8 @@ import pytest
 from state_engine.backends import durability
 from state_engine.core.errors import StatelakeError
 from tests.faults.file_plane import installed
+from tests.faults.ground import OPERATIONS, Ground, Grounds, in_this_process
 from tests.faults.power_cut import Disk, PowerCut
-from tests.faults.test_file_plane import (
-    OPERATIONS,
-    Ground,
-    Site,
-    _late,
-    check,
-    finish,
-    in_this_process,
-    perform,
-)
-
-Grounds = Callable[[str], Ground]
-
-
-@pytest.fixture(scope="module")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Grounds:
-    made: dict[str, Ground] = {}
-
-    def ground(operation: str) -> Ground:
-        if operation not in made:
-            made[operation] = Ground.made(tmp_path_factory.mktemp("site"), operation)
-        return made[operation]
-
-    return ground
 
 
 def accesses_of(ground: Ground) -> int:
@@ -55,34 +30,24 @@ def cut_at(ground: Ground, number: int, seed: int) -> str:
     disk = _cut(ground, number)
     lost = disk.lose(random.Random(f"{ground.operation} {number} {seed}"))
     with in_this_process() as clock:
-        _late(clock, ground.operation)
+        ground.pass_time(clock)
         try:
-            finish(ground.site, ground.operation, clock, ended=not disk.is_off)
-            check(ground.site)
+            ground.finish_and_check(clock, ended=not disk.is_off)
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {str(error)[:300]}; lost: {lost}") from error
     return "lost something" if lost else "lost nothing"
 
 
 def _cut(ground: Ground, number: int | None) -> Disk:
-    site: Site = ground.site
-    shutil.rmtree(site.directory)
-    shutil.copytree(ground.saved, site.directory)
     durability._synced.clear()  # another disk
-    with in_this_process() as clock:
-        _late(clock, ground.operation)
-        disk = Disk(str(site.directory), number)
+    with ground.anew() as clock:
+        disk = Disk(str(ground.site.directory), number)
         with installed(disk):
             try:
-                perform(site, ground.operation, clock)
+                ground.perform(clock)
             except (PowerCut, StatelakeError):
                 assert disk.is_off
     return disk
-
-
-def _go_on(site: Site) -> None:
-    site.run()
-    check(site)
 
 
 def tried(ground: Ground, *, every: int, seeds: range) -> Counter[str]:
@@ -121,13 +86,13 @@ def test_without_syncs_a_power_cut_does_harm(grounds: Grounds, monkeypatch: pyte
     monkeypatch.setattr("state_engine.backends.durability._side_by_side", lambda paths: None)
     disk = _cut(ground, None)
     disk.lose_all_content()
-    with in_this_process(), pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):
-        _go_on(ground.site)
+    with in_this_process() as clock, pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):
+        ground.finish_and_check(clock, ended=True)
 
 
 def test_with_syncs_it_does_none(grounds: Grounds) -> None:
     ground = grounds("batch")
     disk = _cut(ground, None)
     disk.lose_all_content()
-    with in_this_process():
-        _go_on(ground.site)
+    with in_this_process() as clock:
+        ground.finish_and_check(clock, ended=True)
