@@ -97,7 +97,7 @@ def moves(
     old_path, new_path = path(rows, old_head_id), path(rows, new_parent_id)
     old, new, shown = content(old_path), content(new_path), published(rows)
     found = []
-    for key, sink in _newest([*old_path, *new_path]).items():
+    for key, sink in newest_sinks([*old_path, *new_path]).items():
         there, then = shown.get(key, {}), new.get(key, {})
         withdrawn = [
             file
@@ -120,7 +120,7 @@ def kept_outputs(rows: Rows, head_id: int | None) -> dict[int, list[StagedSink]]
         By the checkpoint that staged them, as ``withdrawn`` of its sinks: ready for the row that takes them out.
     """
     wanted = content(path(rows, head_id))
-    newest = _newest(rows.values())
+    newest = newest_sinks(rows.values())
     found: dict[int, dict[SinkKey, list[DataFile]]] = {}
     for key, shown in published(rows).items():
         for file, origin in shown.items():
@@ -143,7 +143,7 @@ def _key(staged: StagedSink) -> SinkKey:
     return staged.name, "" if staged.name == DEAD_LETTERS else staged.path
 
 
-def _newest(rows: Iterable[CheckpointRow]) -> dict[SinkKey, StagedSink]:
+def newest_sinks(rows: Iterable[CheckpointRow]) -> dict[SinkKey, StagedSink]:
     """Every sink as the newest row knows it, without files."""
     found: dict[SinkKey, StagedSink] = {}
     for row in sorted(rows, key=lambda row: row.checkpoint_id):

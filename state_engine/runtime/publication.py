@@ -156,11 +156,11 @@ class Publication:
 
     def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
         """Whether a sink is one of the code's; every one is where the code is not known."""
-        here = self._located(staged)
+        here = self.located(staged)
         return declared is None or (here.name, here.path) in declared
 
     def _changes(self, path: Sequence[CheckpointRow], declared: Declared) -> PathChanges:
-        return path_changes(path, declared=declared, locate=self._located)
+        return path_changes(path, declared=declared, locate=self.located)
 
     def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[Shown]:
         """What the sinks that have to be looked at show of a path."""
@@ -223,12 +223,12 @@ class Publication:
 
     def check_withdrawable(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse changes of outputs that could not be published once they are committed; see ``Publisher``."""
-        for one in map(self._located, sinks):
+        for one in map(self.located, sinks):
             self._publishers[one.kind].check_withdrawable(one)
 
     def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         """Everything that a row changes in sinks; dead letters are published like a sink."""
-        yield from (self._located(one) for one in publications(row) if one.files or one.withdrawn)
+        yield from (self.located(one) for one in publications(row) if one.files or one.withdrawn)
 
     def knows(self, sink: str) -> bool:
         """Whether the sink of a name was found to hold something of this job, when its path was settled."""
@@ -242,7 +242,8 @@ class Publication:
         """Application id of the transactions in a sink."""
         return f"{self._tables.store.app}/{sink}"
 
-    def _located(self, staged: StagedSink) -> StagedSink:
+    def located(self, staged: StagedSink) -> StagedSink:
+        """A sink of a row with the path that it has now."""
         return located(staged, self._tables.layout)
 
     def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
-from state_engine.core.errors import DamagedFileError, DamagedOutputError, StatelakeError
+from state_engine.backends.delta.checkpoint_store import CheckpointStore
+from state_engine.core.checkpoint import StagedSink
+from state_engine.core.errors import DamagedFileError, DamagedOutputError, SinkError, StatelakeError
+from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.head_repair import REQUESTED_BY, head_damages, leave_out
+from state_engine.runtime.lost_outputs import LostChange, LostOutputs
 from state_engine.runtime.publication import Publication
-from tests.faults.ground import Site, check, in_this_process
+from state_engine.runtime.sinks.file_moves import Mover
+from tests.faults.ground import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
 from tests.protocol.model_job import JOB
 
 
@@ -21,50 +28,190 @@ def damaged_head(site: Site) -> Path:
     return file
 
 
-@pytest.mark.parametrize("shown", ["in no sink", "in one sink", "in all sinks"])
-def test_a_damaged_head_is_left_out_and_done_again(
-    shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def restored(site: Site) -> None:
+    with site.engine() as engine:
+        engine.restore(JOB, 1)
+
+
+def put_back(site: Site) -> None:
+    """The outputs of checkpoint 2 come back, and those of the micro-batch in their place go."""
+    with site.engine() as engine:
+        engine.restore(JOB, 2)
+
+
+def replayed(site: Site) -> None:
+    options = RunOptions(clock=lambda: CLOCK_MS, bounded=True, branch="again", begin_id=1)
+    with site.engine() as engine:
+        assert engine._coordinator(site.job(), options).run_batch()
+
+
+def promoted(site: Site) -> None:
+    with site.engine() as engine:
+        engine.promote(JOB, "again")
+
+
+def batch(site: Site) -> None:
+    site.run(max_batches=1)
+
+
+def compacted(site: Site) -> None:
+    with site.engine() as engine:
+        engine.compact(JOB)
+
+
+Step = Callable[[Site], None]
+HEADS: dict[str, tuple[list[Step], Step]] = {
+    "a micro-batch": ([batch], batch),
+    "a restore": ([batch, batch], restored),
+    "a restore that puts outputs back": ([batch, batch, restored, batch], put_back),
+    "a promotion": ([batch, batch, replayed], promoted),
+    "a compaction": ([batch, batch], compacted),
+    "a row of a branch": ([batch, batch], replayed),
+}
+"""What comes before a row that is lost, and the row."""
+MOVES_OUTPUTS = [name for name in HEADS if name not in ("a compaction", "a row of a branch")]
+
+
+@contextmanager
+def shown_in(sinks: int) -> Iterator[None]:
+    """The power goes when so many sinks show a row."""
+    real, calls = Publication._publish, []
+
+    def publish(self: Publication, staged: StagedSink, checkpoint_id: int) -> None:
+        calls.append(staged)
+        if len(calls) > sinks:
+            raise StatelakeError("out of power")
+        real(self, staged, checkpoint_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Publication, "_publish", publish)
+        yield
+
+
+def lost_head(site: Site, head: str, cut: AbstractContextManager[None] | None = None) -> str:
+    """Make a row, which is cut short where that is wanted, and lose it; the name of its file."""
+    before, last = HEADS[head]
+    for step in before:
+        step(site)
+    with cut or nullcontext(), suppress(StatelakeError):
+        last(site)
+    file = damaged_head(site)
+    with pytest.raises(DamagedFileError):
+        site.run()
+    return file.name
+
+
+def repaired(site: Site, name: str) -> str:
+    with site.engine() as engine:
+        return leave_out(engine, JOB, name)
+
+
+def check_repaired(site: Site, name: str) -> None:
+    """The row is as if it had never been, but for its id; and the job goes on."""
+    assert not head_damages((site.directory / "root").as_uri())
+    with site.engine() as engine:
+        rows = engine.checkpoints(JOB)
+    lost, top = int(name.split("-")[1]), rows[-1]
+    assert (top.checkpoint_id, top.kind, top.requested_by) == (lost + 1, "retention", REQUESTED_BY)
+    assert lost not in [row.checkpoint_id for row in rows]  # and it is never used again
+    site.run()
+    check(site)
+    restored(site)  # what sinks show is what rows say: they can be moved again
+    site.run()
+    check(site)
+
+
+@pytest.mark.parametrize(
+    ("head", "sinks"),
+    [(head, sinks) for head in MOVES_OUTPUTS for sinks in (0, 2, 99)]
+    + [(head, 99) for head in HEADS if head not in MOVES_OUTPUTS],
+)
+def test_a_damaged_head_is_left_out_and_done_again(head: str, sinks: int, tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        name = lost_head(site, head, shown_in(sinks))
+        [damage] = head_damages((tmp_path / "root").as_uri())
+        assert f"leave out checkpoint {int(name.split('-')[1])}" in damage.repair
+        done = repaired(site, name)
+        every = [*WITHDRAWING, LETTERS]
+        changed = str(every[:sinks])
+        if sinks == 0 or head not in MOVES_OUTPUTS:
+            assert "no sink showed it" in done
+        if sinks and head in ("a micro-batch", "a restore that puts outputs back", "a promotion"):
+            assert f"its outputs were withdrawn from {changed}" in done
+        if sinks and head in ("a restore", "a restore that puts outputs back", "a promotion"):
+            assert f"what it had withdrawn was put back into {changed}" in done
+        check_repaired(site, name)
+
+
+@pytest.mark.parametrize("head", ["a micro-batch", "a restore"])
+def test_a_repair_that_was_interrupted_is_repeated(
+    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path)
     with in_this_process():
-        site.run(max_batches=1)
-        real, calls = Publication._publish, []
+        name = lost_head(site, head)
+        real, calls = LostOutputs.take_back, []
 
-        def publish(self: Publication, staged: object, checkpoint_id: int) -> None:
-            calls.append(staged)
-            if shown == "in no sink" or (shown == "in one sink" and len(calls) > 1):
+        def take_back(self: LostOutputs, change: LostChange, checkpoint_id: int) -> None:
+            calls.append(change)
+            if len(calls) == 4:
                 raise StatelakeError("out of power")
-            real(self, staged, checkpoint_id)  # type: ignore[arg-type]
+            real(self, change, checkpoint_id)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Publication, "_publish", publish)
-            if shown == "in all sinks":
-                site.run(max_batches=1)
-            else:
+            patch.setattr(LostOutputs, "take_back", take_back)
+            patch.setattr(CheckpointStore, "append", out_of_power)
+            for _ in range(2):  # in the middle of the sinks, and before the row
                 with pytest.raises(StatelakeError, match="out of power"):
-                    site.run(max_batches=1)
-        file = damaged_head(site)
-        with pytest.raises(DamagedFileError):
-            site.run()
+                    repaired(site, name)
+        repaired(site, name)
+        check_repaired(site, name)
 
-        [damage] = head_damages((tmp_path / "root").as_uri())
-        assert "leave out checkpoint 2" in damage.repair
-        with site.engine() as engine:
-            done = leave_out(engine, JOB, file.name)
-        expected = {"in no sink": "no sink showed it", "in one sink": "['out']"}
-        assert expected.get(shown, "['out', 'out_files', 'out_sql']") in done
 
-        assert not head_damages((tmp_path / "root").as_uri())
-        site.run()
-        check(site)
-        with site.engine() as engine:
-            rows = engine.checkpoints(JOB)
-        assert [(row.checkpoint_id, row.kind) for row in rows][:3] == [
-            (1, "checkpoint"),
-            (3, "retention"),  # 2 is never used again
-            (4, "checkpoint"),
-        ]
-        assert rows[1].requested_by == REQUESTED_BY
+@contextmanager
+def without_adding() -> Iterator[None]:
+    """The power goes in the middle of a move of files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mover, "add", out_of_power)
+        yield
+
+
+def out_of_power(*_: object, **__: object) -> None:
+    raise StatelakeError("out of power")
+
+
+def test_a_move_of_files_that_stands_in_the_middle_is_taken_back(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        name = lost_head(site, "a restore that puts outputs back", without_adding())
+        assert site.shown("out_files") != site.shown("out")
+        repaired(site, name)
+        check_repaired(site, name)
+
+
+def test_rows_that_somebody_changed_since_are_no_evidence(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        name = lost_head(site, "a restore")
+        with opened(f"{tmp_path}/out_sql.db") as database:
+            database.execute("delete from out")  # the outputs of checkpoint 1 as well
+        before = site.shown("out")
+        with pytest.raises(SinkError, match=r"'out_sql' shows checkpoint 3: .*somebody has changed rows"):
+            repaired(site, name)
+        assert site.shown("out") == before
+
+
+def test_a_function_keeps_a_head_that_it_was_called_with_and_nothing_is_done(tmp_path: Path) -> None:
+    site = Site(tmp_path, EVERY)
+    with in_this_process():
+        name = lost_head(site, "a micro-batch")
+        before = {sink: site.shown(sink) for sink in EVERY}
+        with pytest.raises(
+            SinkError, match=r"'out_function' shows checkpoint 2: its function was called .* Nothing was done"
+        ):
+            repaired(site, name)
+        assert {sink: site.shown(sink) for sink in EVERY} == before
 
 
 def test_an_older_row_or_the_only_one_is_for_a_person(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ Flink's JDBC connector, with a ledger in place of XA transactions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -157,7 +157,7 @@ class SqlPublisher(Publisher):
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if not (staged.files or staged.withdrawn):
             return
-        target, staged = _target(staged), self._here(staged)
+        target, staged = target_of(staged), self._here(staged)
         with _connected(target, staged.name) as table:
             if table.is_published(staged, app, checkpoint_id):
                 return
@@ -167,12 +167,12 @@ class SqlPublisher(Publisher):
             table.publish(staged, app, checkpoint_id)
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        target, staged = _target(staged), self._here(staged)
+        target, staged = target_of(staged), self._here(staged)
         with _connected(target, staged.name) as table:
             table.is_published(staged, app, checkpoint_id)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
-        target, staged = _target(staged), self._here(staged)
+        target, staged = target_of(staged), self._here(staged)
         _check_withdrawals(staged, target)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
         with _connected(target, staged.name) as table:
@@ -183,9 +183,22 @@ class SqlPublisher(Publisher):
         return replace(staged, path=self._staging.here(staged.path))
 
 
-def _target(staged: StagedSink) -> SqlTarget:
+def target_of(staged: StagedSink) -> SqlTarget:
     """The table, recorded beside the columns."""
     return SqlTarget.from_json(json.loads(staged.schema)["target"])
+
+
+def ledger_note(staged: StagedSink, app: str, checkpoint_id: int) -> str | None:
+    """What the ledger holds of a checkpoint, see ``note_of``; None where it holds nothing."""
+    with _connected(target_of(staged), staged.name) as table:
+        return table.ledger.digest(app, checkpoint_id)
+
+
+def attempts_in(staged: StagedSink, wanted: Iterable[str]) -> set[str]:
+    """Which of these attempts have rows in a table with a lineage column."""
+    by_lineage = {lineage_of(write_id, staged.name): write_id for write_id in wanted}
+    with _connected(target_of(staged), staged.name) as table:
+        return {by_lineage[one] for one in table.lineages(sorted(by_lineage))}
 
 
 def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:

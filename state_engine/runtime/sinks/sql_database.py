@@ -6,7 +6,7 @@ there until the first has ended, and is then told that the row is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,13 @@ from state_engine.core.errors import (
 from state_engine.runtime.sinks.spark_writer import note_of
 from state_engine.runtime.sinks.sql_columns import check_table, table_for
 from state_engine.runtime.sinks.sql_ledger import Ledger, create, exists
-from state_engine.runtime.sinks.sql_rows import check_lineage, delete_rows, staged_schema, write_rows
+from state_engine.runtime.sinks.sql_rows import (
+    check_lineage,
+    delete_rows,
+    lineages_in,
+    staged_schema,
+    write_rows,
+)
 from state_engine.runtime.sinks.sql_target import SqlTarget
 
 _LOCK_TIMEOUT_S = 60
@@ -142,6 +148,12 @@ class SqlTable:
         """Refuse where withdrawn rows cannot be told; raises SinkError."""
         if staged.withdrawn:
             check_lineage(self.connection, self.target, staged)
+
+    def lineages(self, wanted: Sequence[str]) -> set[str]:
+        """Which of these values of the lineage column the table has."""
+        found = lineages_in(self.connection, self.target, wanted)
+        self.connection.rollback()
+        return found
 
     def is_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> bool:
         """Whether the ledger holds this row.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,8 @@ from state_engine.runtime.sinks.sql_ledger import insert_into
 from state_engine.runtime.sinks.sql_target import SqlTarget
 
 _BATCH_ROWS = 10_000
+_VALUES = 500
+"""So many values in one condition: databases take some thousands."""
 
 
 def staged_schema(staged: StagedSink) -> pa.Schema:
@@ -45,6 +47,17 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
             f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
             'outputs="keep"'
         )
+
+
+def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[str]) -> set[str]:
+    """Which of these values of the lineage column rows of the table have."""
+    table = _lineage(target)
+    found: set[str] = set()
+    for first in range(0, len(wanted), _VALUES):
+        some = wanted[first : first + _VALUES]
+        query = sa.select(table.c[WRITE_ID]).distinct().where(table.c[WRITE_ID].in_(some))
+        found.update(connection.execute(query).scalars())
+    return found
 
 
 def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
