@@ -21,7 +21,6 @@ from hashlib import sha256
 
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
-from uuid6 import uuid7
 
 from state_engine.backends.delta.operator_state_files import copy_state, files_of
 from state_engine.backends.files import is_local, join, local_path, normal_uri, open_location, sync_uris
@@ -99,7 +98,8 @@ class Savepoints:
         head = lineage.head(rows)
         on_path = lineage.path(rows, head.checkpoint_id if head else None)
         self._publication.settle(on_path, self._declared)
-        row, copy_id = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id), uuid7().hex
+        row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
+        copy_id = self._tables.clock.attempt().write_id
         try:
             manifest = self._copy(name, path, row, copy_id)
             sync_uris([join(path, file.path) for file in manifest.files], below=path)

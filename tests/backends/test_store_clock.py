@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
 
+import state_engine
 from state_engine.backends import store_clock
 from state_engine.backends.store_clock import PROBE, StoreClock, same_store, written_ms
 from state_engine.core.write_ids import written_at_ms
@@ -71,6 +73,13 @@ def test_attempts_are_named_by_it(tmp_path: Path, steady: list[int]) -> None:
     assert one.write_id != other.write_id
     assert written_at_ms(one.write_id) == clock.now_ms()
     assert one.created_at == clock.now()
+
+
+def test_nothing_else_names_attempts() -> None:
+    """A name by the machine's clock would make files look old to a collector, or too young for it."""
+    texts = {file: file.read_text() for file in Path(state_engine.__file__).parent.rglob("*.py")}
+    assert any("uuid4" in text for text in texts.values())
+    assert [file for file, text in texts.items() if re.search("uuid[1678]", text)] == []
 
 
 def test_asking_nothing_writes_nothing(tmp_path: Path) -> None:

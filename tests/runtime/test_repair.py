@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from state_engine import DeltaSink, FileSink, FileSource, SqlSink, StatefulJob
+from state_engine import DataStream, DeltaSink, FileSink, FileSource, SqlSink, StatefulJob
 from state_engine.backends.files import normal_uri
 from state_engine.cli import app
 from state_engine.cli_session import console
@@ -230,3 +232,42 @@ def test_a_root_without_its_id_publishes_nothing_again(tmp_path: Path, spark: Sp
         with pytest.raises(RootError, match="is of the root"):
             use()
     assert shown() == before
+
+
+@pytest.mark.spark
+def test_a_lost_restore_is_undone_in_the_sinks_before_it_is_left_out(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """The command starts the session that this takes; a table that Spark writes tells by its rows what went."""
+    site, parts = Site(tmp_path, spark).put({"k": ["a"], "v": [1]}), tmp_path / "parts"
+    spark.sql(f"CREATE TABLE delta.`{parts}` ({OUTPUT}, _write_id string) USING delta PARTITIONED BY (k)")
+
+    def job() -> StatefulJob:
+        made = site.job()
+        DataStream(made, made.sinks["out"].parent).sink("parts", DeltaSink(str(parts), lineage=True))
+        return made
+
+    def shown() -> list[Any]:
+        rows = DeltaTable(str(parts)).to_pyarrow_table(columns=["k", "v", "total"]).to_pylist()
+        return [site.outputs(), sorted(tuple(row.values()) for row in rows)]
+
+    site.engine().run(job())
+    first = shown()
+    site.put({"k": ["a", "b"], "v": [2, 5]}, "1").engine().run(job())
+    both = shown()
+    with site.engine() as engine:
+        engine.restore("tiny", 1)
+    assert shown() == first
+    row = max((tmp_path / "root" / "tiny" / "checkpoints").glob("checkpoint-*.parquet"))
+    os.truncate(row, 0)
+
+    code, text = doctor(tmp_path / "root", "--repair", "--dry-run")
+    assert (code, shown()) == (1, first)
+    assert "would do: leave out checkpoint 3" in text
+    code, text = doctor(tmp_path / "root", "--repair")
+    assert code == 0, text
+    assert "what it had withdrawn was put back into ['out', 'parts']" in text
+    assert shown() == both
+    assert site.engine().run(job()).batches == []
+    with site.engine() as engine:
+        assert [row.checkpoint_id for row in engine.checkpoints("tiny")] == [1, 2, 4]

@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from uuid6 import uuid7
 
 from state_engine.backends import store_clock
 from state_engine.backends.delta.checkpoint_files import checkpoints_in, read_rows, with_digests, write_rows
@@ -229,7 +228,7 @@ class CheckpointStore:
             tables = list(pool.map(partial(read_rows, self._uri), names))
         table = pa.concat_tables(tables)
         ids = table["checkpoint_id"]
-        name = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{uuid7().hex}"
+        name = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{self._clock.attempt().write_id}"
         file = write_rows(table, self._uri, name, write=write_parquet)
         try:
             self._kernel.change(self._uri, add=[FileGroup([file])], remove=names)
