@@ -344,6 +344,7 @@ class CheckpointCoordinator:
             )
             for staged in row.sinks:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+            self._publication.check_identity(row.sinks)
             if row.partition and row.branch == MAIN:
                 row = replacing_stale(row, self._store.rows, self._publication, self._declared)
             self._tables.check(row, attempt.batch.parent)

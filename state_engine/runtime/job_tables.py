@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,15 @@ from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.store_clock import StoreClock
 from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
 from state_engine.core.ddl import parse_ddl
-from state_engine.core.errors import CommitFailedError, InvariantError, MissingFilesError
+from state_engine.core.errors import (
+    CommitFailedError,
+    InvariantError,
+    MissingFilesError,
+    StateMigrationError,
+)
 from state_engine.core.invariants import violations
 from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.core.spark_types import spark_schema
 from state_engine.core.stored_form import added_fields, columns_text, grown
 from state_engine.core.type_parsing import from_spark_json
 from state_engine.core.type_text import type_from_text
@@ -58,6 +65,7 @@ class JobTables:
         self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
         self._columns: dict[str, pa.DataType] = {}
+        self._in_use: set[str] = set()
 
     def create(self) -> None:
         """Make the table of checkpoints, or check that it is this job's. Raises RootError."""
@@ -102,14 +110,12 @@ class JobTables:
     def ensure_changelog(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
         """Make an operator's changelog, or add what new states and new fields of states need."""
         schema = changelog_schema(parse_ddl(key_schema).arrow, _columns(states))
-        self._ensure(self.layout.changelog(uid), schema)
-        self._ensure_columns(self.layout.changelog(uid), schema)
+        self._ensure_state(self.layout.changelog(uid), schema, _BY_WRITE_ID)
 
     def ensure_base(self, uid: str, key_schema: str, states: Sequence[StateSchema]) -> None:
         """Make the table of an operator's bases, or add what new states and new fields of states need."""
         schema = base_schema(parse_ddl(key_schema).arrow, _columns(states))
-        self._ensure(self.layout.base(uid), schema, BASE_PARTITIONS)
-        self._ensure_columns(self.layout.base(uid), schema)
+        self._ensure_state(self.layout.base(uid), schema, BASE_PARTITIONS)
 
     def list_base(
         self,
@@ -131,16 +137,56 @@ class JobTables:
         self.ensure_operator_state()
         self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
 
-    def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
-        """Add the columns, and the fields of columns, that a table lacks."""
+    def _ensure_state(self, uri: str, schema: pa.Schema, partitions: pa.Schema) -> None:
+        """Make a table of keyed state, or bring its columns to what is needed."""
+        self._ensure(uri, schema, partitions)
+        columns = self._columns_of(uri)
+        needed = pa.struct([*schema, *partitions])
+        if not _fits(columns, needed) and self._only_left_over(uri):
+            self._begin_anew(uri, pa.schema(list(needed)), partitions.names)
+            self._columns[uri] = needed
+        self._ensure_columns(uri, schema)
+
+    def _begin_anew(self, uri: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        """Give a table that holds leftovers only other columns, and take its files out of its log, in one commit.
+
+        Kernel cannot replace columns. The table and its properties stay; whoever still reads the old version can.
+        """
+        from pyspark.sql.types import StructType
+
+        session = self._spark.newSession()
+        fields = spark_schema(schema)
+        nothing = session.createDataFrame([], StructType.fromJson(fields))
+        with table_lock(uri):
+            if "timestamp_ntz" in json.dumps(fields):
+                _allow_timestamps_without_zone(session, uri)
+            writer = nothing.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer.partitionBy(*partition_by).save(uri)
+            self._kernel.outlasting(uri)
+
+    def _only_left_over(self, uri: str) -> bool:
+        """Whether no checkpoint lists a file of a table: attempts that failed made it, and all that is in it."""
+        if uri not in self._in_use:
+            rows = self.store.load().values()
+            if any(files for row in rows for at, files in listed_files(self.layout, row) if at == uri):
+                self._in_use.add(uri)
+        return uri not in self._in_use
+
+    def _columns_of(self, uri: str) -> pa.DataType:
+        """The columns of a table, as a struct."""
         if uri not in self._columns:
             facts = self._kernel.facts(uri)
             assert facts is not None
             self._columns[uri] = pa.struct(
                 [(f["name"], from_spark_json(f["type"]).arrow) for f in facts.schema["fields"]]
             )
-        needed = grown(self._columns[uri], pa.struct(list(schema)))
-        added = added_fields(self._columns[uri], needed)
+        return self._columns[uri]
+
+    def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
+        """Add the columns, and the fields of columns, that a table lacks."""
+        columns = self._columns_of(uri)
+        needed = grown(columns, pa.struct(list(schema)))
+        added = added_fields(columns, needed)
         if added:
             # Kernel adds columns only to tables with column mapping, which other readers of ours do not know
             with table_lock(uri):
@@ -175,6 +221,14 @@ def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, l
             yield staging.here(staged.path) if below_the_root else staged.path, staged.files
 
 
+def _fits(columns: pa.DataType, needed: pa.DataType) -> bool:
+    """Whether a table has nothing but what is needed; it may lack some of it."""
+    try:
+        return not added_fields(needed, grown(columns, needed))
+    except StateMigrationError:
+        return False
+
+
 def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:
     return {s.column_name: type_from_text(s.type).storage for s in states}
 
@@ -182,7 +236,12 @@ def _columns(states: Sequence[StateSchema]) -> dict[str, pa.DataType]:
 def add_columns(spark: SparkSession, uri: str, added: list[tuple[tuple[str, ...], pa.DataType]]) -> None:
     """Add columns and fields to a table, under whose lock the caller is."""
     text = columns_text(added)
-    if "timestamp_ntz" in text.lower():  # a table that is there learns of such columns only when told
-        feature = "'delta.feature.timestampNtz' = 'supported'"
-        spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")
+    if "timestamp_ntz" in text.lower():
+        _allow_timestamps_without_zone(spark, uri)
     spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS ({text})")
+
+
+def _allow_timestamps_without_zone(spark: SparkSession, uri: str) -> None:
+    """A table that is there learns of such columns only when told."""
+    feature = "'delta.feature.timestampNtz' = 'supported'"
+    spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")

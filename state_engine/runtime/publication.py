@@ -221,6 +221,12 @@ class Publication:
             self._published = row.checkpoint_id
         return commits
 
+    def check_identity(self, sinks: Sequence[StagedSink]) -> None:
+        """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""
+        for one in map(self._located, sinks):
+            if one.files:
+                self._publishers[one.kind].check_identity(one)
+
     def check_withdrawable(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse changes of outputs that could not be published once they are committed; see ``Publisher``."""
         for one in map(self.located, sinks):

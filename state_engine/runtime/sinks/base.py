@@ -160,6 +160,13 @@ class Publisher(ABC):
             SinkIdentityError: a copy of the root, or a job that was there before, published under this id.
         """
 
+    def check_identity(self, staged: StagedSink) -> None:  # noqa: B027 - the others find out when they publish
+        """Refuse, before a row is committed, files that were staged where another application has begun since.
+
+        Raises:
+            SinkIdentityError: it has.
+        """
+
     @abstractmethod
     def check_withdrawable(self, staged: StagedSink) -> None:
         """Refuse, before a row is committed, a change of outputs that could not be published after it.

@@ -91,7 +91,7 @@ class FileSink(Sink):
             name=request.name,
             kind=self.kind,
             uri=self.path,
-            identity=_identity(self.path, request.app),
+            identity=_identity(self.path, request.app, root=request.staging.root),
             schema=request.schema,
             schema_text=json.dumps(spark_schema(request.schema)),
             directory=join(self.path, f"{STAGED_PREFIX}{request.write_id}"),
@@ -145,6 +145,10 @@ class FilePublisher(Publisher):
             _is_published(at, staged, checkpoint_id, names_in(at))
         sizes = {join(final, base_name(file)): file.bytes for file in staged.files}
         check_shown(staged, sizes, checkpoint_id=checkpoint_id)
+
+    def check_identity(self, staged: StagedSink) -> None:
+        with table_lock(staged.path):
+            _same_directory(staged)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         _same_directory(staged)
@@ -213,17 +217,39 @@ def _same_directory(staged: StagedSink) -> None:
         )
 
 
-def _identity(uri: str, app: str) -> str:
+def _identity(uri: str, app: str, *, root: str) -> str:
+    """The id of the directory, which is the application's from now on if it is nobody's.
+
+    Raises:
+        SinkIdentityError: it is the sink of another application.
+    """
     with table_lock(uri):
         found = _read_identity(uri)
-        if found is None:
-            found = {"id": uuid4().hex, "app": app}
+        if found is None or (found["app"] != app and _is_given_up(uri, found, app, root)):
+            found = {"id": uuid4().hex, "app": app, "root": root}
             open_location(join(uri, _IDENTITY)).write_whole(json.dumps(found).encode())
     if found["app"] != app:
         raise SinkIdentityError(
-            f"{uri} is the sink of '{found['app']}', not of '{app}': give each its own directory"
+            f"{uri} is the sink of '{found['app']}', not of '{app}': give each its own directory. If the other one is "
+            "gone for good, empty this one"
         )
     return found["id"]
+
+
+def _is_given_up(uri: str, found: dict[str, str], app: str, root: str) -> bool:
+    """Whether the first batch of the application that began here failed, and left nothing that it may still publish.
+
+    Files that it has staged may be of a checkpoint that waits to be published; those of a root that another one took
+    the place of are not: nobody can publish them any more.
+    """
+    if "root" not in found:  # of a version that did not note what it has published
+        return False
+    at = open_location(uri)
+    names = [name for name in names_in(at) if name != _IDENTITY and not name.startswith(".")]
+    if any(not name.startswith(STAGED_PREFIX) for name in names):
+        return False
+    replaced = found["root"] == root and found["app"].partition("/")[0] != app.partition("/")[0]
+    return replaced or not any(names_in(at, name) for name in names)
 
 
 def _read_identity(uri: str) -> dict[str, str] | None:

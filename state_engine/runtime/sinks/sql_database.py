@@ -90,7 +90,7 @@ class SqlTable:
 
         Args:
             known: whether a checkpoint of the job may have rows for it. Else an empty table that the job made itself,
-                for a first batch that failed, is made again where its columns do not fit.
+                in this root or another, for a first batch that failed, is made again where its columns do not fit.
         """
         table = table_for(self.target, schema, self.connection.dialect.name)
         self.ledger.prepare()
@@ -98,6 +98,7 @@ class SqlTable:
             self._make(app, table)
         elif not known and not self._takes(schema) and self._is_left_over(app, table):
             self.ledger.new_identity(app)
+            self.ledger.note_made(app)
             table.drop(self.connection)
             create(self.connection, table)
         self._check_columns(schema)

@@ -98,9 +98,14 @@ class Ledger:
         self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
 
     def is_left_over(self, app: str) -> bool:
-        """Whether the application made the table, and neither it nor another one has published anything to it."""
-        made = self.digest(app, _MADE) == self.table
-        return made and self.seen(app) == _IDENTITY and self.writers() == [app]
+        """Whether the sink of this name made the table, in this root or another, and nobody has published to it."""
+        claimants, sink = self._claimants(), _sink_of(app)
+        return (
+            any(self.digest(one, _MADE) == self.table for one in {app, *claimants})
+            and all(_sink_of(one) == sink for one in claimants)
+            and not self.writers()
+            and self.seen(app) == _IDENTITY
+        )
 
     def has_identity(self, identity: str) -> bool:
         """Whether the table is still the one that had this identity."""
@@ -110,7 +115,11 @@ class Ledger:
         return self._scalar(sa.select(self._table.c.app).where(*at)) is not None
 
     def writers(self) -> list[str]:
-        """All applications whose table this is or was."""
+        """All applications whose table this is or was and that have published; not one whose first batch failed."""
+        return [app for app in self._claimants() if self.seen(app) > _IDENTITY]
+
+    def _claimants(self) -> list[str]:
+        """All applications that the table has an identity for."""
         at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest.endswith(f" {self.table}"))
         found = self.connection.execute(sa.select(self._table.c.app).where(*at)).scalars().all()
         self.connection.rollback()
@@ -164,3 +173,8 @@ def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
 def _row(app: str, checkpoint_id: int, digest: str) -> dict[str, Any]:
     at = datetime.now(UTC)
     return {"app": app, "checkpoint_id": checkpoint_id, "files_digest": digest, "published_at": at}
+
+
+def _sink_of(app: str) -> str:
+    """Job and sink of an application, whatever its root."""
+    return app.partition("/")[2]

@@ -100,9 +100,39 @@ def test_staged_files_that_are_gone(tmp_path: Path) -> None:
 
 def test_another_job_is_refused(tmp_path: Path) -> None:
     staged(tmp_path / "out", "w1", [1])
-    for other in ("0123/other/out", "9999/job/out"):
+    for other, root in (("0123/other/out", "file:///no_root"), ("9999/job/out", "file:///other_root")):
+        request = asked(NO_KERNEL, SCHEMA, "w1", app=other, root=root)
         with pytest.raises(SinkIdentityError, match=f"is the sink of '{APP}', not of '{other}'"):
-            FileSink(str(tmp_path / "out")).prepare(asked(NO_KERNEL, SCHEMA, "w1", app=other))
+            FileSink(str(tmp_path / "out")).prepare(request)
+
+
+def test_a_directory_that_nobody_published_to_is_taken_over(tmp_path: Path) -> None:
+    def begin(app: str, *, root: str = "file:///roots/one", at: str = "out") -> StagedSink:
+        sink = FileSink(str(tmp_path / at))
+        return sink.prepare(asked(NO_KERNEL, SCHEMA, "w1", app=app, root=root)).staged([])
+
+    publisher, other = FilePublisher(), "4567/job/out"
+    failed, newer = begin(APP), begin(other)
+    publisher.check_identity(newer)
+    with pytest.raises(SinkIdentityError, match="re-created"):  # who slept meanwhile commits nothing
+        publisher.check_identity(failed)
+
+    (tmp_path / "out" / "_staged-w1").mkdir()
+    begin(APP)
+    (
+        tmp_path / "out" / "_staged-w1" / "part-00000-w1-0.parquet"
+    ).touch()  # perhaps of a checkpoint that waits
+    with pytest.raises(SinkIdentityError, match=f"is the sink of '{APP}', not of '{other}'.*empty this one"):
+        begin(other, root="file:///roots/two")
+    begin(other)  # the root that staged it was made anew, so nobody can publish that
+    (tmp_path / "out" / "checkpoint_id=000000000001").mkdir()
+    with pytest.raises(SinkIdentityError, match="is the sink of"):
+        begin(APP)
+
+    (tmp_path / "older").mkdir()  # a version that noted less of what it published
+    (tmp_path / "older" / "_statelake_sink.json").write_text(f'{{"id": "x", "app": "{other}"}}')
+    with pytest.raises(SinkIdentityError, match="is the sink of"):
+        begin(APP, at="older")
 
 
 def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:

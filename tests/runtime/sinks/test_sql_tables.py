@@ -107,6 +107,16 @@ def test_a_table_that_a_failed_first_batch_left_empty_takes_other_columns(db: Da
         db.staged("w3", [1])  # it is in use
 
 
+def test_a_table_that_a_failed_first_batch_left_is_no_other_roots(db: Database) -> None:
+    other = "4567/job/out"
+    db.staged("w1", [1])
+    first = db.staged("w2", [("a", 0.5)], schema=OTHER, app=other)  # with other columns, too
+    db.publisher.publish(first, other, 1)
+    assert db.rows("SELECT id, amount FROM delays") == [("a", 0.5)]
+    with pytest.raises(SinkIdentityError, match="the same job of another root"):
+        db.staged("w3", [("b", 0.5)], schema=OTHER)
+
+
 def test_a_table_with_rows_of_its_own_or_of_another_job_stays(db: Database) -> None:
     db.staged("w1", [1])
     db.run("INSERT INTO delays (id, text) VALUES (1, 'mine')")
