@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal
@@ -61,9 +61,7 @@ def sync_files(files: Iterable[str], *, below: str, missing_ok: bool = False) ->
     """
     paths = sorted(set(files))
     if missing_ok:
-        for path in paths:
-            with suppress(FileNotFoundError):
-                fsync_path(path)
+        _each(paths, _fsync_if_there)
     else:
         _side_by_side(paths)
     sync_directories({os.path.dirname(path) for path in paths}, below=below)
@@ -98,10 +96,19 @@ def _mark(path: str) -> tuple[int, int]:
 
 
 def _side_by_side(paths: list[str]) -> None:
+    _each(paths, fsync_path)
+
+
+def _each(paths: list[str], sync: Callable[[str], None]) -> None:
     if len(paths) < 2:
         for path in paths:
-            fsync_path(path)
+            sync(path)
         return
     with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(paths)), thread_name_prefix="statelake-sync") as pool:
-        for _ in pool.map(fsync_path, paths):
+        for _ in pool.map(sync, paths):
             pass
+
+
+def _fsync_if_there(path: str) -> None:
+    with suppress(FileNotFoundError):
+        fsync_path(path)

@@ -51,6 +51,26 @@ def test_a_checksum_of_a_version_that_is_not_there_goes_too(table: Path) -> None
     assert [checksum.exists() for checksum in checksums] == [True, False]
 
 
+def hadoops_checksum(file: Path, *, blocks: int = 1) -> Path:
+    """As Hadoop's local file system writes it beside a file: a header, and four bytes a block."""
+    checksum = file.with_name(f".{file.name}.crc")
+    checksum.write_bytes(bytes(8 + 4 * blocks))
+    return checksum
+
+
+def test_a_checksum_that_is_cut_goes_and_leaves_its_file(table: Path) -> None:
+    """Hadoop reads a file without checksums, and none with too few."""
+    hint = table / "_delta_log" / "_last_checkpoint"
+    hint.write_text("{}")
+    entry(table, 2).write_text(ENTRY.replace("a.", f"{'a' * 600}."))
+    whole, cut = hadoops_checksum(hint), hadoops_checksum(entry(table, 2), blocks=1)
+    [aside] = mend_log(table.as_uri())
+    assert aside.startswith(f".{cut.name}.cut-")
+    assert (whole.exists(), cut.exists(), entry(table, 2).exists()) == (True, False, True)
+    hadoops_checksum(entry(table, 2), blocks=2)
+    assert mend_log(table.as_uri()) == []
+
+
 def test_readers_do_not_count_it_either(table: Path) -> None:
     entry(table, 2).write_text(ENTRY[:-9])
     log = read_log(table.as_uri())
@@ -108,6 +128,18 @@ def test_an_entry_is_synced_once_and_with_those_before_it(table: Path, synced: l
     disk.entry(table.as_uri(), 2)
     disk.entry(table.as_uri(), 1)
     assert synced == []
+
+
+def test_what_hadoop_wrote_is_synced_with_its_checksums(table: Path, synced: list[str]) -> None:
+    disk, data = LogDurability("sync"), table / "a.parquet"
+    data.touch()
+    checksums = [hadoops_checksum(entry(table, 2)), hadoops_checksum(data)]
+    disk.entry(table.as_uri(), 2)
+    disk.files(table.as_uri(), [data.name], by_hadoop=True)
+    assert {str(c) for c in checksums} <= set(synced)
+    synced.clear()
+    disk.files(table.as_uri(), [data.name])  # what the engine writes has none
+    assert str(checksums[1]) not in synced
 
 
 def test_the_operating_system_is_left_alone_where_asked_for(table: Path, synced: list[str]) -> None:

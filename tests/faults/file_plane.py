@@ -30,7 +30,6 @@ import pyarrow.fs as pafs
 import pytest
 
 from state_engine.backends import durability, files
-from state_engine.backends.delta import log_tail
 from state_engine.runtime.sinks import file_moves
 
 Kind = Literal["look", "list", "read", "write", "move", "delete", "delete_dir", "make_dir", "copy", "sync"]
@@ -152,7 +151,7 @@ def installed(plane: Plane) -> Iterator[Plane]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_LOCAL", pafs.PyFileSystem(_Faulty(plane)))
-        for module in (durability, log_tail, file_moves):
+        for module in (durability, file_moves):
             patch.setattr(module, "fsync_path", wrapped)
         yield plane
 

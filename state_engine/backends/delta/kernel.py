@@ -304,7 +304,7 @@ class DeltaKernel:
         if files:
             actions = commit_actions(open_location(join(uri, "_delta_log")), f"{version:020d}.json")
             added = [unquote(a["add"]["path"]) for a in actions if "add" in a]
-            self.disk.files(uri, [path for path in added if "://" not in path])
+            self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
         self.disk.entry(uri, version)
 
     def _after_commit(self, uri: str, hook: Any) -> None:

@@ -4,27 +4,29 @@ Without ``fsync`` the newest entry of a log may come back empty or cut, and then
 entry counts as not committed: under the table's lock it is moved aside, under a name that no reader looks at. Only the
 newest can be in that state, as whoever commits syncs the entry before his first (see ``LogDurability``). A log
 checkpoint that is not whole is moved aside as well, where the entries that it stands for are there: it is a shortcut.
+So are checksums that Hadoop keeps beside a file at the end of the log, if they are cut: it would not read that file.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterable
 from uuid import uuid4
 
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.delta.log_names import COMMIT, log_checkpoints, version_of
 from state_engine.backends.delta.log_reader import is_whole
-from state_engine.backends.durability import Durability, fsync_path, sync_directories, sync_files
-from state_engine.backends.files import is_local, join, local_path, open_location
+from state_engine.backends.durability import Durability, sync_directories, sync_files
+from state_engine.backends.files import Location, is_local, join, local_path, open_location
 from state_engine.backends.storage_errors import storage_errors
 from state_engine.core.errors import CommitFailedError
 
 _LOG = logging.getLogger(__name__)
 _HINT = "_last_checkpoint"
 _ENDS = b"PAR1"
+_BLOCK_BYTES, _CHECKSUM_HEADER_BYTES = 512, 8
+"""Of the files in which Hadoop's local file system keeps checksums."""
 
 
 def mend_log(uri: str, *, lock_timeout_s: float = 60.0) -> list[str]:
@@ -66,7 +68,10 @@ def _damaged(uri: str) -> list[str]:
             found += cut
     if _HINT in names and not is_whole(log.inside(_HINT).read()):
         found.append(_HINT)
-    return found
+    at_the_end = {n for n in names if version_of(n) == newest_version} | ({_HINT} & names)
+    return found + sorted(
+        _checksum_of(n) for n in at_the_end - set(found) if _has_cut_checksum(log, n, names)
+    )
 
 
 def _is_parquet(path: str) -> bool:
@@ -76,6 +81,19 @@ def _is_parquet(path: str) -> bool:
             return False
         file.seek(-4, os.SEEK_END)
         return file.read() == _ENDS
+
+
+def _checksum_of(name: str) -> str:
+    """The file in which Hadoop keeps the checksums of another one."""
+    return f".{name}.crc"
+
+
+def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
+    """Whether the checksums of a file are fewer than it has blocks: Hadoop would not read it."""
+    if _checksum_of(name) not in names:
+        return False
+    size, found = log.inside(name).info().size, log.inside(_checksum_of(name)).info().size
+    return None not in (size, found) and found != _CHECKSUM_HEADER_BYTES + 4 * -(-size // _BLOCK_BYTES)
 
 
 def _replaceable(version: int, older: Collection[int], commits: Collection[str]) -> bool:
@@ -97,8 +115,8 @@ class LogDurability:
         self.durability: Durability = durability
         self._synced: dict[str, int] = {}
 
-    def files(self, uri: str, paths: Collection[str]) -> None:
-        """Sync files of a table, and the directories that name them.
+    def files(self, uri: str, paths: Collection[str], *, by_hadoop: bool = False) -> None:
+        """Sync files of a table, and the directories that name them; with their checksums where Hadoop wrote them.
 
         Raises:
             CommitFailedError: one of them is not there any more.
@@ -106,8 +124,9 @@ class LogDurability:
         if not self._applies(uri) or not paths:
             return
         at = local_path(uri)
+        found = [f"{at}/{path}" for path in paths]
         try:
-            sync_files([f"{at}/{path}" for path in paths], below=str(at))
+            sync_files(with_checksums(found) if by_hadoop else found, below=str(at))
         except FileNotFoundError as error:
             raise CommitFailedError(
                 f"table {uri}: {error.filename}, which was written for this commit, is not there any more: somebody "
@@ -123,7 +142,7 @@ class LogDurability:
         first = version if since is None else max(since, synced) + 1
         paths = [log / f"{v:020d}.json" for v in range(first, version + 1)]
         # for one that was cleaned up a log checkpoint stands
-        sync_files(map(str, paths), below=str(log.parent), missing_ok=True)
+        sync_files(with_checksums(map(str, paths)), below=str(log.parent), missing_ok=True)
         self._synced[uri] = version
 
     def shortcuts(self, uri: str) -> None:
@@ -131,13 +150,19 @@ class LogDurability:
         if self._applies(uri):
             log = local_path(uri) / "_delta_log"
             found = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / _HINT] if p.exists()]
-            _sync(found, log)
+            sync_files(with_checksums(map(str, found)), below=str(log))
 
     def _applies(self, uri: str) -> bool:
         return self.durability == "sync" and is_local(uri)
 
 
-def _sync(paths: Collection[Path], directory: Path) -> None:
-    for path in paths:
-        fsync_path(str(path))
-    sync_directories([str(directory)], below=str(directory))
+def with_checksums(files: Iterable[str]) -> list[str]:
+    """Local files that Hadoop wrote, and those in which it keeps their checksums, for one that is cut is an error, too.
+
+    Example:
+        >>> with_checksums(["/nowhere/_delta_log/00000000000000000000.json"])
+        ['/nowhere/_delta_log/00000000000000000000.json']
+    """
+    found = list(files)
+    beside = (os.path.join(os.path.dirname(path), _checksum_of(os.path.basename(path))) for path in found)
+    return [*found, *(path for path in beside if os.path.exists(path))]

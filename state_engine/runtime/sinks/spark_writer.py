@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.locks import table_lock
 from state_engine.backends.files import join
-from state_engine.backends.parquet_reading import SPARK_VERIFIES
+from state_engine.backends.parquet_reading import SPARK_VERIFIES, open_recorded
 from state_engine.core.checkpoint import StagedSink
 from state_engine.core.errors import CommitFailedError, SinkError
 from state_engine.runtime.sinks.base import WRITE_ID, verify_files, write_ids
@@ -31,6 +31,8 @@ SPARK_KIND = "delta_spark"
 
 STAGED = "_statelake_staged"
 """Where files for such a table wait, inside of it."""
+
+_ROWS_AT_ONCE = 65_536
 
 _SETTINGS = {
     # new rows need not be of the attempts that they replace
@@ -45,6 +47,7 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
 
     Raises:
         MissingFilesError: a staged file is gone.
+        DamagedFileError: a staged file is not what was written.
         CommitFailedError: another writer was in the way.
         SinkError: the table does not take the rows.
     """
@@ -65,8 +68,20 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
         except (Py4JJavaError, PySparkException) as error:
             if (kernel.latest_transaction(staged.path, app) or 0) >= checkpoint_id:
                 return
+            _check_pages(staged, what)
             raise _refused(staged, checkpoint_id, error) from error
         kernel.outlasting(staged.path, files=True)
+
+
+def _check_pages(staged: StagedSink, what: str) -> None:
+    """Tell damage to staged files, which Spark noticed as it read, from what the table refuses.
+
+    Raises:
+        DamagedFileError: a page of one is not what was written.
+    """
+    for file in staged.files:
+        for _ in open_recorded(join(staged.path, file.path), file, of=what).batches(_ROWS_AT_ONCE):
+            pass
 
 
 def note_of(staged: StagedSink) -> str:
