@@ -22,7 +22,7 @@ class KeyForm:
 
     Args:
         types: of the columns of the key.
-        record: the type of the whole key, where that is a class of the user's.
+        record: the type of the whole key, where that is a ``Row`` or a class of the user's.
 
     Example:
         >>> from state_engine.core.types_namespace import Types
@@ -37,7 +37,7 @@ class KeyForm:
     @classmethod
     def of(cls, types: tuple[TypeInformation, ...], record: StructType | None = None) -> KeyForm | None:
         """The form of such keys; None where keys are as declared already."""
-        own = None if record is None or record.made_by in (tuple, "row") else record
+        own = None if record is None or record.made_by is tuple else record
         plain = all(
             type(arrow_type(kind.arrow)) is type(kind) and not isinstance(kind, StructType) for kind in types
         )

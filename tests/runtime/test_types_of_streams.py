@@ -22,6 +22,7 @@ from state_engine.core.columns import elements, to_table
 from state_engine.core.key_form import KeyForm
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.keys import canonical_key, encode_keys, key_hash
+from state_engine.core.row import Row
 from state_engine.core.time import Instant
 from state_engine.core.type_parsing import arrow_type, to_type
 from state_engine.core.types import StructType, TypeInformation
@@ -119,6 +120,7 @@ KEYS: list[tuple[Any, list[Any]]] = [
     (Leg, [Leg("JFK", 1.5), Leg("LGA", 2.0)]),
     (str, ["a", "b"]),
     (tuple[int, str], [(1, "a"), (2, "b")]),
+    (Types.ROW_NAMED(["n", "s"], [Types.LONG(), Types.STRING()]), [Row(n=1, s="a"), Row(n=2, s="b")]),
 ]
 
 
