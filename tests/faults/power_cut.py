@@ -41,14 +41,16 @@ class Disk(Plane):
         self._root, self._stop, self._seen = Path(at), stop, 0
         self.is_off = False
         self._content: set[Content] = set()
-        self._names: dict[str, dict[str, int]] = {}
+        self._names: dict[
+            int, dict[str, int]
+        ] = {}  # by the inode of the directory, for directories are renamed
         for path in [self._root, *self._root.rglob("*")]:
             self.note(str(path))
 
     def note(self, path: str) -> None:
         """What is at a path is on the disk."""
         if os.path.isdir(path):
-            self._names[path] = {entry.name: entry.inode() for entry in os.scandir(path)}
+            self._names[os.stat(path).st_ino] = {entry.name: entry.inode() for entry in os.scandir(path)}
         elif os.path.exists(path):
             self._content.add(_content(path))
 
@@ -83,28 +85,42 @@ class Disk(Plane):
             if fate != "whole":
                 os.truncate(path, 0 if fate == "empty" else path.stat().st_size // 2)
                 lost.append(f"{fate} {path.relative_to(self._root)}")
-        old = {
-            inode: f"{directory}/{name}"
-            for directory, names in self._names.items()
-            for name, inode in names.items()
-        }
         # the deepest names first: a directory that goes takes with it what is in it
-        for path in sorted(self._root.rglob("*"), key=lambda p: -len(p.parts)):
-            known = self._names.get(str(path.parent), {}).get(path.name)
-            if path.name.endswith(DATABASES) or not path.exists() or known == path.stat().st_ino:
+        for path in sorted(self._root.rglob("*"), key=lambda p: (-len(p.parts), str(p))):
+            if path.name.endswith(DATABASES) or not path.exists():
                 continue
-            if dice.random() < 0.5:
+            known = self._names.get(path.parent.stat().st_ino, {}).get(path.name)
+            if known == path.stat().st_ino or dice.random() < 0.5:
                 continue
             lost.append(f"name {path.relative_to(self._root)}")
-            for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
-                before = old.get(file.stat().st_ino)  # a rename is made whole, or not at all
-                if before and os.path.isdir(os.path.dirname(before)) and not os.path.exists(before):
-                    file.rename(before)
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.exists():
-                path.unlink()
+            self._lose_name(path)
         return lost
+
+    def _lose_name(self, path: Path) -> None:
+        """A new name was never on the disk: a rename is made whole, or not at all."""
+        if self._has_old_name(path):
+            return
+        if path.is_dir():
+            for file in [p for p in path.rglob("*") if p.is_file()]:
+                self._has_old_name(file)
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+    def _has_old_name(self, path: Path) -> bool:
+        """Give a file or directory the name back that is on the disk; False where it has none."""
+        inode = path.stat().st_ino
+        for parent, names in self._names.items():
+            for name in (name for name, known in names.items() if known == inode):
+                at = self._directory(parent)
+                if at is not None and not (at / name).exists():
+                    path.rename(at / name)
+                    return True
+        return False
+
+    def _directory(self, inode: int) -> Path | None:
+        found = (p for p in [self._root, *self._root.rglob("*")] if p.is_dir())
+        return next((p for p in found if p.stat().st_ino == inode), None)
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self._root.rglob("*") if path.is_file())
