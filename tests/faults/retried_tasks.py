@@ -1,30 +1,36 @@
 """A job with every kind of sink on a master that runs a task again: the first attempt dies when its files are written.
 
-    python -m tests.faults.retried_tasks <settings>
-
 In the second micro-batch the worker of one subtask is killed just before it would report: all its files are whole, or
-torn. Spark runs the task again. What is seen goes to ``result.json``: after that, when a task of the first attempt has
-woken up and written once more, after a restore, and when the job has run again.
+torn. Spark runs the task again. Cases begin after the first micro-batch, or after the second, see ``Bed``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
-from state_engine import DataStream, RuntimeContext, StatefulJob
+from state_engine import (
+    CheckpointedFunction,
+    DataStream,
+    ListStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+)
+from state_engine.backends import durability
 from state_engine.runtime import subtask
+from state_engine.runtime.job_tables import listed_files
 from tests.faults.workloads import (
-    CUT,
     LETTERS,
     PAIR,
     POSTGRES_PASSWORD,
@@ -40,6 +46,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EVERY_SINK = ("delta", "spark_delta", "files", "csv", "sql", "function")
 POSTGRES = "postgres"
+CUT = 7
+"""Three micro-batches."""
+ALL = ("1", "2", "3")
+"""Their checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,21 @@ class Dying:
     torn: bool
 
 
-class PickyOnce(Picky):
-    """Sums up; the first attempt at a micro-batch that has a marker to make dies before it reports."""
+class PickyOnce(Picky, CheckpointedFunction):
+    """Sums up, and keeps all numbers; the first attempt at a micro-batch with a marker to make dies."""
 
     def __init__(self, dying: Dying | None) -> None:
         self.dying = dying
+
+    def initialize_state(self, context: Any) -> None:
+        self.kept = context.get_operator_state_store().get_list_state(ListStateDescriptor("kept", int))
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield from super().process_element(value, ctx)
+        self.kept.add(value.n)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)
@@ -114,9 +134,7 @@ class PostgresSite(Site):
         return shown
 
     def _selected(self, table: str) -> list[Any]:
-        url = sa.make_url(os.environ[POSTGRES_URL]).set(password=os.environ[POSTGRES_PASSWORD])
-        engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool)
-        with engine.connect() as connection:
+        with _database() as connection:
             if not sa.inspect(connection).has_table(table):
                 return []
             return sorted(
@@ -124,62 +142,101 @@ class PostgresSite(Site):
             )
 
 
-def told(site: Site) -> dict[str, Any]:
+def _database() -> sa.Connection:
+    url = sa.make_url(os.environ[POSTGRES_URL]).set(password=os.environ[POSTGRES_PASSWORD])
+    engine = sa.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool)
+    return engine.connect()
+
+
+def shown(site: Site) -> dict[str, Any]:
     """What is seen, as JSON can hold it; of every kind of sink."""
     seen = site.seen()
     outputs = {name if name == LETTERS else name.split("_")[0]: rows for name, rows in seen.outputs.items()}
     return {"outputs": outputs, "state": sorted(map(repr, seen.state.items()))}
 
 
-def broken(directory: Path, sinks: tuple[str, ...], spark: Any, *, torn: bool) -> dict[str, Any]:
-    """A task dies in the second micro-batch; another wakes up; the job goes back, without the function, and on."""
-    marker = directory / "died"
+class Bed:
+    """One directory with a root and every sink, which can be put back to what it was.
 
-    def site(*, dying: Dying | None = None, function: bool = True) -> PostgresSite:
-        kinds = tuple(name for name in sinks if function or name != "function")
-        return PostgresSite(directory / "work", workload(kinds, dying), spark, cut=CUT)
+    Paths of sinks are in the rows, so each case uses the same directory, one after the other.
 
-    site().run(max_batches=1)
-    site(dying=Dying(marker, torn)).run(max_batches=1)
-    first = json.loads(marker.read_text())
-    found: dict[str, Any] = {"first": first, "seen": told(site())}
-    found["listed"] = [f.path.rsplit("/", 1)[-1] for s in site().path()[-1].sinks for f in s.files]
-    for path in first:
-        if "/_staged-" in path:  # a task that was given up wakes up
-            Path(path).parent.mkdir(exist_ok=True)
-            Path(path).write_bytes(b"late")
-    site().run()
-    found["woken"] = told(site())
-    fewer = site(function=False)
-    with fewer.engine() as engine:
-        found["left_alone"] = [s.name for s in engine.restore(fewer.job(), 1).left_alone]
-    found["restored"] = told(fewer)
-    fewer.run()
-    found["again"] = told(fewer)
-    return found
+    Args:
+        directory: of the bed, and of what is saved.
+        spark: on a master that runs tasks again.
+        postgres: whether there is a server.
+    """
+
+    def __init__(self, directory: Path, spark: SparkSession, *, postgres: bool) -> None:
+        self.directory, self.spark = directory, spark
+        self.work = directory / "work"
+        self._sinks = (*EVERY_SINK, f"{POSTGRES}_bed") if postgres else EVERY_SINK
+        self._postgres, self._deaths = postgres, 0
+
+    def site(self, *, dying: Dying | None = None, function: bool = True) -> PostgresSite:
+        """The job, as another process would have it."""
+        kinds = tuple(name for name in self._sinks if function or name != "function")
+        return PostgresSite(self.work, workload(kinds, dying), self.spark, cut=CUT)
+
+    def dying(self, *, torn: bool = False) -> Dying:
+        """The next task that dies."""
+        self._deaths += 1
+        return Dying(self.directory / f"died-{self._deaths}", torn)
+
+    def run_retried(self, *, torn: bool = False) -> list[str]:
+        """A micro-batch with a task that runs again; what its first attempt wrote."""
+        dying = self.dying(torn=torn)
+        self.site(dying=dying).run(max_batches=1)
+        return written_by(dying)
+
+    def save(self, name: str) -> None:
+        """Keep everything as it is now."""
+        shutil.copytree(self.work, self.directory / f"saved-{name}")
+        if self._postgres:
+            with _database() as connection:
+                for table in self._tables():
+                    connection.execute(sa.text(f"CREATE TABLE saved_{name}_{table} AS SELECT * FROM {table}"))
+                connection.commit()
+
+    def put_back(self, name: str) -> None:
+        """Everything is as it was, and nobody remembers what came since."""
+        shutil.rmtree(self.work)
+        shutil.copytree(self.directory / f"saved-{name}", self.work)
+        if self._postgres:
+            with _database() as connection:
+                for table in self._tables():
+                    connection.execute(sa.text(f"DELETE FROM {table}"))
+                    connection.execute(sa.text(f"INSERT INTO {table} SELECT * FROM saved_{name}_{table}"))
+                connection.commit()
+        self.forget()
+
+    def forget(self) -> None:
+        """As after a start of the machine."""
+        durability._synced.clear()
+        jvm: Any = self.spark._jvm
+        jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    def missing(self) -> list[str]:
+        """Files that rows list and that are not there, or are of another size; a ``FileSink`` has moved its own."""
+        site = self.site()
+        gone = []
+        with site.engine() as engine:
+            layout = engine._ran(site.workload.name).layout
+        for row in site.path():
+            for uri, files in listed_files(layout, row):
+                if "/sinks/files" not in uri and "/sinks/csv" not in uri:
+                    at = Path(uri.removeprefix("file://"))
+                    gone += [str(at / f.path) for f in files if _size(at / f.path) != f.bytes]
+        return gone
+
+    def _tables(self) -> tuple[str, str]:
+        return f"{POSTGRES}_bed", "_statelake_ledger"
 
 
-def main(directory: str, master: str, options: dict[str, str], postgres: bool) -> None:
-    from state_engine.runtime.session import local_session
-    from state_engine.runtime.settings import SparkSettings
-
-    settings = SparkSettings(master=master, driver_memory="2g", options=options)
-    spark = local_session(settings, app_name="statelake-retries")
-    result: dict[str, Any] = {}
-    try:
-        for name in ("calm", "whole", "torn"):
-            sinks = (*EVERY_SINK, f"{POSTGRES}_{name}") if postgres else EVERY_SINK
-            if name != "calm":
-                result[name] = broken(Path(directory) / name, sinks, spark, torn=name == "torn")
-                continue
-            calm = PostgresSite(Path(directory) / name, workload(sinks), spark, cut=CUT)
-            for checkpoint_id in ("1", "2"):
-                calm.run(max_batches=1)
-                result[checkpoint_id] = told(calm)
-    finally:
-        spark.stop()
-    (Path(directory) / "result.json").write_text(json.dumps(result))
+def written_by(dying: Dying) -> list[str]:
+    """What the attempt that died had written; raises FileNotFoundError where none did."""
+    written: list[str] = json.loads(dying.marker.read_text())
+    return written
 
 
-if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1

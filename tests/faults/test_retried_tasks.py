@@ -1,4 +1,7 @@
-"""On a master that runs a task again, every kind of sink shows what was recorded, whatever its first attempt left."""
+"""On a master that runs a task again, every kind of sink shows what was recorded, whatever happens besides.
+
+All cases run in one Spark application, see ``retried_child``: on ``local[2,3]``, and, long, on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,33 @@ from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
 from tests.runtime.sinks.servers import Server, postgres_binaries
 from tests.runtime.test_executors import REPOSITORY, Cluster
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]
+
+OF_A_CLUSTER = {
+    "spark.pyspark.python": sys.executable,
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+NEVER_WITHDRAWN = "function"
 
 
-@pytest.fixture
-def server() -> Iterator[Server | None]:
-    """A PostgreSQL server where its programs are installed."""
-    if postgres_binaries() is None:
-        yield None
-        return
-    with Server.started() as made:
-        yield made
+@pytest.fixture(scope="module", params=["local[2,3]", pytest.param("cluster", marks=pytest.mark.long)])
+def result(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """What a process of its own saw on a master; of PostgreSQL, too, where its programs are installed."""
+    directory, options, master = tmp_path_factory.mktemp("retried"), {}, request.param
+    with ExitStack() as stack:
+        server = None if postgres_binaries() is None else stack.enter_context(Server.started())
+        if master == "cluster":
+            master, options = Cluster(directory, stack).master, OF_A_CLUSTER
+        yield run(directory, master, server, options)
 
 
-def tried(directory: Path, master: str, server: Server | None, options: dict[str, str]) -> dict[str, Any]:
-    """What a process of its own saw on a master."""
+def run(directory: Path, master: str, server: Server | None, options: dict[str, str]) -> dict[str, Any]:
     options = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
@@ -48,44 +63,77 @@ def tried(directory: Path, master: str, server: Server | None, options: dict[str
         "postgres": server is not None,
     }
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.faults.retried_tasks", json.dumps(given)],
+        [sys.executable, "-m", "tests.faults.retried_child", json.dumps(given)],
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-5000:]
-    result: dict[str, Any] = json.loads((directory / "result.json").read_text())
-    return result
+    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return found
 
 
-def check(result: dict[str, Any], server: Server | None) -> None:
-    kinds = {name.split("_")[0] for name in EVERY_SINK} | {LETTERS} | ({POSTGRES} if server else set())
-    one, two = result["1"], result["2"]
-    assert set(two["outputs"]) == kinds
-    assert all(two["outputs"][kind] and two["outputs"][kind] != one["outputs"][kind] for kind in kinds)
-    for found in (result["whole"], result["torn"]):
+def case(result: dict[str, Any], name: str) -> Any:
+    assert name not in result["failures"], result["failures"][name]
+    return result[name]
+
+
+def test_every_kind_of_sink_has_rows_of_each_micro_batch(result: dict[str, Any]) -> None:
+    calm = result["calm"]
+    kinds = {name.split("_")[0] for name in EVERY_SINK} | {LETTERS}
+    kinds |= {POSTGRES} if postgres_binaries() is not None else set()
+    for shown, before in ((calm["2"], calm["1"]), (calm["3"], calm["2"])):
+        assert set(shown["outputs"]) == kinds
+        assert all(shown["outputs"][kind] != before["outputs"][kind] for kind in kinds - {LETTERS})
+    assert calm["2"]["outputs"][LETTERS] != calm["1"]["outputs"][LETTERS] != []
+
+
+def test_what_the_first_attempt_left_shows_nowhere(result: dict[str, Any]) -> None:
+    one, two, three = (result["calm"][i] for i in "123")
+    for found in case(result, "outputs").values():
         names = {path.rsplit("/", 1)[-1] for path in found["first"]}
-        assert len(names) >= len(kinds) - 1, "the first attempt wrote to every sink"
+        assert len(names) >= len(one["outputs"]) - 1, "the first attempt wrote to every sink"
         assert not names & set(found["listed"])
-        assert found["seen"] == found["woken"] == two
-        assert found["left_alone"] == ["function"]
-        for seen, calm in ((found["restored"], one), (found["again"], two)):
+        assert found["seen"] == two
+        assert found["woken"] == three
+        assert found["left_alone"] == [NEVER_WITHDRAWN]
+        for seen, calm in ((found["restored"], one), (found["again"], three)):
             assert seen["state"] == calm["state"]
-            assert seen["outputs"] == {k: rows for k, rows in calm["outputs"].items() if k != "function"}
+            assert seen["outputs"] == {k: rows for k, rows in calm["outputs"].items() if k != NEVER_WITHDRAWN}
 
 
-def test_a_task_that_runs_again_changes_no_result(tmp_path: Path, server: Server | None) -> None:
-    check(tried(tmp_path, "local[2,3]", server, {}), server)
+def test_a_collection_beside_a_sleeping_attempt_deletes_nothing_of_it(result: dict[str, Any]) -> None:
+    found = case(result, "collections")
+    assert len(found) == 4
+    for name, one in found.items():
+        assert one["missing"] == [], name
+        assert one["seen"] == result["calm"]["3"], name
+        assert not one["orphan"], f"{name}: the collection collected"
+        assert one["outcome"] == "committed", name
 
 
-@pytest.mark.long
-def test_a_task_that_runs_again_on_a_cluster_changes_no_result(tmp_path: Path, server: Server | None) -> None:
-    options = {
-        "spark.pyspark.python": sys.executable,
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
-        check(tried(tmp_path, cluster.master, server, options), server)
+def test_a_root_without_its_id_publishes_nothing_again(result: dict[str, Any]) -> None:
+    for one in case(result, "markers").values():
+        assert "statelake doctor --repair" in one["refused"]
+        assert one["outputs"] == result["calm"]["2"]["outputs"]
+        assert one["same_id"]
+        assert "done: " in one["repair"]
+        assert one["seen"] == result["calm"]["3"]
+
+
+def test_flipped_bits_are_refused_and_put_back_the_job_runs_on(result: dict[str, Any]) -> None:
+    found = case(result, "flips")
+    assert set(found["state"]["told"].values()) == {"refused"}, found["state"]["told"]
+    assert found["state"]["unchanged"]
+    assert found["state"]["seen"] == result["calm"]["3"]
+    assert set(found["sinks"]["told"].values()) == {"refused"}, found["sinks"]["told"]
+    assert found["sinks"]["seen"] == result["calm"]["3"]
+    assert set(found["readers"].values()) == {"refused"}, found["readers"]
+
+
+def test_a_power_cut_loses_nothing(result: dict[str, Any]) -> None:
+    found = case(result, "power_cuts")
+    assert any(one["died"] for one in found.values())
+    assert any(one["lost"] for one in found.values())
+    for moment, one in found.items():
+        assert not one["failure"], (moment, one["lost"], one["failure"])
+        assert one["seen"] == result["calm"]["3"], (moment, one["lost"])
+        assert one["missing"] == [], (moment, one["lost"])

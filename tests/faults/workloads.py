@@ -40,6 +40,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
+from state_engine.backends import durability
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.operator_state_files import files_of
 from state_engine.core import lineage
@@ -167,7 +168,9 @@ class Told:
 
     def __call__(self, rows: Any, checkpoint_id: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / f"{checkpoint_id}.json").write_text(json.dumps(rows.to_pylist()))
+        file = self.directory / f"{checkpoint_id}.json"
+        file.write_text(json.dumps(rows.to_pylist()))
+        durability.sync_files([str(file)], below=str(self.directory.parent))  # a power cut is its own matter
 
 
 def sink_of(name: str, directory: Path) -> Sink:

@@ -1,0 +1,159 @@
+"""One bit is flipped in files that rows list, of each kind, after a micro-batch one of whose tasks ran twice.
+
+Files that the engine reads are refused by name, and nothing is committed or shown; when the bit is put back, the job
+runs on. Files of sinks that are shown without being read (``DeltaSink``, ``FileSink``) are their readers' matter: those
+that verify checksums of pages notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+import pytest
+
+from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.core.collection import operator_of
+from state_engine.core.errors import StatelakeError
+from tests.faults.plane import Fault, InjectedFault, installed
+from tests.faults.retried_tasks import Bed, shown, written_by
+
+Place = Literal["page", "footer"]
+PLACES: tuple[Place, ...] = ("page", "footer")
+READ_TO_PUBLISH = ("spark_delta", "sql", "function", "postgres")
+"""Sinks whose staged files are read when they are published."""
+SHOWN_AS_THEY_ARE = ("delta", "files")
+
+
+def flips(bed: Bed) -> dict[str, Any]:
+    """Files of state, then those that wait for sinks."""
+    return {"state": _state(bed), "sinks": _sinks(bed), "readers": _readers(bed)}
+
+
+# -- files of state ----------------------------------------------------------------------------------------------------
+
+
+def _state(bed: Bed) -> dict[str, Any]:
+    """Bases, changes, operator state, positions and dead letters, each before the third micro-batch."""
+    bed.put_back("one")
+    with bed.site().engine() as engine:
+        engine.compact("every_sink")
+    bed.run_retried()
+    site, told = bed.site(), dict[str, str]()
+    before = shown(site)
+    for kind, (directory, file) in _files(bed, site.path()).items():
+        for place in PLACES:
+            path = bed.work / "root" / "every_sink" / directory / file.path
+            with flipped(path, place):
+                told[f"{kind} {place}"] = _refused(path, _letters(bed) if kind == "letters" else _run(bed))
+    unchanged = shown(bed.site()) == before
+    bed.site().run()
+    return {"told": told, "unchanged": unchanged, "seen": shown(bed.site())}
+
+
+def _files(bed: Bed, path: list[CheckpointRow]) -> dict[str, tuple[str, DataFile]]:
+    """A file of each kind that the next micro-batch reads, or a replay of dead letters does."""
+    compacted, last = path[1], path[2]
+    changes, base = last.operators[0].changelog, compacted.operators[0].base_files
+    state = [f for f in last.operator_state_files if operator_of(f)]
+    positions = [f for f in last.operator_state_files if not operator_of(f)]
+    return {
+        "base": ("operators/sums/base", _largest(base)),
+        "changes": ("operators/sums/changelog", _largest(changes)),
+        "operator state": ("operator_state", _largest(state)),
+        "positions": ("operator_state", _largest(positions)),
+        "letters": ("dead_letters", _largest(last.dead_letters)),
+    }
+
+
+def _largest(files: list[DataFile]) -> DataFile:
+    return max(files, key=lambda f: f.rows)
+
+
+def _run(bed: Bed) -> Callable[[], Any]:
+    return lambda: bed.site().run()
+
+
+def _letters(bed: Bed) -> Callable[[], Any]:
+    def listed() -> Any:
+        with bed.site().engine() as engine:
+            return engine.list_dead_letters("every_sink")
+
+    return listed
+
+
+# -- files that wait for sinks -----------------------------------------------------------------------------------------
+
+
+def _sinks(bed: Bed) -> dict[str, Any]:
+    """The second micro-batch is committed; a flip stops its publication where a sink reads the file."""
+    bed.put_back("one")
+    dying = bed.dying()
+    with installed([Fault("before publish")]), pytest.raises(InjectedFault):
+        bed.site(dying=dying).run(max_batches=1)
+    assert written_by(dying)
+    told = {}
+    for name, path in _staged(bed, READ_TO_PUBLISH).items():
+        for place in PLACES:
+            with flipped(path, place):
+                told[f"{name} {place}"] = _refused(path, _run(bed))
+    bed.site().run()
+    return {"told": told, "seen": shown(bed.site())}
+
+
+def _readers(bed: Bed) -> dict[str, str]:
+    """What a verifying reader says of a flipped page that a sink shows."""
+    bed.put_back("retried")
+    told = {}
+    for name in SHOWN_AS_THEY_ARE:
+        listed = {
+            f.path.rsplit("/", 1)[-1] for s in bed.site().path()[-1].sinks if s.name == name for f in s.files
+        }
+        path = next(p for p in (bed.work / "sinks" / name).rglob("part-*.parquet") if p.name in listed)
+        with flipped(path, "page"):
+            told[name] = _refused(None, partial(pq.read_table, path, page_checksum_verification=True))
+    return told
+
+
+def _staged(bed: Bed, kinds: tuple[str, ...]) -> dict[str, Path]:
+    """A file that waits, by sink."""
+    return {
+        sink.name: Path(sink.path.removeprefix("file://")) / _largest(sink.files).path
+        for sink in bed.site().path()[-1].sinks
+        if sink.name.startswith(kinds)
+    }
+
+
+# -- flips -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def flipped(path: Path, place: Place) -> Iterator[None]:
+    """A bit is another one: the last of a page of the first column, or one in the middle of the footer."""
+    content = path.read_bytes()
+    footer = int.from_bytes(content[-8:-4], "little")
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    begin = min(o for o in (column.dictionary_page_offset, column.data_page_offset) if o)
+    at = begin + column.total_compressed_size - 1 if place == "page" else len(content) - 8 - footer // 2
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+def _refused(path: Path | None, action: Callable[[], Any]) -> str:
+    """``refused`` where a StatelakeError names the file, or a reader of a sink's file fails; else what happened."""
+    try:
+        action()
+    except StatelakeError as error:
+        return "refused" if path is not None and path.name in str(error) else f"another error: {error}"
+    except OSError as error:
+        return "refused" if path is None else f"raw: {error!r}"
+    except Exception as error:
+        return f"raw: {error!r}"
+    return "not noticed"

@@ -1,0 +1,34 @@
+"""What the first attempt of a task left shows nowhere: at once, when it wakes up, or after a restore."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.faults.retried_tasks import Bed, shown
+
+
+def outputs(bed: Bed) -> dict[str, Any]:
+    """The attempt's files are whole, or torn."""
+    return {"whole": _left_behind(bed, torn=False), "torn": _left_behind(bed, torn=True)}
+
+
+def _left_behind(bed: Bed, *, torn: bool) -> dict[str, Any]:
+    """A task dies in the second micro-batch; another wakes up; the job goes back, without the function, and on."""
+    bed.put_back("one")
+    first = bed.run_retried(torn=torn)
+    found: dict[str, Any] = {"first": first, "seen": shown(bed.site())}
+    found["listed"] = [f.path.rsplit("/", 1)[-1] for s in bed.site().path()[-1].sinks for f in s.files]
+    for path in first:
+        if "/_staged-" in path:  # a task that was given up wakes up
+            Path(path).parent.mkdir(exist_ok=True)
+            Path(path).write_bytes(b"late")
+    bed.site().run()
+    found["woken"] = shown(bed.site())
+    fewer = bed.site(function=False)
+    with fewer.engine() as engine:
+        found["left_alone"] = [s.name for s in engine.restore(fewer.job(), 1).left_alone]
+    found["restored"] = shown(fewer)
+    fewer.run()
+    found["again"] = shown(fewer)
+    return found
