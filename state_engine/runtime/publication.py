@@ -223,7 +223,7 @@ class Publication:
 
     def check_identity(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""
-        for one in map(self._located, sinks):
+        for one in map(self.located, sinks):
             if one.files:
                 self._publishers[one.kind].check_identity(one)
 
