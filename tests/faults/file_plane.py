@@ -72,8 +72,7 @@ class Access:
             yield "cut"
         if self.kind in ("write", "move", "delete", "delete_dir", "make_dir", "copy"):
             yield "lost"
-        if self.kind != "look":
-            yield "rival"
+        yield "rival"
 
 
 class Plane:
