@@ -28,6 +28,7 @@ from state_engine.runtime.sinks.delta_tables import has_lineage
 from state_engine.runtime.sinks.file_moves import (
     STAGED_PREFIX,
     Move,
+    attempt_of,
     base_name,
     moves_of,
     names_in,
@@ -65,12 +66,14 @@ class LostChange:
         sink: without files.
         came, went: files that it shows since, and those that it does not show since.
         begun: whether the sink stands in the middle of it: it comes to its end before it is taken back.
+        resumed: whether the sink stands in the middle of being brought back.
     """
 
     sink: StagedSink
     came: Files
     went: Files
     begun: bool = False
+    resumed: bool = False
 
     @property
     def forth(self) -> StagedSink:
@@ -108,7 +111,7 @@ class LostOutputs:
         looked_up = (self._change(key, self._publication.located(sink)) for key, sink in known.items())
         changes = [change for change in looked_up if change is not None and (change.came or change.went)]
         for change in changes:
-            if not change.begun:
+            if not (change.begun or change.resumed):
                 self._publication.check_withdrawable([change.back])
         return changes
 
@@ -123,27 +126,35 @@ class LostOutputs:
     # -- by kind of sink -------------------------------------------------------------------------------------------
 
     def _change(self, key: SinkKey, sink: StagedSink) -> LostChange | None:
-        if sink.kind == FileSink.kind and (move := self._move(sink)) is not None:
-            came, went = self._of_names(key, move.files), self._of_names(key, move.withdrawn)
-            newer = self._seen(sink) > self._lost.checkpoint_id
-            return None if newer else LostChange(sink, came, went, begun=not move.done)
+        if sink.kind == FileSink.kind and (moves := self._moves(sink)):
+            return self._of_moves(key, sink, moves)
         if (
             self._seen(sink) != self._lost.checkpoint_id
         ):  # it does not show the row, or it was taken back already
             return None
         if sink.kind == FileSink.kind:
-            names = (
+            names = [
                 name for name in published_files(open_location(sink.path)) if self._lost.write_id in name
-            )
-            return LostChange(
-                sink, [self._own(f"{STAGED_PREFIX}{self._lost.write_id}/{n}") for n in names], []
-            )
+            ]
+            if not names:
+                raise self._refusal(sink, "what it published there was taken away since")
+            return LostChange(sink, self._of_names(key, names), [])
         if sink.kind == FOREACH_KIND:
             raise self._refusal(sink, "its function was called with outputs of it, and cannot take them back")
         if sink.kind == SQL_KIND:
             note = ledger_note(sink, self._publication.app(sink.name), self._lost.checkpoint_id)
             return self._by_lineage(key, sink, note, attempts_in if target_of(sink).lineage else None)
         return self._of_table(key, sink)
+
+    def _of_moves(self, key: SinkKey, sink: StagedSink, moves: dict[int, Move]) -> LostChange | None:
+        """From the notes of the row's move, and of the one that takes the row back, where a repair had begun that."""
+        lost, back = (moves.get(self._lost.checkpoint_id + more) for more in (0, 1))
+        if back is not None:
+            came, went = self._of_names(key, back.withdrawn), self._of_names(key, back.files)
+            return None if back.done else LostChange(sink, came, went, resumed=True)
+        assert lost is not None
+        came, went = self._of_names(key, lost.files), self._of_names(key, lost.withdrawn)
+        return LostChange(sink, came, went, begun=not lost.done)
 
     def _of_table(self, key: SinkKey, sink: StagedSink) -> LostChange:
         app = self._publication.app(sink.name)
@@ -191,15 +202,16 @@ class LostOutputs:
     def _seen(self, sink: StagedSink) -> int:
         return self._publication.publisher(sink.kind).seen(sink.path, self._publication.app(sink.name))
 
-    def _move(self, sink: StagedSink) -> Move | None:
-        at = open_location(sink.path)
-        return next(
-            (m for m in moves_of(at, names_in(at)) if m.checkpoint_id == self._lost.checkpoint_id), None
-        )
+    def _moves(self, sink: StagedSink) -> dict[int, Move]:
+        """The row's own, and the one under the id of the row that leaves it out."""
+        at, first = open_location(sink.path), self._lost.checkpoint_id
+        return {
+            m.checkpoint_id: m for m in moves_of(at, names_in(at)) if m.checkpoint_id in (first, first + 1)
+        }
 
     def _of_names(self, key: SinkKey, names: Iterable[str]) -> Files:
         known = {base_name(file): file for file in self._all.get(key, {})}
-        return [known.get(name) or self._own(name) for name in names]
+        return [known.get(name) or self._own(f"{STAGED_PREFIX}{attempt_of(name)}/{name}") for name in names]
 
     def _own(self, path: str) -> DataFile:
         """A file that only the lost row listed."""

@@ -181,10 +181,10 @@ def test_a_repair_that_was_interrupted_is_repeated(
 
 
 @contextmanager
-def without_adding() -> Iterator[None]:
-    """The power goes in the middle of a move of files."""
+def cut_in(step: str) -> Iterator[None]:
+    """The power goes before a step of a move of files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Mover, "add", out_of_power)
+        patch.setattr(Mover, step, out_of_power)
         yield
 
 
@@ -195,10 +195,37 @@ def out_of_power(*_: object, **__: object) -> None:
 def test_a_move_of_files_that_stands_in_the_middle_is_taken_back(tmp_path: Path) -> None:
     site = Site(tmp_path)
     with in_this_process():
-        name = lost_head(site, "a restore that puts outputs back", without_adding())
+        name = lost_head(site, "a restore that puts outputs back", cut_in("add"))
         assert site.shown("out_files") != site.shown("out")
         repaired(site, name)
         check_repaired(site, name)
+
+
+@pytest.mark.parametrize("step", ["withdraw", "add"])
+@pytest.mark.parametrize(
+    "head", ["a micro-batch", pytest.param("a restore that puts outputs back", marks=pytest.mark.faults)]
+)
+def test_a_repair_that_was_cut_in_the_middle_of_a_move_goes_on_with_it(
+    head: str, step: str, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        name = lost_head(site, head)
+        with cut_in(step), pytest.raises(StatelakeError, match="out of power"):
+            repaired(site, name)
+        repaired(site, name)
+        check_repaired(site, name)
+
+
+def test_outputs_that_a_consumer_took_cannot_be_withdrawn(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        name = lost_head(site, "a micro-batch")
+        (tmp_path / "out_csv" / "checkpoint_id=000000000002").rename(tmp_path / "taken")
+        with pytest.raises(
+            SinkError, match=r"'out_csv' shows checkpoint 2: .*taken away since.* Nothing was done"
+        ):
+            repaired(site, name)
 
 
 def test_rows_that_somebody_changed_since_are_no_evidence(tmp_path: Path) -> None:
