@@ -14,6 +14,7 @@ from state_engine import DataStream, FileSink, StatefulJob
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, UserFunctionError
 from state_engine.runtime.coordinator import CheckpointCoordinator
+from tests.faults.plane import Fault, installed
 from tests.runtime.tiny import ROWS, Site, Sum
 
 pytestmark = pytest.mark.spark
@@ -148,3 +149,24 @@ def test_a_directory_of_files_whose_first_batch_failed_is_nobodys(
     with pytest.raises(SinkIdentityError, match="is the sink of"):
         site.engine().run(into_files(site, directory))
     assert site.nothing_happened()
+
+
+def test_one_that_slept_while_another_root_began_there_commits_nothing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    directory = tmp_path / "files"
+    slow, quick = (Site(tmp_path / name, spark).put(ROWS) for name in ("slow", "quick"))
+
+    def meanwhile() -> None:
+        quick.engine().run(into_files(quick, directory))
+
+    asleep = Fault("after prepared sink", nth=2, action="zombie")  # its tasks have written nothing yet
+    with (
+        installed([asleep], meanwhile=meanwhile) as plane,
+        pytest.raises(SinkIdentityError, match="re-created since rows were staged"),
+    ):
+        slow.engine().run(into_files(slow, directory))
+    assert plane.fired
+    assert slow.nothing_happened()
+    assert not list(directory.glob("_staged-*"))
+    assert quick.engine().run(into_files(quick, directory)).batches == []
