@@ -31,6 +31,9 @@ _SETTLED_NS = 100_000_000
 _synced: dict[str, tuple[int, int]] = {}
 """Of a directory that was synced: inode and time of its last change then. It has no newer names while both stay."""
 
+_named: dict[str, int] = {}
+"""Of a directory whose name was synced: its inode."""
+
 
 def fsync_path(path: str) -> None:
     """Wait until a file's content, or a directory's names, are on the disk.
@@ -68,7 +71,10 @@ def sync_files(files: Iterable[str], *, below: str, missing_ok: bool = False) ->
 
 
 def sync_directories(directories: Iterable[str], *, below: str) -> None:
-    """Sync the names in directories, and their own names, up to that of ``below``; skips what did not change."""
+    """Sync the names in directories, and their own names, up to that of ``below``; skips what did not change.
+
+    The names of directories above ``below`` are synced when this process first comes there.
+    """
     wanted: set[str] = set()
     top = os.path.dirname(below.rstrip("/")) or "/"
     for directory in directories:
@@ -87,6 +93,22 @@ def sync_directories(directories: Iterable[str], *, below: str) -> None:
             _synced[path] = mark
         else:
             _synced.pop(path, None)
+    _sync_own_names(top)
+
+
+def _sync_own_names(path: str) -> None:
+    """Sync the name of a directory, and those of all above it: any may have been made with it. Once a process."""
+    while (parent := os.path.dirname(path)) != path and _named.get(path) != (inode := _mark(path)[0]):
+        with suppress(StorageError):  # above the root there may be no right to it
+            fsync_path(parent)
+        _named[path] = inode
+        path = parent
+
+
+def forget() -> None:
+    """Nothing is known to be on the disk."""
+    _synced.clear()
+    _named.clear()
 
 
 def _mark(path: str) -> tuple[int, int]:

@@ -113,7 +113,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths in the order of their syncs."""
     found: list[str] = []
     monkeypatch.setattr(durability, "fsync_path", found.append)
-    durability._synced.clear()
+    durability.forget()
     return found
 
 
@@ -156,7 +156,12 @@ def test_files_come_before_the_names_up_to_that_of_the_root(tmp_path: Path, sync
     sync_files([str(file)], below=str(tmp_path / "root"))
     assert synced[0] == str(file)
     above = {tmp_path, tmp_path / "root", tmp_path / "root/a", tmp_path / "root/a/b"}
-    assert set(synced[1:]) == set(map(str, above))
+    # and those above, which may have been made with it
+    assert set(synced[1:]) == {str(p) for p in (*above, *tmp_path.parents)}
+    synced.clear()
+    file.with_name("y").touch()
+    sync_files([str(file.with_name("y"))], below=str(tmp_path / "root"))
+    assert not set(synced) & set(map(str, tmp_path.parents))
 
 
 def test_a_directory_without_new_names_is_synced_once(tmp_path: Path, synced: list[str]) -> None:
@@ -164,6 +169,8 @@ def test_a_directory_without_new_names_is_synced_once(tmp_path: Path, synced: li
     old.mkdir()
     for path in (old, tmp_path):
         os.utime(path, ns=(10**18, 10**18))  # long ago
+    durability._sync_own_names(str(tmp_path))
+    synced.clear()
     for _ in range(2):
         sync_directories([str(old)], below=str(old))
     assert sorted(synced) == sorted([str(old), str(tmp_path)])

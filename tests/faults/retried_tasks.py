@@ -211,7 +211,7 @@ class Bed:
 
     def forget(self) -> None:
         """As after a start of the machine."""
-        durability._synced.clear()
+        durability.forget()
         jvm: Any = self.spark._jvm
         jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 

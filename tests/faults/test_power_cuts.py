@@ -39,7 +39,7 @@ def cut_at(ground: Ground, number: int, seed: int) -> str:
 
 
 def _cut(ground: Ground, number: int | None) -> Disk:
-    durability._synced.clear()  # another disk
+    durability.forget()  # another disk
     with ground.anew() as clock:
         disk = Disk(str(ground.site.directory), number)
         with installed(disk):
