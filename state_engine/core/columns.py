@@ -43,14 +43,11 @@ def elements(
     arrays = [_array(table[c]) for c in columns]
     kinds = [arrow_type(a.type) for a in arrays] if declared is None else declared.types
     decoded = [kind.from_arrow(a) for kind, a in zip(kinds, arrays, strict=True)]
-    if (
-        declared is not None
-        and not scalar
-        and isinstance(declared.made_by, type)
-        and declared.made_by is not tuple
-    ):
-        return declared.from_columns(decoded)
-    return decoded[0] if scalar else rows_from_columns(tuple(columns if names is None else names), decoded)
+    if scalar:
+        return decoded[0]
+    if declared is None or declared.made_by == "row":
+        return rows_from_columns(tuple(columns if names is None else names), decoded)
+    return declared.from_columns(decoded)
 
 
 def to_table(values: list[Any], declared: StructType, *, scalar: bool) -> pa.Table:

@@ -1,4 +1,4 @@
-"""``KeyForm``: makes a key what the job declares, for ``get_current_key()``.
+"""``DeclaredKey``: what a job says its keys are; ``KeyForm``: makes a key that, for ``get_current_key()``.
 
 Inside of the engine a key is what its stored form tells: text, a number, a tuple. That is also what a function sees,
 unless the declared type is one that storage does not have (a time of day, an ``Instant``, a pickled object) or has a
@@ -7,14 +7,62 @@ class of its own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from state_engine.core.key_schema import KeySchema
 from state_engine.core.type_information import TypeInformation
 from state_engine.core.type_parsing import arrow_type
 from state_engine.core.types import StructType
 
 _REMEMBERED = 10_000
 """Keys made last are at hand; all keys of a subtask would not fit into memory."""
+
+
+@dataclass(frozen=True)
+class DeclaredKey:
+    """The type of a key.
+
+    Attributes:
+        names: of its columns.
+        types: of its columns.
+        record: of the whole key, where that is a record which a function makes.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[TypeInformation, ...]
+    record: StructType | None = None
+
+    @classmethod
+    def of(cls, name: str, kind: TypeInformation) -> DeclaredKey:
+        """A key that a function makes; its one column has the name, unless it is a record."""
+        if isinstance(kind, StructType):
+            return cls(kind.names, kind.types, kind)
+        return cls((name,), (kind,))
+
+    @property
+    def whole(self) -> TypeInformation:
+        """The type of a key: of several columns a tuple."""
+        if self.record is not None:
+            return self.record
+        return self.types[0] if len(self.types) == 1 else StructType(self.names, self.types)
+
+    @property
+    def schema(self) -> KeySchema:
+        """As Arrow types, which is what is recorded of a key."""
+        return KeySchema(self.names, tuple(kind.arrow for kind in self.types))
+
+    @property
+    def form(self) -> KeyForm | None:
+        """What makes such keys; None where keys are as declared already."""
+        return KeyForm.of(self.types, self.record)
+
+    def columns(self, keys: list[Any]) -> list[pa.Array]:
+        """Normal keys, or None, as the columns of the key."""
+        made = self.whole.to_arrow(keys, storage=False)
+        return list(made.flatten()) if isinstance(self.whole, StructType) else [made]
 
 
 class KeyForm:

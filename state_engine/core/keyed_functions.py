@@ -241,7 +241,10 @@ def _with_field(value: Any, field: int | str, new: Any) -> Any:
 
 
 def _position(value: tuple[Any, ...], field: int | str) -> int:
-    return field if isinstance(field, int) else getattr(value, "_fields", ()).index(field)
+    if isinstance(field, int):
+        return field
+    # the columns of plain tuples are called f0, f1, …
+    return (getattr(value, "_fields", None) or [f"f{at}" for at in range(len(value))]).index(field)
 
 
 def _name(value: Any, field: int | str) -> str:

@@ -44,9 +44,8 @@ from state_engine.runtime.bootstrap_operator_state import (
 )
 from state_engine.runtime.bootstrap_timers import SCHEMA as TIMERS_SCHEMA
 from state_engine.runtime.bootstrap_timers import Timers, first_timers, timer_entries
-from state_engine.runtime.declared_key import selected_key
 from state_engine.runtime.declared_states import declared_states
-from state_engine.runtime.graph import OperatorNode
+from state_engine.runtime.graph import OperatorNode, declared_key
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.sources.base import Element
@@ -209,7 +208,8 @@ class Bootstrap:
         if not states and not timers:
             raise ConfigurationError(f"{where}: no state is given; name at least one")
         declared = declared_states(self.job, node, states)
-        key, parts, frames = selected_key(node), list[DataFrame](), dict(states)
+        stated, parts, frames = declared_key(node), list[DataFrame](), dict(states)
+        key = None if stated is None else stated.schema
         if timers:
             declared[TIMERS] = TIMERS_SCHEMA
             frames[TIMERS] = timer_entries(timers, node.key_columns, what=where)

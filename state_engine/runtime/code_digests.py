@@ -62,6 +62,11 @@ class CodeDigests:
         self.found: dict[str, str] = {}
         self.modules: set[str] = set()
 
+    @property
+    def reached(self) -> Iterable[Any]:
+        """All functions, classes and objects that were followed."""
+        return self._seen.values()
+
     def visit(self, thing: Any) -> None:
         """Follow a function, a class, or an object that holds some."""
         if isinstance(thing, (*_SCALARS, *_PLAIN)) or id(thing) in self._seen:

@@ -120,6 +120,8 @@ def code_of(job: StatefulJob) -> Iterator[Any]:
     for node in job.nodes():
         if isinstance(node, TransformNode):
             yield node.function
+            if node.output_type is not None:
+                yield node.output_type
 
 
 @dataclass
@@ -156,7 +158,23 @@ def _version_of(name: str) -> str:
     live = {code_digest(f.__code__) for f in _functions(module)}
     strange = sorted(live - known.codes)
     values = _values(module, known.stored)
-    return f"{known.source} {strange} {values if values != known.values else ''}"
+    return _version_text(known.source, strange, values if values != known.values else "")
+
+
+def is_as_in_file(name: str) -> bool:
+    """Whether a module is what its file says at this moment, so that who imports it now gets the same code."""
+    version, module = _version_of(name), sys.modules.get(name)
+    if not version or module is None:
+        return False
+    try:
+        source = hashlib.sha256(_source(module)).hexdigest()
+    except (OSError, struct.error):
+        return False
+    return version == _version_text(source, [], "")
+
+
+def _version_text(source: str, strange: list[str], values: str) -> str:
+    return f"{source} {strange} {values}"
 
 
 def _read(module: types.ModuleType, spec: Any) -> _Loaded:

@@ -17,7 +17,6 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.runtime.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.runtime.bootstrap_operator_state import Elements
 from state_engine.runtime.bootstrap_timers import Timers
-from state_engine.runtime.declared_key import declared_key
 from state_engine.runtime.engine_base import Clock, clock_of, job_name, requester
 from state_engine.runtime.engine_operations import EngineOperations
 from state_engine.runtime.forget import ForgetReport, Forgetting, Purge
@@ -25,6 +24,7 @@ from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.key_change import KeyTypeChange, KeyTypeReport
 from state_engine.runtime.key_conversion import Convert
 from state_engine.runtime.key_traces import Key, KeyTraces
+from state_engine.runtime.known_key import known_key
 from state_engine.runtime.spark_state_reader import SparkQuery, SparkState
 from state_engine.runtime.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.runtime.storage_failures import kept_in_job
@@ -205,8 +205,9 @@ class EngineStateProcessor(EngineOperations):
         Args:
             job: of today's code; or the name, with ``code``.
             code: of today.
-            convert: makes the new key of an old one: scalars, or tuples of several columns. By default they are cast,
-                as far as nothing can be lost: numbers to wider ones, and numbers, dates and booleans to text.
+            convert: makes the new key, as today's code declares it, of an old one, as it is stored: scalars, or tuples
+                of several columns. By default they are cast, as far as nothing can be lost: numbers to wider ones, and
+                numbers, dates and booleans to text.
             key_type: of today's key, such as ``"day string"``, where sources without input cannot tell it.
             dry_run: check everything, and tell how much would be written.
 
@@ -230,7 +231,7 @@ class EngineStateProcessor(EngineOperations):
                 f"job '{name}' has no operator '{operator}'; it has {sorted(code.operators)}"
             )
         operations, tables = self._operations(job, requested_by), self._ran(name)
-        declared = declared_key(self.spark, code, code.operators[operator], key_type)
+        declared = known_key(self.spark, code, code.operators[operator], key_type)
         found = KeyTypeChange(name, tables, self.kernel, operations, self.spark, dry_run)
         return found.run(operator, declared, convert)
 

@@ -113,7 +113,8 @@ class GraphExecutor:
             StatelakeError: the job, the state or a source is not right.
         """
         code, job = list(code_of(self._job)), self._job.name
-        return running_driver_code(self._spark, code, lambda: self._execute(batch), job=job)
+        frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
+        return running_driver_code(self._spark, code, lambda: self._execute(batch), job=job, frames=frames)
 
     def _execute(self, batch: BatchContext) -> Execution:
         done, frames = Execution(), Frames()
@@ -345,4 +346,4 @@ def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> Outpu
         return OutputType(first.fitting, scalar=first.scalar)
     columns = to_type(first.frame.user_schema, parameter="input")
     assert isinstance(columns, StructType)
-    return OutputType(StructType(columns.names, columns.types), scalar=first.scalar)
+    return OutputType(columns, scalar=first.scalar)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.spark_types import spark_schema
 from state_engine.runtime.graph import TransformNode
+from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.runtime.sources.few_rows import FEW_ROWS
 from state_engine.runtime.spark_names import F, T
@@ -127,6 +128,8 @@ class StreamFrame:
             raise ConfigurationError(
                 f"transform({step.function!r}) returned {type(rows).__name__}, not a DataFrame"
             )
+        if step.output_type is not None:
+            rows = _as_declared(rows, step.output_type, what=f"transform({step.function!r})")
         kept = all(c in rows.schema.names for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
         named = len(order_by) if step.order_by is not None or not kept else self.named
@@ -181,6 +184,28 @@ class StreamFrame:
             return F.col(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
         return _milliseconds(self.event_time, self.schema[self.event_time].dataType)
+
+
+def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
+    """The declared columns, in their order, and the hidden ones. Raises ConfigurationError where others came."""
+    given = {f.name: f.dataType for f in rows.schema.fields if not f.name.startswith(HIDDEN)}
+    names = kind.columns.names
+    missing, extra = [n for n in names if n not in given], [n for n in given if n not in names]
+    if missing or extra:
+        raise ConfigurationError(
+            f"{what}: its output_type has the columns {list(names)}, and it gives {list(given)}: missing {missing}, "
+            f"not declared {extra}. Select the declared ones, and keep the hidden ones (withColumn, drop)"
+        )
+    declared = T.StructType.fromJson(spark_schema(pa.schema(list(kind.columns.arrow))))
+    for field in declared.fields:
+        known, wanted = (kind.simpleString() for kind in (given[field.name], field.dataType))
+        if known != wanted:  # texts, for whether something may be null does not matter
+            raise ConfigurationError(
+                f"{what}: the column '{field.name}' is {known}, and declared {wanted}: cast it there, or declare "
+                "another type"
+            )
+    hidden = [c for c in rows.columns if c.startswith(HIDDEN)]
+    return rows.select(*[F.col(quoted(n)) for n in names], *[F.col(c) for c in hidden])
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state_engine.core.function import Function
-from state_engine.core.key_form import KeyForm
+from state_engine.core.key_form import DeclaredKey
 from state_engine.core.key_selector import KeySelector
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.types import StructType, TypeInformation
@@ -53,11 +53,17 @@ class SourceNode:
 
 @dataclass(frozen=True, eq=False)
 class TransformNode:
-    """Any DataFrame code between two streams; ``order_by`` names an order where the code loses the old one."""
+    """Any DataFrame code between two streams.
+
+    Attributes:
+        order_by: names an order where the code loses the old one.
+        output_type: of what the code gives; None where only Spark knows.
+    """
 
     parent: Node
     function: Callable[[DataFrame], DataFrame]
     order_by: tuple[str, ...] | None = None
+    output_type: OutputType | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +101,7 @@ class OperatorInput:
     def key_columns(self) -> tuple[str, ...]:
         """Names of the columns of the stored key; none without key."""
         if isinstance(self.key, SelectedKey):
-            kind = self.key.key_type
-            return tuple(kind.names) if isinstance(kind, StructType) else (KEY_COLUMN,)
+            return DeclaredKey.of(KEY_COLUMN, self.key.key_type).names
         return self.key or ()
 
 
@@ -196,9 +201,11 @@ def output_of(node: Node) -> tuple[str, str] | None:
 
 
 def declared_type(node: Node) -> OutputType | None:
-    """The type of a stream's elements, where it is declared: not behind DataFrame code, nor of files and tables."""
+    """The type of a stream's elements, where it is declared: not of files and tables, for instance."""
     if isinstance(node, SourceNode):
         return node.declared
+    if isinstance(node, TransformNode):
+        return node.output_type
     if isinstance(node, SideOutputNode):
         return OutputType.of(node.tag.type_info)
     if isinstance(node, OperatorNode):
@@ -216,16 +223,16 @@ def declared_columns(node: Node) -> StructType | None:
     return None if found is None else found.columns
 
 
-def declared_key(operator: OperatorNode) -> KeyForm | None:
-    """What keys are, where that is declared and more than their stored form tells."""
+def declared_key(operator: OperatorNode) -> DeclaredKey | None:
+    """What keys are, where the job declares it: a function that makes them its type, or a stream its columns."""
     first = operator.inputs[0]
     if isinstance(first.key, SelectedKey):
-        kind = first.key.key_type
-        return KeyForm.of(kind.types, kind) if isinstance(kind, StructType) else KeyForm.of((kind,))
+        return DeclaredKey.of(KEY_COLUMN, first.key.key_type)
     declared = declared_columns(first.parent)
     if declared is None or first.key is None or not set(first.key) <= set(declared.names):
         return None
-    return KeyForm.of(tuple(declared.types[declared.names.index(name)] for name in first.key))
+    types = tuple(declared.types[declared.names.index(name)] for name in first.key)
+    return DeclaredKey(first.key, types)
 
 
 def _made_by(kind: OutputType | None) -> object:
@@ -233,9 +240,11 @@ def _made_by(kind: OutputType | None) -> object:
 
 
 def is_scalar(node: Node) -> bool:
-    """Whether the elements of a stream are bare values. DataFrame code makes rows."""
+    """Whether the elements of a stream are bare values. DataFrame code makes rows, unless it declares otherwise."""
     if isinstance(node, SourceNode):
         return node.scalar
+    if isinstance(node, TransformNode):
+        return node.output_type is not None and node.output_type.scalar
     if isinstance(node, UnionNode):
         return all(is_scalar(p) for p in node.parents)
     if isinstance(node, OperatorNode):

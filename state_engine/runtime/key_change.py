@@ -31,6 +31,7 @@ from state_engine.core import lineage
 from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.columns import one_chunk
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.key_form import DeclaredKey
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.operator_state_ref import RAW_KEYED
 from state_engine.core.resumption import TRANSFORM
@@ -101,8 +102,9 @@ class KeyTypeChange:
         """Names the row and the files; asked for when the first is written."""
         return self.tables.clock.attempt()
 
-    def run(self, uid: str, declared: KeySchema, convert: Convert | None) -> KeyTypeReport:
-        """See ``StateEngine.change_key_type``; ``declared`` is the key of today's code."""
+    def run(self, uid: str, key: DeclaredKey, convert: Convert | None) -> KeyTypeReport:
+        """See ``StateEngine.change_key_type``; ``key`` is that of today's code."""
+        declared = key.schema
         rows, head = self.operations.settled()
         path, what = lineage.path(rows, head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
         operator = head.operator(uid)
@@ -131,7 +133,7 @@ class KeyTypeChange:
             self.spark,
             convert,
             lambda: self._write(
-                converted(entries, old, new, convert, what=what),
+                converted(entries, old, new, convert and (convert, key), what=what),
                 _Spec(spec, old, new, self.dry_run),
                 report,
                 what,

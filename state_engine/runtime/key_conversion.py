@@ -1,8 +1,9 @@
 """``converted``: stored entries with other keys, by a cast that loses nothing or by a user's function.
 
 A cast is Spark's: the key is what ``CAST(column AS …)`` in the job's own code makes of it. A function is called with
-keys as functions see them (a scalar, or a tuple), once for each row that is stored of a key, and must always give the
-same. Builds a plan only.
+keys as they are stored (a scalar, or a tuple), for nothing else is known of how they were declared; it gives the new
+key as it is declared. It is called once for each row that is stored of a key, and must always give the same. Builds a
+plan only.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pyspark.sql.types import StructField, StructType
 from state_engine.backends.delta.layout import state_column
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.core.key_conversions import is_lossless
+from state_engine.core.key_form import DeclaredKey
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.spark_types import spark_schema
-from state_engine.core.type_parsing import arrow_type
 from state_engine.runtime.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.runtime.shipped_code import shipped
 from state_engine.runtime.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, UPDATED_AT, WHY
@@ -33,14 +34,19 @@ _STATE_COLUMN = state_column("")
 
 
 def converted(
-    entries: DataFrame, old: KeySchema, new: KeySchema, convert: Convert | None, *, what: str
+    entries: DataFrame,
+    old: KeySchema,
+    new: KeySchema,
+    convert: tuple[Convert, DeclaredKey] | None,
+    *,
+    what: str,
 ) -> DataFrame:
     """Rows of a changelog with new keys and hashes; why one cannot be taken; the old key, and the order of the rows.
 
     Args:
         entries: as ``stored_entries`` gives them.
         old, new: keys.
-        convert: gives a key for a key; None for a cast.
+        convert: gives a key for a key, and what it gives; None for a cast.
         what: names job and operator, for messages.
 
     Raises:
@@ -54,7 +60,7 @@ def converted(
         ]
         rows = entries.withColumn(_NEW, F.struct(*parts)).withColumn(WHY, F.lit(None).cast("string"))
     else:
-        rows = _by_function(entries, old, new, convert)
+        rows = _by_function(entries, old, *convert)
     pairs = [
         (F.col(_NEW).getField(name), spark_data_type(kind))
         for name, kind in zip(new.names, new.types, strict=True)
@@ -95,25 +101,35 @@ def _declared(column: Column, declared: pa.DataType) -> Column:
     return column.cast(spark_data_type(declared))
 
 
-def _by_function(entries: DataFrame, old: KeySchema, new: KeySchema, convert: Convert) -> DataFrame:
-    made = pa.schema([(_NEW, pa.struct(list(zip(new.names, new.types, strict=True)))), (WHY, pa.string())])
+def _by_function(entries: DataFrame, old: KeySchema, convert: Convert, key: DeclaredKey) -> DataFrame:
+    made = _made(key)
     fields: list[StructField] = StructType.fromJson(spark_schema(made)).fields
-    return entries.mapInArrow(_caller(old, new, convert, made), StructType([*entries.schema.fields, *fields]))
+    return entries.mapInArrow(key_maker(old, convert, key), StructType([*entries.schema.fields, *fields]))
 
 
-def _caller(
-    old: KeySchema, new: KeySchema, convert: Convert, made: pa.Schema
+def _made(key: DeclaredKey) -> pa.Schema:
+    new = key.schema
+    return pa.schema([(_NEW, pa.struct(list(zip(new.names, new.types, strict=True)))), (WHY, pa.string())])
+
+
+def key_maker(
+    old: KeySchema, convert: Convert, key: DeclaredKey
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    sent = shipped(convert, convert)
+    """Adds the new key of every row, or why there is none.
+
+    Args:
+        old: of the rows.
+        convert: gives the new key.
+        key: what it gives.
+    """
+    sent = shipped((convert, key), [convert, key])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        convert, kinds = sent.unpacked(), [arrow_type(t) for t in new.types]
+        convert, key = sent.unpacked()
+        made = _made(key)
         for batch in batches:
-            answers = [_called(convert, key, kinds) for key in old.decode_struct(batch.column(KEY))]
-            columns = [
-                kind.to_arrow([None if a is None else a[i] for a, _ in answers], storage=False)
-                for i, kind in enumerate(kinds)
-            ]
+            answers = [_called(convert, was, key) for was in old.decode_struct(batch.column(KEY))]
+            columns = key.columns([found for found, _ in answers])
             keys = pa.StructArray.from_arrays(columns, fields=list(made.field(_NEW).type))
             reasons = pa.array([why for _, why in answers], pa.string())
             yield pa.RecordBatch.from_arrays(
@@ -123,14 +139,13 @@ def _caller(
     return run
 
 
-def _called(convert: Convert, key: Any, kinds: list[Any]) -> tuple[list[Any] | None, str | None]:
-    """The parts of the new key, or why there is none."""
+def _called(convert: Convert, was: Any, key: DeclaredKey) -> tuple[Any, str | None]:
+    """The new key, or why there is none."""
     try:
-        found = convert(key)
-        parts = list(found) if len(kinds) > 1 else [found]
-        if len(parts) != len(kinds):
-            return None, f"convert made {found!r} of it, the key has {len(kinds)} columns"
-        return [None if p is None else k.normalise(p) for k, p in zip(kinds, parts, strict=True)], None
+        found = convert(was)
+        if found is None:
+            return None, "convert gave None, which is no key"
+        return key.whole.normalise(found), None
     except (InvalidKeyError, ValueTypeError) as error:
         return None, str(error)
     except Exception as error:  # the user's code

@@ -62,7 +62,7 @@ def subtask_spec(
 ) -> SubtaskSpec:
     """What all subtasks of an operator are told; ``key_schema`` comes from ``checked_key``."""
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
-    function = operator.function
+    function, key = operator.function, declared_key(operator)
     return SubtaskSpec(
         layout=layout,
         write_id=batch.write_id,
@@ -72,7 +72,7 @@ def subtask_spec(
         function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
         routed=routed.layout,
         watermark_steps=routed.steps,
-        key_form=declared_key(operator),
+        key_form=None if key is None else key.form,
         keyed=operator.keyed,
         key_schema=key_schema,
         outputs=outputs,

@@ -12,20 +12,28 @@ SCALAR_COLUMN = "value"
 
 @dataclass(frozen=True)
 class OutputType:
-    """Columns of a stream that an operator makes, and whether its elements are bare values of the one column."""
+    """Columns of a stream that an operator makes, and what its elements are.
+
+    Attributes:
+        columns: names and types; made by what makes an element: a class, plain tuples (``tuple``) or Rows (``"row"``).
+        scalar: whether elements are bare values of the one column.
+    """
 
     columns: StructType
     scalar: bool
 
     @classmethod
     def of(cls, declared: TypeInformation) -> OutputType:
-        """A record's own columns, made of its own class or of plain tuples; or one column for scalars."""
+        """A record's own columns; or one column for scalars."""
         if isinstance(declared, StructType):
-            made_by = declared.made_by if isinstance(declared.made_by, type) else tuple
-            return cls(StructType(declared.names, declared.types, made_by), scalar=False)
+            return cls(StructType(declared.names, declared.types, declared.made_by), scalar=False)
         return cls(StructType([SCALAR_COLUMN], [declared]), scalar=True)
 
     @property
     def element(self) -> TypeInformation:
-        """What outputs are normalised to."""
-        return self.columns.types[0] if self.scalar else self.columns
+        """What outputs are normalised to: of Rows tuples, for the names go with the columns."""
+        if self.scalar:
+            return self.columns.types[0]
+        if self.columns.made_by == "row":
+            return StructType(self.columns.names, self.columns.types)
+        return self.columns

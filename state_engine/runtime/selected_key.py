@@ -14,12 +14,13 @@ import pyarrow as pa
 from state_engine.core.columns import elements
 from state_engine.core.errors import InvalidKeyError
 from state_engine.core.invalid_text import invalid_text
+from state_engine.core.key_form import DeclaredKey
 from state_engine.core.keys import storage_type
 from state_engine.core.spark_types import spark_schema
 from state_engine.core.type_parsing import to_type
 from state_engine.core.types import StructType, TypeInformation
 from state_engine.runtime.frames import HIDDEN, StreamFrame
-from state_engine.runtime.graph import SelectedKey
+from state_engine.runtime.graph import KEY_COLUMN, SelectedKey
 from state_engine.runtime.routed import KEY_REFUSAL
 from state_engine.runtime.spark_names import T
 
@@ -41,7 +42,7 @@ def with_selected_key(
     frame: StreamFrame, key: SelectedKey, *, scalar: bool, declared: StructType | None = None
 ) -> tuple[StreamFrame, list[str]]:
     """The frame with the columns of the key and, where the function raised, the reason; and their names."""
-    parts = list(key.key_type.types) if isinstance(key.key_type, StructType) else [key.key_type]
+    parts = DeclaredKey.of(KEY_COLUMN, key.key_type).types
     names = [selected_name(i) for i in range(len(parts))]
     columns = [to_type(f.dataType, parameter=f.name).arrow for f in frame.schema.fields]
     fields = [pa.field(f.name, c) for f, c in zip(frame.schema.fields, columns, strict=True)]
@@ -92,10 +93,8 @@ def _selector(
                     keys[row] = None if found is None else key_type.normalise(found)
                 except Exception as error:  # a user's function may raise anything
                     reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
-            arrays = list(batch.columns)
-            made = key_type.to_arrow(keys, storage=False)
-            arrays += made.flatten() if isinstance(key_type, StructType) else [made]
-            arrays.append(pa.array(reasons, pa.string()))
+            made = DeclaredKey.of(KEY_COLUMN, key_type).columns(keys)
+            arrays = [*batch.columns, *made, pa.array(reasons, pa.string())]
             yield pa.RecordBatch.from_arrays(arrays, [*batch.schema.names, *names, KEY_REFUSAL])
 
     return run

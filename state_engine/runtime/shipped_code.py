@@ -6,6 +6,9 @@ them with what it has. Where the code of this process has changed since it was l
 edit in a notebook), workers are replaced by new ones first. Where a worker has other code all the same (a file that was
 edited and not loaded here, an archive of yesterday) or none, it refuses before any user code runs, and the driver sends
 its own modules by value. What cannot be sent so is refused with ``CodeVersionError``.
+
+Python UDFs of DataFrame steps are pickled by Spark, so no worker compares them. There the driver itself looks whether
+its modules are what their files say, before and after the work; where not, it sends them by value.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import hashlib
 import pickle
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeVar
@@ -24,10 +27,11 @@ from pyspark import cloudpickle
 from pyspark.cloudpickle.cloudpickle import list_registry_pickle_by_value
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
 
 from state_engine.core.errors import CodeVersionError
 from state_engine.runtime.code_digests import CodeDigests
-from state_engine.runtime.code_version import MAIN, is_own, modules_of
+from state_engine.runtime.code_version import MAIN, is_as_in_file, is_own, modules_of
 from state_engine.runtime.sources.failures import messages
 
 T = TypeVar("T")
@@ -113,14 +117,17 @@ def shipped(thing: T, code: Any) -> ShippedCode:
     return ShippedCode(packed, kept, frozenset(digests.modules), key)
 
 
-def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *, job: str) -> T:
+def running_driver_code(
+    spark: SparkSession, seeds: Any, run: Callable[[], T], *, job: str, frames: Sequence[Any] = ()
+) -> T:
     """Run Spark actions with user code in them; again, with the code by value, where workers have other code.
 
     Args:
         spark: session.
         seeds: all the user code.
-        run: does the work; nothing of what it did counts where it raises.
+        run: does the work; nothing of what it did counts where it raises, and it may be called again.
         job: for messages.
+        frames: the part of it that makes DataFrames, whose functions Spark pickles.
 
     Raises:
         CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
@@ -128,7 +135,7 @@ def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *
     code = _digests(seeds)
     _renew_changed(spark, code)
     try:
-        return _run(run)
+        return _run_frames(spark, frames, run) if frames else _run(run)
     except CodeVersionError as error:
         if not _send_by_value(code.modules):
             raise _refused(job, error) from error
@@ -137,6 +144,32 @@ def running_driver_code(spark: SparkSession, seeds: Any, run: Callable[[], T], *
         return _run(run)
     except CodeVersionError as error:
         raise _refused(job, error) from error
+
+
+def _run_frames(spark: SparkSession, frames: Sequence[Any], run: Callable[[], T]) -> T:
+    """Run Spark actions whose DataFrames call functions of these modules: as this process has them, or by value."""
+    if RENEWED not in spark.sparkContext.environment:
+        _renew(spark)  # others may have used the workers that there are
+    code = _digests(frames)
+    _send_by_value(_edited(code))
+    _forget_plans(code)
+    done = _run(run)
+    if _send_by_value(_edited(code)):  # meanwhile
+        _forget_plans(code)
+        done = _run(run)
+    return done
+
+
+def _edited(code: CodeDigests) -> set[str]:
+    """Modules that workers would import otherwise than they are here."""
+    return {name for name in code.modules if not is_as_in_file(name)}
+
+
+def _forget_plans(code: CodeDigests) -> None:
+    """Have UDFs pickled anew: each keeps its first pickle, with the environment of the workers of that time."""
+    for thing in list(code.reached):
+        if isinstance(thing, UserDefinedFunction):
+            thing._judf_placeholder = None
 
 
 def _run(run: Callable[[], T]) -> T:

@@ -7,7 +7,9 @@ groups as a compaction does; nothing is shuffled. For operations that change sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import time
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,8 @@ from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.key_groups import KeyGroupRange
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.spark_types import spark_schema
+from state_engine.core.time import Instant
+from state_engine.core.type_parsing import arrow_type, to_type
 from state_engine.core.type_text import type_from_text
 from state_engine.runtime.frames import quoted
 from state_engine.runtime.key_columns import canonical_column, key_hash_column, key_refusal_column
@@ -152,18 +156,14 @@ def keys_frame(
     """Keys as they are stored, with their hashes, each once.
 
     Args:
-        keys: a DataFrame with the key columns, or keys: bare values, tuples, or dicts by column.
+        keys: a DataFrame with the key columns, or keys: as functions see them, or dicts by column.
 
     Raises:
         ConfigurationError: columns are missing or too many. InvalidKeyError: a key cannot be one.
     """
     types = [spark_data_type(t) for t in schema.types]
     if not isinstance(keys, DataFrame):
-        rows = [_fields(key, schema, what) for key in keys]
-        table = pa.table(
-            [pa.array(list(c)) for c in zip(*rows, strict=True)] or [[]] * len(types), list(schema.names)
-        )
-        keys = spark.createDataFrame(table)
+        keys = spark.createDataFrame(key_table(keys, schema, what=what))
     missing = sorted(set(schema.names) - set(keys.columns))
     if missing:
         raise ConfigurationError(
@@ -184,7 +184,49 @@ def keys_frame(
     return typed.select(F.struct(*canonical).alias(KEY), key_hash_column(pairs).alias(KEY_HASH)).distinct()
 
 
+def key_table(keys: Iterable[Any], schema: KeySchema, *, what: str) -> pa.Table:
+    """Keys as a user gives them, and as functions see them, as columns.
+
+    Raises:
+        ConfigurationError: columns are missing or too many. InvalidKeyError: a value is of no type that a key has.
+    """
+    rows = [_fields(key, schema, what) for key in keys]
+    columns = [list(map(_stored, c)) for c in zip(*rows, strict=True)] or [[]] * len(schema.names)
+    try:
+        return pa.table([pa.array(column) for column in columns], list(schema.names))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidKeyError(
+            f"{what}: the keys that are given cannot be of type {schema.declared_text}: {error}"
+        ) from None
+
+
+def _stored(value: Any) -> Any:
+    """A part of a key as storage has it, where a declared type has a class that storage does not have."""
+    if isinstance(value, time | Instant):
+        kind = to_type(type(value), parameter="key")
+        return arrow_type(kind.arrow).from_arrow(kind.to_arrow([value], storage=False))[0]
+    if type(value) is int and value.bit_length() > 63:
+        return Decimal(value)
+    if (record := _as_dict(value)) is not None:
+        return {name: _stored(part) for name, part in record.items()}
+    return value
+
+
+def _as_dict(value: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass or a NamedTuple; None of anything else."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    return None
+
+
 def _fields(key: Any, schema: KeySchema, what: str) -> tuple[Any, ...]:
+    record = _as_dict(key)
+    if record is not None and set(record) == set(schema.names):
+        key = record
+    elif record is not None and len(schema.names) == 1:
+        return (key,)
     if isinstance(key, dict):
         if set(key) != set(schema.names):
             raise ConfigurationError(f"{what}: its key has the columns {list(schema.names)}, given is {key}")

@@ -19,6 +19,7 @@ from state_engine.core.names import stored_name
 from state_engine.core.types import StructType
 from state_engine.runtime.frames import HIDDEN
 from state_engine.runtime.graph import TransformNode, declared_columns, is_scalar
+from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
 from state_engine.runtime.spark_names import F
 from state_engine.runtime.stream import Stream
@@ -85,7 +86,9 @@ class StreamShortcuts(Stream):
             raise ConfigurationError(f"project takes positions of fields, from 0, not {field_indexes}")
         if is_scalar(self._node):
             raise ConfigurationError("project picks fields of records, and this stream has bare values")
-        return self._job.stream(TransformNode(self._node, _Projection(field_indexes), None))
+        projection, declared = _Projection(field_indexes), declared_columns(self._node)
+        made = None if declared is None else OutputType.of(projection.type_of(declared))
+        return self._job.stream(TransformNode(self._node, projection, None, made))
 
     def print(self, sink_identifier: str | None = None) -> PrintSink:
         """Write every element to standard output, once the checkpoint that holds it is committed.
@@ -193,14 +196,22 @@ class _Projection:
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         names = [c for c in rows.columns if not c.startswith(HIDDEN)]
+        pairs = zip(self._positions, self._names(names), strict=True)
+        chosen = [F.col(quoted(names[at])).alias(name) for at, name in pairs]
+        return rows.select(*chosen, *(F.col(c) for c in rows.columns if c.startswith(HIDDEN)))
+
+    def type_of(self, declared: StructType) -> StructType:
+        """What elements are behind it: of tuples tuples, of all others Rows."""
+        names = self._names(list(declared.names))
+        made_by = tuple if declared.made_by is tuple else "row"
+        return StructType(names, [declared.types[at] for at in self._positions], made_by)
+
+    def _names(self, names: list[str]) -> list[str]:
+        """Names of the chosen fields, of fields with these names."""
         if max(self._positions) >= len(names):
             raise ConfigurationError(f"project{self._positions}: the stream has the fields {names}")
         is_tuple = names == [f"f{at}" for at in range(len(names))]
-        chosen = [
-            F.col(quoted(names[at])).alias(f"f{place}" if is_tuple else names[at])
-            for place, at in enumerate(self._positions)
-        ]
-        return rows.select(*chosen, *(F.col(c) for c in rows.columns if c.startswith(HIDDEN)))
+        return [f"f{place}" if is_tuple else names[at] for place, at in enumerate(self._positions)]
 
     def __repr__(self) -> str:
         return f"project{self._positions}"

@@ -29,6 +29,7 @@ from state_engine.core.names import check_name
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.sink_function import SinkFunction
 from state_engine.core.time import Duration, Time, to_milliseconds
+from state_engine.core.type_parsing import to_type
 from state_engine.core.types import TypeInformation
 from state_engine.core.watermark_strategy import WatermarkStrategy
 from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -44,6 +45,7 @@ from state_engine.runtime.graph import (
     UnionNode,
     upstream,
 )
+from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.stream import column_names, key_of
 from state_engine.runtime.stream_shortcuts import StreamShortcuts
@@ -59,7 +61,11 @@ class DataStream(StreamShortcuts):
     """Rows on their way through a job."""
 
     def transform(
-        self, function: Callable[[DataFrame], DataFrame], *, order_by: Sequence[str] | None = None
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        order_by: Sequence[str] | None = None,
+        output_type: Any = None,
     ) -> DataStream:
         """Apply DataFrame code to every micro-batch.
 
@@ -70,13 +76,18 @@ class DataStream(StreamShortcuts):
             function: DataFrame to DataFrame.
             order_by: names the total order of the result; needed where the result lost the source's hidden order
                 columns and the source declares no ``order_by``.
+            output_type: what the elements of the result are, as of an operator: a dataclass, ``Types``, …; its columns
+                are those of the result, in any order. Without, they are Rows of what Spark says the columns are.
         """
         if not callable(function):
             raise ConfigurationError(
                 f"transform takes a function from DataFrame to DataFrame, not {function!r}"
             )
         order = None if order_by is None else column_names(order_by, what="order_by of transform")
-        node = TransformNode(self._node, function, order)
+        made = None
+        if output_type is not None:
+            made = OutputType.of(to_type(output_type, parameter="output_type of transform"))
+        node = TransformNode(self._node, function, order, made)
         return DataStream(self._job, node)
 
     def key_by(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from state_engine.core.process_functions import KeyedProcessFunction
-from state_engine.core.types import StructType
 from state_engine.runtime.output_type import OutputType
 
 
@@ -24,8 +23,5 @@ class TypedByInput(KeyedProcessFunction):
         self._make = make
 
     def bound(self, kind: OutputType) -> KeyedProcessFunction:
-        """The function for elements of this kind; records come as rows with names."""
-        columns = kind.columns
-        if kind.scalar or columns.made_by is not tuple:
-            return self._make(kind.element)
-        return self._make(StructType(columns.names, columns.types, "row"))
+        """The function for elements of this kind: its state gives them as the stream does."""
+        return self._make(kind.element if kind.scalar else kind.columns)

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
 from state_engine.core.errors import CodeVersionError
+from state_engine.runtime.shipped_code import running_driver_code
 from tests.runtime.tiny import Site
 
 SOURCE = '''
@@ -165,3 +166,87 @@ def test_code_that_workers_cannot_import_is_sent_or_refused(
     assert site.nothing_happened()
     site.engine().run(job_of(site, module))  # can be pickled; and nothing refuses the second try
     assert results(site) == [3]
+
+
+UDFS = """
+from pyspark.sql.functions import udf
+import {helper} as helper
+
+TERM = {term}
+
+
+@udf("bigint")
+def changed(v):
+    return helper.scaled(v) + TERM
+
+
+def step(rows):
+    local = udf(lambda v: helper.scaled(v) + TERM, "bigint")
+    return rows.withColumn("n", changed("v")).withColumn("m", local("v"))
+"""
+
+
+@dataclass
+class Udfs:
+    """A module with UDFs beside the helper; each of its steps adds a column by a module's UDF, and one by its own."""
+
+    code: Code
+    spark: SparkSession
+
+    @property
+    def name(self) -> str:
+        return f"{self.code.name}_udfs"
+
+    def write(self, *, term: int, times: int) -> None:
+        """Edit the files; nothing is loaded."""
+        self.code.write(times=times)
+        file = self.code.directory / f"{self.name}.py"
+        older_s = file.stat().st_mtime if file.exists() else 0.0
+        file.write_text(UDFS.format(helper=self.code.helper, term=term))
+        os.utime(file, (older_s + 2, older_s + 2) if older_s else None)
+        importlib.invalidate_caches()
+
+    def results(self) -> list[tuple[int, int]]:
+        step = sys.modules[self.name].step
+        frame = self.spark.createDataFrame([(1,), (2,)], "v bigint")
+        found = running_driver_code(
+            self.spark, [step], lambda: step(frame).collect(), job="udfs", frames=[step]
+        )
+        return [(row.n, row.m) for row in found]
+
+
+@pytest.fixture
+def udfs(code: Code, spark: SparkSession, seen_by_workers: None) -> Iterator[Udfs]:
+    made = Udfs(code, spark)
+    made.write(term=0, times=1)
+    code.load()
+    importlib.import_module(made.name)
+    assert made.results() == [(1, 1), (2, 2)]
+    yield made
+    sys.modules.pop(made.name, None)
+
+
+def test_udfs_of_a_transform_are_the_drivers(udfs: Udfs) -> None:
+    """No worker compares the code of a UDF: Spark pickles it by name, with the environment it was made in.
+
+    The module of the UDF is not loaded again, so it keeps its UDF as it was made, and new workers would read its file.
+    """
+    udfs.write(term=7, times=100)
+    importlib.reload(sys.modules[udfs.code.helper])
+    rows = StatefulJob("udfs").from_collection([(1,), (2,)], "v bigint")
+    found = rows.transform(sys.modules[udfs.name].step).collect(spark=udfs.spark)
+    assert [(row.n, row.m) for row in found] == [(100, 100), (200, 200)]
+
+
+@pytest.mark.long
+def test_udfs_follow_each_change(udfs: Udfs) -> None:
+    udfs.write(term=0, times=10)
+    importlib.reload(sys.modules[udfs.code.helper])
+    assert udfs.results() == [(10, 10), (20, 20)]
+    udfs.write(term=7, times=100)
+    importlib.reload(sys.modules[udfs.code.helper])
+    assert udfs.results() == [(100, 100), (200, 200)]
+    sys.modules[udfs.name].__dict__["TERM"] = 5
+    assert udfs.results() == [(105, 105), (205, 205)]
+    importlib.reload(sys.modules[udfs.name])
+    assert udfs.results() == [(107, 107), (207, 207)]

@@ -115,7 +115,7 @@ class Average(AggregateFunction):
         return 0, 0
 
     def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + value.f1, accumulator[1] + 1
+        return accumulator[0] + value[1], accumulator[1] + 1
 
     def get_result(self, accumulator: tuple[int, int]) -> float:
         return accumulator[0] / accumulator[1]
@@ -153,7 +153,7 @@ class Seen(KeyedProcessFunction):
         self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        self.all.add(value.f1)
+        self.all.add(value[1])
         yield str(ctx.get_current_key()), list(self.all.get())
 
 
@@ -250,21 +250,21 @@ def keyed(job: StatefulJob) -> Mapping[str, DataStream]:
     by_letter = pairs.key_by(lambda pair: pair[0], key_type=Types.STRING())
     return {
         "seen": by_letter.process(Seen(), uid="seen", output_type="k string, all array<int>"),
-        "by_record": pairs.key_by(lambda pair: Place(pair.f0, pair.f1 > 2), key_type=Place).process(
+        "by_record": pairs.key_by(lambda pair: Place(pair[0], pair[1] > 2), key_type=Place).process(
             Seen(), uid="by_record", output_type="k string, all array<int>"
         ),
-        "by_both": pairs.key_by(lambda pair: (pair.f0, pair.f1 > 2), key_type=tuple[str, bool]).process(
+        "by_both": pairs.key_by(lambda pair: (pair[0], pair[1] > 2), key_type=tuple[str, bool]).process(
             Seen(), uid="by_both", output_type="k string, all array<int>"
         ),
         "summed": pairs.key_by("f0").sum("f1", uid="summed"),
         "least": pairs.key_by("f0").min(1, uid="least"),
         "greatest": pairs.key_by("f0").max("f1").uid("greatest"),
-        "reduced": pairs.key_by("f0").reduce(lambda a, b: (a.f0, a.f1 * b.f1), uid="reduced"),
+        "reduced": pairs.key_by("f0").reduce(lambda a, b: (a[0], a[1] * b[1]), uid="reduced"),
         "averaged": pairs.key_by("f0").aggregate(Average(), tuple[int, int], Types.DOUBLE(), uid="averaged"),
         "counted": pairs.key_by("f0").map_with_state(
-            lambda pair, seen: ((pair.f0, seen or 0), (seen or 0) + pair.f1), Types.INT(), PAIR, uid="counted"
+            lambda pair, seen: ((pair[0], seen or 0), (seen or 0) + pair[1]), Types.INT(), PAIR, uid="counted"
         ),
-        "mapped": pairs.key_by("f0").map(lambda pair: pair.f1, output_type=Types.INT(), uid="mapped"),
+        "mapped": pairs.key_by("f0").map(lambda pair: pair[1], output_type=Types.INT(), uid="mapped"),
     }
 
 

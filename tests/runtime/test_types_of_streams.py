@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.columns import elements, to_table
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.key_form import KeyForm
 from state_engine.core.key_schema import KeySchema
 from state_engine.core.keys import canonical_key, encode_keys, key_hash
@@ -79,8 +81,7 @@ def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path)
 
 def check(kind: TypeInformation, values: list[Any], found: list[Any]) -> None:
     assert seen == found == values
-    if not isinstance(kind, StructType) or (isinstance(kind.made_by, type) and kind.made_by is not tuple):
-        assert [type(v) for v in found] == [type(v) for v in seen] == [type(v) for v in values]
+    assert [type(v) for v in found] == [type(v) for v in seen] == [type(v) for v in values]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -104,6 +105,27 @@ def test_every_type_reaches_the_function(name: str, data: st.DataObject, tmp_pat
     check(kind, values, OperatorHarness(Same(), input_type=kind, output_type=kind).process(values))
     seen.clear()
     check(kind, values, through_a_subtask(kind, values, tmp_path))
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_tuples_are_tuples_and_rows_are_rows(engine: bool, tmp_path: Path) -> None:
+    """As in PyFlink: ``Types.TUPLE`` gives plain tuples, ``Types.ROW``, ``ROW_NAMED`` and DDL give Rows."""
+    fields = [Types.STRING(), Types.LONG()]
+    shown = {
+        "('a', 1)": [Types.TUPLE(fields), to_type(tuple[str, int], parameter="type")],
+        "Row(f0='a', f1=1)": [Types.ROW(fields)],
+        "Row(k='a', n=1)": [Types.ROW_NAMED(["k", "n"], fields), to_type("k string, n bigint", parameter="type")],
+    }  # fmt: skip
+    for expected, kinds in shown.items():
+        for kind in kinds:
+            seen.clear()
+            value = kind.normalise(("a", 1))
+            if engine:
+                found = through_a_subtask(kind, [value], tmp_path)
+            else:
+                found = OperatorHarness(Same(), input_type=kind, output_type=kind).process([value])
+            assert [repr(v) for v in (*seen, *found)] == [expected, expected]
+            assert all(type(v) is type(value) and v == ("a", 1) for v in (*seen, *found))
 
 
 class Key(KeyedProcessFunction):
@@ -178,3 +200,57 @@ def test_all_types_at_once_on_spark(spark: SparkSession) -> None:
         lambda at: repr(at), output_type=str
     )
     assert told.collect(spark=spark) == [repr(time(1, 2, 3))]
+
+
+class Flight(NamedTuple):
+    leg: Leg
+    tag: str
+
+    def label(self) -> str:
+        return f"{self.tag} {type(self.leg).__name__} {self.leg.minutes}"
+
+
+def labels(flight: Flight) -> str:
+    return flight.label()
+
+
+@pytest.mark.spark
+def test_a_transform_declares_what_it_gives(spark: SparkSession) -> None:
+    """Behind DataFrame code elements are as declared, whatever order its columns have; a wrong type is an error."""
+    kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
+    job = StatefulJob("transformed", parallelism=2)
+    rows = job.from_collection([row], kind, name="rows")
+    shuffled = rows.transform(
+        lambda frame: frame.select(*reversed(frame.columns)), output_type=kind
+    )  # hidden columns included
+    assert shuffled.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    assert shuffled.collect(spark=spark) == [row]
+    assert rows.project(8, 6).map(lambda pair: repr(pair), output_type=str).collect(spark=spark) == [
+        repr((row[8], row[6]))
+    ]
+    made = rows.transform(
+        lambda frame: frame.selectExpr("*", "named_struct('origin', 'JFK', 'minutes', 1.5D) AS leg", "'x' AS tag")
+        .drop(*[f"f{at}" for at in range(len(ALL))]),
+        output_type=Flight,
+    )  # fmt: skip
+    assert made.map(labels, output_type=str).collect(spark=spark) == ["x Leg 1.5"]
+    assert made.key_by(lambda flight: flight.leg, key_type=Leg).process(
+        KeyIsALeg(), uid="key", output_type=str
+    ).collect(spark=spark) == ["Leg JFK"]
+    for output_type, problem in {
+        "f0 int": r"not declared \['f1', 'f2'",
+        tuple[int, int]: r"missing \[\], not declared \['f2'",
+        Flight: r"missing \['leg', 'tag'\]",
+        str: r"missing \['value'\]",
+    }.items():
+        wrong = rows.transform(lambda frame: frame, output_type=output_type)
+        with pytest.raises(ConfigurationError, match=problem):
+            wrong.collect(spark=spark)
+    wrong = rows.transform(lambda frame: frame.withColumn("f0", F.lit(1)), output_type=kind)
+    with pytest.raises(ConfigurationError, match=r"column 'f0' is int.*declared tinyint.*cast"):
+        wrong.collect(spark=spark)
+
+
+class KeyIsALeg(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        yield f"{type(ctx.get_current_key()).__name__} {ctx.get_current_key().origin}"

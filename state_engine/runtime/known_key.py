@@ -1,8 +1,8 @@
-"""The type of the key that a job declares for an operator, told without running the job.
+"""The type of an operator's key, known without running the job.
 
-Where a function makes the key, the job says its type. Where columns do, they are those of the stream, and Spark knows
-them without reading a row: of a source from the input that is there, of an operator from its declared outputs, of
-DataFrame code by asking Spark for the plan. Plays the part of the key's ``TypeInformation`` in a Flink job graph.
+Where a function makes the key, or the stream is declared, the job says it (``graph.declared_key``). Else Spark knows
+the columns without reading a row: of a source from the input that is there, of DataFrame code from its plan. Plays the
+part of the key's ``TypeInformation`` in a Flink job graph.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.type_parsing import to_type
+from state_engine.core.key_form import DeclaredKey
+from state_engine.core.type_parsing import arrow_type, to_type
 from state_engine.core.types import StructType
 from state_engine.runtime.assigned_time import with_assigned_time
 from state_engine.runtime.frames import StreamFrame, from_source, order_name, united
 from state_engine.runtime.graph import (
     Node,
     OperatorNode,
-    SelectedKey,
     SideOutputNode,
     SourceNode,
     TransformNode,
     UnionNode,
+    declared_key,
 )
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.state_rows import key_schema_of
 
 
-def declared_key(
+def known_key(
     spark: SparkSession, job: StatefulJob, operator: OperatorNode, key_type: Any = None
-) -> KeySchema:
-    """Names and types of an operator's key.
+) -> DeclaredKey:
+    """Names and types of an operator's key, declared or not.
 
     Args:
         key_type: as a user gives it, where there is no input yet that would tell: a type, or of several columns a
@@ -47,8 +47,8 @@ def declared_key(
     what, names = f"job '{job.name}', operator '{operator.uid}'", operator.key_columns
     if not operator.keyed:
         raise ConfigurationError(f"{what}: its stream has no key, so it has no keyed state: use key_by")
-    if (selected := selected_key(operator)) is not None:
-        return selected
+    if (declared := declared_key(operator)) is not None:
+        return declared
     if key_type is not None:
         return _given(names, key_type, what)
     frame = _frame(spark, job, operator.inputs[0].parent)
@@ -57,29 +57,19 @@ def declared_key(
             f"{what}: its sources have no input that would tell the types of {list(names)}: give key_type, such as "
             f"key_type='{names[0]} string'"
         )
-    return key_schema_of(frame.rows, names, what=what)
+    found = key_schema_of(frame.rows, names, what=what)
+    return DeclaredKey(found.names, tuple(arrow_type(kind) for kind in found.types))
 
 
-def selected_key(operator: OperatorNode) -> KeySchema | None:
-    """The key, where the job itself declares its type and does not take it from columns."""
-    key = operator.inputs[0].key
-    return _of_type(operator.key_columns, key.key_type.arrow) if isinstance(key, SelectedKey) else None
-
-
-def _given(names: tuple[str, ...], key_type: Any, what: str) -> KeySchema:
+def _given(names: tuple[str, ...], key_type: Any, what: str) -> DeclaredKey:
     found = to_type(key_type, parameter="key_type")
-    if not isinstance(found, StructType):
-        return _of_type(names, found.arrow)
-    if tuple(found.names) != names and len(names) > 1:
+    if not isinstance(found, StructType) or (len(names) == 1 and tuple(found.names) != names):
+        return DeclaredKey(names, (found,))
+    if tuple(found.names) != names:
         raise ConfigurationError(
             f"{what}: key_type has the columns {list(found.names)}, the key {list(names)}"
         )
-    named = tuple(found.names) == names
-    return KeySchema(names, tuple(t.arrow for t in found.types)) if named else _of_type(names, found.arrow)
-
-
-def _of_type(names: tuple[str, ...], kind: pa.DataType) -> KeySchema:
-    return KeySchema(names, tuple(f.type for f in kind) if len(names) > 1 else (kind,))
+    return DeclaredKey(names, found.types)
 
 
 def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | None:
