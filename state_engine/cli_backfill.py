@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.status import Status
@@ -35,6 +35,10 @@ def backfill(
     recut: Annotated[
         bool, typer.Option("--recut", help="Read what the sources hold now, rows that were late included.")
     ] = False,
+    outputs: Annotated[
+        Literal["withdraw", "keep"],
+        typer.Option(help="Whether old outputs leave the sinks, or stay beside the new ones (roll_forward)."),
+    ] = "withdraw",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")] = False,
 ) -> None:
     """Run time partitions again with today's code; the same call goes on with one that was interrupted."""
@@ -43,7 +47,7 @@ def backfill(
         if not dry_run:
             found.prepare()
         report = engine.backfill(
-            found.job, start, end, mode, recut=recut, dry_run=dry_run,
+            found.job, start, end, mode, recut=recut, outputs=outputs, dry_run=dry_run,
             on_batch=lambda batch: _partition(batch, status),
         )  # fmt: skip
     _print(told(report, dry_run=dry_run))

@@ -1,4 +1,7 @@
-"""Commands that operate on what a job has recorded, without its code. What they do is the engine's."""
+"""Commands that operate on what a job has recorded. What they do is the engine's.
+
+They run nothing of the job's code; where the settings name its module, it says which sinks are still the job's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import typer
 from pyspark.sql import DataFrame
 from rich.table import Table
 
-from state_engine.cli_session import console, opened
+from state_engine.cli_session import console, known, opened
 from state_engine.core.disposal import Disposal
 from state_engine.core.retention import RetentionPolicy
 from state_engine.runtime.comparison import Comparison
@@ -20,6 +23,13 @@ from state_engine.runtime.operations import HeadMove
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Branch = Annotated[str, typer.Argument(help="Branch of a replay.")]
 Outputs = Annotated[Literal["withdraw", "keep"], typer.Option(help="What becomes of outputs since.")]
+LeaveAlone = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Name of a sink that stays as it is, such as one that was given up; may be repeated. Sinks that the code "
+        "does not have any more are left alone where the settings name the job's module."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
 
 savepoints = typer.Typer(help="Copies of checkpoints that can be moved.", no_args_is_help=True)
@@ -38,11 +48,16 @@ def restore(
         int, typer.Argument(help="Checkpoint to go back to; see: statelake checkpoints")
     ],
     outputs: Outputs = "withdraw",
+    leave_alone: LeaveAlone = None,
     dry_run: DryRun = False,
 ) -> None:
     """Go back to a checkpoint: state, source positions and sinks."""
+    code = known(job)
     with opened() as engine:
-        _tell(job, engine.restore(job, checkpoint_id, outputs=outputs, dry_run=dry_run))
+        move = engine.restore(
+            code, checkpoint_id, outputs=outputs, leave_alone=leave_alone or (), dry_run=dry_run
+        )
+        _tell(job, move)
 
 
 def promote(
@@ -52,11 +67,17 @@ def promote(
         int | None, typer.Option(min=1, help="Refuse if the job has gone on since.")
     ] = None,
     outputs: Outputs = "withdraw",
+    leave_alone: LeaveAlone = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make a replay's branch the head of the job, and its outputs those of the sinks."""
+    code = known(job)
     with opened() as engine:
-        _tell(job, engine.promote(job, branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run))
+        move = engine.promote(
+            code, branch, expected_head=expected_head, outputs=outputs, leave_alone=leave_alone or (),
+            dry_run=dry_run,
+        )  # fmt: skip
+        _tell(job, move)
 
 
 def compare(
@@ -212,6 +233,10 @@ def _tell(job: str, move: HeadMove) -> None:
     for sink in move.sinks:
         out, back = move.rows_withdrawn[sink.name], move.rows_added[sink.name]
         console.print(f"sink {sink.name}: {out:,} rows out, {back:,} rows back", highlight=False)
+    for sink in move.left_alone:
+        console.print(
+            f"sink {sink.name} at {sink.path} is left alone: it is as it was", soft_wrap=True, highlight=False
+        )
     if move.committed_id is not None:
         console.print(
             f"checkpoint {move.committed_id} says so; run the job to go on from there", highlight=False

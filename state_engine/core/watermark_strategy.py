@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from enum import Enum
 from numbers import Integral
 from typing import Any
 
@@ -27,6 +28,14 @@ from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNITS = ("s", "ms", "us", "ns")
+
+
+class _NoTimestamp(Enum):
+    NO_TIMESTAMP = "no timestamp"
+
+
+NO_TIMESTAMP = _NoTimestamp.NO_TIMESTAMP
+"""In place of a time, for an element that has none and is no error."""
 
 
 class TimestampAssigner:
@@ -160,8 +169,10 @@ class WatermarkStrategy:
         return replace(self, idleness_ms=idle_ms)
 
 
-def checked_timestamp(given: Any) -> int:
-    """A time that a function gave, in milliseconds; ValueError where it is none."""
+def checked_timestamp(given: Any) -> int | None:
+    """A time that a function gave, in milliseconds; None for ``NO_TIMESTAMP``, ValueError where it is none."""
+    if given is NO_TIMESTAMP:
+        return None
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise ValueError(
             f"it gave {given!r}, of type {type(given).__name__}, in place of milliseconds since 1970 as an int"

@@ -22,7 +22,7 @@ from state_engine.core.sink_moves import content, leaving, moves
 from state_engine.runtime.backfill_plan import BackfillPlan, Mode
 from state_engine.runtime.batch import PlannedInput
 from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.operations import HeadMove, Operations
+from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.partition_runs import STOP, by_partition, partition_of, planned_now
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.replay import was_drained
@@ -124,8 +124,17 @@ class BackfillScript:
         return found
 
 
-def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -> HeadMove:
+def swap(
+    operations: Operations,
+    publication: Publication,
+    plan: BackfillPlan,
+    *,
+    outputs: OutputsPolicy = "withdraw",
+) -> HeadMove:
     """Make the branch's head that of the job: one fenced row, and one commit a sink.
+
+    Args:
+        outputs: ``keep``: old outputs stay beside the new ones.
 
     Raises:
         StaleParentError: ``main`` went on since the plan was made; nothing was done.
@@ -139,11 +148,15 @@ def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -
     left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
     end_ms = target.partition_end_ms or 0
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
-    # what stays now leaves when its partition is run again: better to know at once that it cannot
-    all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
-    publication.check_withdrawable(all_moved)
-    stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
-    moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+    if outputs == "keep":
+        all_left = [row.checkpoint_id for row in left]
+        moved = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=all_left)
+    else:
+        # what stays now leaves when its partition is run again: better to know at once that it cannot
+        all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
+        publication.check_withdrawable(all_moved)
+        stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
+        moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
     sinks, left_alone = operations.of_the_code(moved)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
@@ -158,9 +171,11 @@ def swap(operations: Operations, publication: Publication, plan: BackfillPlan) -
     )
 
 
-def foreseen(job: str, plan: BackfillPlan, partitions: TimePartitions) -> BackfillReport:
+def foreseen(
+    job: str, plan: BackfillPlan, partitions: TimePartitions, *, outputs: OutputsPolicy = "withdraw"
+) -> BackfillReport:
     """What is known before anything runs."""
-    outputs = {key[0]: sum(f.rows for f in files) for key, files in content(plan.left()).items()}
+    shown = {key[0]: sum(f.rows for f in files) for key, files in content(plan.left()).items()}
     last = partition_of(plan.head) if plan.head else None
     later = partitions.from_to(partitions.after(plan.todo[-1]), last.end_ms) if plan.todo and last else []
     return BackfillReport(
@@ -172,6 +187,6 @@ def foreseen(job: str, plan: BackfillPlan, partitions: TimePartitions) -> Backfi
         resumed=[p.key for p in plan.todo if p.key in plan.own],
         rows_recorded={k: sum(r.rows_in for r in runs) for k, runs in plan.recorded.items()},
         stale=[p.key for p in later] if plan.request.mode == STOP else [],
-        rows_withdrawn=outputs,
-        rows_added=dict(outputs),
+        rows_withdrawn={} if outputs == "keep" else shown,
+        rows_added=dict(shown),
     )

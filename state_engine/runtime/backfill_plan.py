@@ -19,7 +19,8 @@ from state_engine.core.retention import restore_refusal
 from state_engine.runtime.partition_runs import STOP, by_partition, partition_of
 
 Mode = Literal["roll_forward", "stop", "branch"]
-MODES = ("roll_forward", STOP, "branch")
+ROLL_FORWARD, BRANCH = "roll_forward", "branch"
+MODES = (ROLL_FORWARD, STOP, BRANCH)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,23 @@ from typing import Any, cast
 from state_engine.core.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.runtime.backfill import BackfillReport, BackfillScript, foreseen, swap
-from state_engine.runtime.backfill_plan import MODES, BackfillPlan, BackfillRequest, Mode, plan_backfill
+from state_engine.runtime.backfill_plan import (
+    BRANCH,
+    MODES,
+    ROLL_FORWARD,
+    BackfillPlan,
+    BackfillRequest,
+    Mode,
+    plan_backfill,
+)
 from state_engine.runtime.batch import Script
 from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.engine_base import Clock, EngineBase, clock_of, requester
 from state_engine.runtime.job import StatefulJob
 from state_engine.runtime.maintenance import Compaction
-from state_engine.runtime.operations import HeadMove, Operations
+from state_engine.runtime.operations import HeadMove, Operations, OutputsPolicy
 from state_engine.runtime.partition_runs import (
+    STOP,
     PartitionScript,
     PartitionStatus,
     partition_states,
@@ -55,6 +64,7 @@ class EngineBackfill(EngineBase):
         code: StatefulJob | None = None,
         recut: bool = False,
         branch: str | None = None,
+        outputs: OutputsPolicy = "withdraw",
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         on_batch: Callable[[BatchReport], Any] | None = None,
@@ -76,6 +86,8 @@ class EngineBackfill(EngineBase):
             recut: read partitions from what the sources hold of them now, rows that were late included; by default,
                 what the recorded runs read.
             branch: its name; ``backfill_<n>`` by default.
+            outputs: ``withdraw``: old outputs go from the sinks as the new ones come; ``keep``, with ``roll_forward``:
+                they stay beside them, for sinks that cannot let go of any.
             parameters, requested_by, on_batch: as for ``run``.
 
         Raises:
@@ -88,6 +100,7 @@ class EngineBackfill(EngineBase):
         code = code or job
         request = _request(job, code, start, end, mode, recut=recut, branch=branch)
         partitions = partitions_of(job, "backfill()")
+        _check_outputs(outputs, request.mode)
         options = RunOptions(
             clock_of(clock), dict(parameters or {}), requested_by or requester(), backfill=request.words
         )
@@ -96,7 +109,7 @@ class EngineBackfill(EngineBase):
         batches: list[BatchReport] = []
         while True:
             plan = plan_backfill(job.name, partitions, tables.store.load() if tables else {}, request)
-            report = foreseen(job.name, plan, partitions)
+            report = foreseen(job.name, plan, partitions, outputs=outputs)
             if dry_run or not plan.todo:
                 return report
             resumed = report.resumed if resumed is None else resumed
@@ -107,7 +120,7 @@ class EngineBackfill(EngineBase):
                 )
                 if plan.branch == MAIN or request.mode == "branch":
                     return report
-                move = self._swap(job, plan, options.requested_by)
+                move = self._swap(job, plan, options.requested_by, outputs)
             except StaleParentError:
                 if plan.branch == MAIN:
                     raise
@@ -152,7 +165,9 @@ class EngineBackfill(EngineBase):
             if plan.branch == MAIN:
                 self._tidied(code, report.checkpoint_id, options.requested_by)
 
-    def _swap(self, job: StatefulJob, plan: BackfillPlan, requested_by: str) -> HeadMove:
+    def _swap(
+        self, job: StatefulJob, plan: BackfillPlan, requested_by: str, outputs: OutputsPolicy
+    ) -> HeadMove:
         tables = self._open(job.name)
         publication = self._publication(tables)
         operations = Operations(
@@ -162,7 +177,7 @@ class EngineBackfill(EngineBase):
             requested_by=requested_by,
             declared=self._declared(tables, job),
         )
-        return swap(operations, publication, plan)
+        return swap(operations, publication, plan, outputs=outputs)
 
     def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
         """Overridden: what is done between micro-batches of ``main``."""
@@ -197,6 +212,17 @@ def _request(
     return BackfillRequest(
         asked[0], asked[-1], cast(Mode, mode), recut=recut, code_version=code.code_version, branch=branch
     )
+
+
+def _check_outputs(outputs: str, mode: str) -> None:
+    if outputs not in ("withdraw", "keep"):
+        raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
+    if outputs == "keep" and mode != ROLL_FORWARD:
+        why = {
+            STOP: "with stop, outputs of later partitions leave the sinks when these run again",
+            BRANCH: "a branch changes no sink; say it to promote",
+        }
+        raise ConfigurationError(f"outputs='keep' goes with the mode {ROLL_FORWARD}: {why[mode]}")
 
 
 def tell_late_rows(job: StatefulJob, report: BatchReport) -> None:

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self
 
 from pyspark.sql import SparkSession
@@ -103,11 +103,15 @@ class EngineBase:
             self._publications[name] = Publication(self.kernel, tables)
         return self._publications[name]
 
-    def _declared(self, tables: JobTables, job: StatefulJob | str) -> Declared:
-        """The sinks of a job's code; None where only its name is known."""
-        return (
-            self._publication(tables).declared(job.sinks.values()) if isinstance(job, StatefulJob) else None
-        )
+    def _declared(
+        self, tables: JobTables, job: StatefulJob | str, leave_alone: Collection[str] = ()
+    ) -> Declared:
+        """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
+        publication = self._publication(tables)
+        if isinstance(job, StatefulJob):
+            found = publication.declared(job.sinks.values())
+            return found and frozenset(key for key in found if key[0] not in leave_alone)
+        return publication.recorded(tables.store.load().values(), but=leave_alone) if leave_alone else None
 
     def _router(self, job: StatefulJob) -> Router:
         at = (job.name, job.max_parallelism)

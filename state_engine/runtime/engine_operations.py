@@ -6,7 +6,8 @@ Each call looks the job up, and leaves the work to the module of its name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from state_engine.backends.files import join, normal_uri
 from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
 from state_engine.core.compaction_policy import CompactionPolicy
 from state_engine.core.disposal import Disposal
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
 from state_engine.core.names import check_name
 from state_engine.core.retention import RetentionPolicy, pins
 from state_engine.core.savepoint_manifest import SavepointManifest
@@ -70,6 +71,7 @@ class EngineOperations(EngineBase):
         savepoint: str | os.PathLike[str] | None = None,
         outputs: OutputsPolicy = "withdraw",
         allow_non_restored_state: bool = False,
+        leave_alone: Collection[str] = (),
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> HeadMove:
@@ -84,6 +86,8 @@ class EngineOperations(EngineBase):
             outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
                 and what is processed again comes twice.
             allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
+            leave_alone: names of sinks that stay as they are, whatever becomes of them; ``left_alone`` reports them.
+                Sinks that the code does not have any more are, where the job itself is given.
             dry_run: only tell what would happen.
 
         Raises:
@@ -103,8 +107,9 @@ class EngineOperations(EngineBase):
                 )
             checkpoint_id = own
         assert checkpoint_id is not None
-        found = self._operations(job, requested_by)
-        return found.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+        with _sinks_of_unknown_code(job, leave_alone):
+            found = self._operations(job, requested_by, leave_alone)
+            return found.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
 
     def _import(
         self,
@@ -198,6 +203,7 @@ class EngineOperations(EngineBase):
         *,
         expected_head: int | None = None,
         outputs: OutputsPolicy = "withdraw",
+        leave_alone: Collection[str] = (),
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> HeadMove:
@@ -206,14 +212,15 @@ class EngineOperations(EngineBase):
         Args:
             branch: name of the replay.
             expected_head: refuse if the head of ``main`` is another one; compaction and retention since are no matter.
-            outputs, dry_run: as for ``restore``.
+            outputs, leave_alone, dry_run: as for ``restore``.
 
         Raises:
             ConfigurationError: there is no such branch, or the head is another one.
             SinkError, StaleParentError: as for ``restore``.
         """
-        found = self._operations(job, requested_by)
-        return found.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
+        with _sinks_of_unknown_code(job, leave_alone):
+            found = self._operations(job, requested_by, leave_alone)
+            return found.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
 
     @kept_in_job
     def rescale(
@@ -383,7 +390,9 @@ class EngineOperations(EngineBase):
             declared=self._declared(tables, job),
         )
 
-    def _operations(self, job: StatefulJob | str, requested_by: str | None) -> Operations:
+    def _operations(
+        self, job: StatefulJob | str, requested_by: str | None, leave_alone: Collection[str] = ()
+    ) -> Operations:
         name = job_name(job)
         tables = self._ran(name)
         return Operations(
@@ -391,5 +400,19 @@ class EngineOperations(EngineBase):
             tables=tables,
             publication=self._publication(tables),
             requested_by=requested_by or requester(),
-            declared=self._declared(tables, job),
+            declared=self._declared(tables, job, leave_alone),
         )
+
+
+@contextmanager
+def _sinks_of_unknown_code(job: StatefulJob | str, leave_alone: Collection[str]) -> Iterator[None]:
+    """Adds the way out to errors of sinks, where nobody said which ones the code of the job has."""
+    try:
+        yield
+    except (SinkError, MissingFilesError) as error:
+        if isinstance(job, str) and not leave_alone:
+            error.args = (
+                f"{error}. If the job does not write to that sink any more, leave it alone: leave_alone=[…] "
+                "(--leave-alone), or give the job itself",
+            )
+        raise

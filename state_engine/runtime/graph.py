@@ -34,6 +34,7 @@ class SourceNode:
     Attributes:
         event_time: column of the event time; where there are ``timestamps``, of the time that the source itself gives.
         timestamps: gives the event times in place of that column.
+        timed_at: the stream that they were declared on; None for the source's own.
     """
 
     name: str
@@ -44,6 +45,7 @@ class SourceNode:
     scalar: bool = False
     declared: OutputType | None = None
     timestamps: TimestampAssigner | TimestampColumn | None = None
+    timed_at: Node | None = None
 
     @property
     def timed(self) -> bool:

@@ -143,8 +143,8 @@ def _called(convert: Convert, was: Any, key: DeclaredKey) -> tuple[Any, str | No
     """The new key, or why there is none."""
     try:
         found = convert(was)
-        if found is None:
-            return None, "convert gave None, which is no key"
+        if found is None:  # a null column is refused like any other
+            return None, "convert gave None, which is no key" if len(key.types) > 1 else None
         return key.whole.normalise(found), None
     except (InvalidKeyError, ValueTypeError) as error:
         return None, str(error)

@@ -10,12 +10,12 @@ asked whether they show what was published before, and sinks that it no longer h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.checkpoint import MAIN, CheckpointRow, StagedSink
-from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
 from state_engine.core.pending import PathChanges, SinkChange, newest_in_foreground, path_changes
 from state_engine.core.sink_moves import DEAD_LETTERS, SinkKey, publications
 from state_engine.runtime.dead_letters import DeadLetterPublisher
@@ -83,6 +83,20 @@ class Publication:
     def declared(self, sinks: Iterable[SinkNode]) -> Declared:
         """The sinks of a job's code, as the methods below take them."""
         return declared_sinks(sinks, self._tables.layout, self._tables.store.app)
+
+    def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
+        """All sinks that rows name, but for those of some names: where people know what the code would tell.
+
+        Raises:
+            ConfigurationError: there is no sink of such a name; names those that there are.
+        """
+        found = {(one.name, one.path) for row in rows for one in self.staged(row)}
+        if unknown := sorted(set(but) - {name for name, _ in found}):
+            raise ConfigurationError(
+                f"job '{self._tables.layout.job}' never wrote to sinks {unknown}; it did to "
+                f"{sorted({name for name, _ in found})}"
+            )
+        return frozenset(key for key in found if key[0] not in but)
 
     def settle(
         self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None

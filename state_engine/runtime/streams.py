@@ -49,6 +49,7 @@ from state_engine.runtime.output_type import OutputType
 from state_engine.runtime.sinks.base import Sink
 from state_engine.runtime.stream import column_names, key_of
 from state_engine.runtime.stream_shortcuts import StreamShortcuts
+from state_engine.runtime.timestamps_behind import timestamps_behind
 from state_engine.runtime.typed_by_input import TypedByInput
 
 if TYPE_CHECKING:
@@ -186,13 +187,14 @@ class DataStream(StreamShortcuts):
         """Declare the event time of the sources of this stream.
 
         Args:
-            event_time: a WatermarkStrategy, right on the stream of a source; or the column (timestamp or date) that
-                holds it where an operator reads the stream.
+            event_time: a WatermarkStrategy, on the stream of a source, or behind maps and filters of it that need no
+                ``open``: elements that these leave out move no watermark. Or the column (timestamp or date) that holds
+                it where an operator reads the stream.
             max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds; beside a column.
 
         Raises:
-            ConfigurationError: the stream is not one of sources; a strategy without timestamps, of a source that
-                names no column.
+            ConfigurationError: the stream is not one of sources; a strategy behind other steps, or without timestamps
+                where the source names no column.
         """
         if isinstance(event_time, WatermarkStrategy):
             return self._with_strategy(event_time, max_out_of_orderness)
@@ -207,7 +209,7 @@ class DataStream(StreamShortcuts):
                     "event time belongs to sources: declare it before the first operator, which passes it on"
                 )
             if isinstance(node, SourceNode):
-                node.event_time, node.timestamps = event_time, None
+                node.event_time, node.timestamps, node.timed_at = event_time, None, None
                 node.max_out_of_orderness_ms = to_milliseconds(max_out_of_orderness)
         return DataStream(self._job, self._node)
 
@@ -218,19 +220,24 @@ class DataStream(StreamShortcuts):
                 "max_out_of_orderness stands beside the name of a column; a WatermarkStrategy has its own: "
                 "for_bounded_out_of_orderness(…)"
             )
-        if not isinstance(node, SourceNode) or isinstance(self, KeyedStream | BroadcastStream):
+        if isinstance(self, KeyedStream | BroadcastStream):
             raise ConfigurationError(
-                "a WatermarkStrategy belongs to a source: call assign_timestamps_and_watermarks right on the stream "
-                "that job.source(…) or from_collection(…) gives, before key_by, transform, union and operators, which "
-                "pass event time on"
+                "assign_timestamps_and_watermarks comes before key_by and broadcast, which pass event time on"
             )
-        if strategy.timestamps is None and node.event_time is None:
+        source, timestamps = timestamps_behind(node, strategy.timestamps)
+        if timestamps is None and source.event_time is None:
             raise ConfigurationError(
-                f"source '{node.name}': nothing gives its elements event times: add with_timestamp_assigner(…) or "
+                f"source '{source.name}': nothing gives its elements event times: add with_timestamp_assigner(…) or "
                 "with_timestamp_column(name, unit) to the WatermarkStrategy, or name a column in "
                 "source(event_time=…)"
             )
-        node.timestamps, node.max_out_of_orderness_ms = strategy.timestamps, strategy.out_of_orderness_ms
+        if source.timed_at not in (None, source, *upstream(node)):
+            raise ConfigurationError(
+                f"source '{source.name}': another stream of it has a WatermarkStrategy of its own, and a source has "
+                "one event time: assign it once, right on the source, or read the source twice, under two names"
+            )
+        source.timestamps, source.max_out_of_orderness_ms = timestamps, strategy.out_of_orderness_ms
+        source.timed_at = node
         return DataStream(self._job, node)
 
     def sink(self, name: str, sink: Sink) -> DataStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from operator import itemgetter
@@ -10,12 +11,31 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state_engine import DataStream, Duration, StatefulJob, TimestampAssigner, WatermarkStrategy
+from state_engine import (
+    DataStream,
+    Duration,
+    MapFunction,
+    OutputTag,
+    Row,
+    RuntimeContext,
+    StatefulJob,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.watermark_strategy import TimestampColumn, checked_timestamp, epoch_milliseconds
 from state_engine.runtime.code_version import code_of
 
 bounded = WatermarkStrategy.for_bounded_out_of_orderness
+
+
+@dataclass(frozen=True)
+class Place:
+    k: str
+    at: int
+
+    def at_ms(self) -> int:
+        return self.at * 1_000
 
 
 class Second(TimestampAssigner):
@@ -71,6 +91,9 @@ def test_what_is_no_time_is_refused(given: Any) -> None:
         ("ns", [1_500_000.0], pa.float64(), [1]),
         ("s", [Decimal("1.0019"), None], pa.decimal128(12, 4), [1_001, None]),
         ("us", [Decimal("-1.0")], pa.decimal128(12, 1), [-1]),
+        ("us", [1_500.0, -1.0], pa.float64(), [1, -1]),
+        ("ns", [Decimal("1500000.0"), Decimal("-1")], pa.decimal128(12, 1), [1, -1]),
+        ("ms", [Decimal("1.9")], pa.decimal128(12, 1), [1]),
     ],
 )
 def test_numbers_are_read_in_their_unit(
@@ -135,16 +158,69 @@ def test_the_last_declaration_counts() -> None:
     assert (node.event_time, node.timestamps, node.max_out_of_orderness_ms) == ("at", None, 3)
 
 
-def test_a_strategy_elsewhere_is_refused() -> None:
-    strategy = bounded(0).with_timestamp_column("at", "s")
-    elsewhere = [
-        lambda s: s.key_by("k"), lambda s: s.transform(lambda f: f), lambda s: s.map(lambda v: v, "k string"),
-        lambda s: s.broadcast(), lambda s: s.union(s),
-    ]  # fmt: skip
-    for number, step in enumerate(elsewhere):
-        stream = step(events(StatefulJob(f"timed_{number}")))
-        with pytest.raises(ConfigurationError, match=r"belongs to a source: call .* before key_by"):
-            stream.assign_timestamps_and_watermarks(strategy)
+class Opened(MapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.there = True
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda s: s.key_by("k"), "comes before key_by and broadcast"),
+        (lambda s: s.broadcast(), "comes before key_by and broadcast"),
+        (lambda s: s.transform(lambda f: f), r"behind a transform\. Name the column .*'column'"),
+        (lambda s: s.union(s), "behind a union. Give each of its sources"),
+        (lambda s: s.map(Opened(), "k string"), r"need no open\(\); .* the operator 'map_\w+'"),
+        (lambda s: s.flat_map(lambda v: [v], "k string", uid="many"), "operator 'many', which may .* multiply"),
+        (lambda s: s.key_by("k").map(lambda v: v, "k string", uid="keyed"), "operator 'keyed'"),
+        (lambda s: s.broadcast().map(lambda v: v, "k string", uid="all"), "operator 'all'"),
+        (lambda s: s.map(lambda v: v, "k string", uid="m").get_side_output(OutputTag("t", str)), "a side output"),
+    ],
+)  # fmt: skip
+def test_a_strategy_behind_other_steps_is_refused_with_what_to_do(step: Any, message: str) -> None:
+    stream = step(events(StatefulJob("timed")))
+    with pytest.raises(ConfigurationError, match=message):
+        stream.assign_timestamps_and_watermarks(bounded(0).with_timestamp_assigner(lambda v: 1))
+
+
+def test_a_strategy_behind_maps_and_filters_is_the_sources() -> None:
+    """Each element has the time of what becomes of it; one that is filtered out has none, and is no error."""
+    job = StatefulJob("timed")
+    made = (
+        job.from_collection([], "text string", name="events")
+        .map(lambda row: (row.text[0], int(row.text[2:])), "k string, at float")
+        .filter(lambda row: row.k != "x")
+        .map(lambda row: Place(row.k, int(row.at)), Place)
+        .assign_timestamps_and_watermarks(bounded(7).with_timestamp_assigner(Place.at_ms))
+    )
+    node = job.sources["events"]
+    assert (node.timed, node.max_out_of_orderness_ms) == (True, 7)
+    assert isinstance(node.timestamps, TimestampAssigner)
+    give = node.timestamps.extract_timestamp
+    assert checked_timestamp(give(Row(text="a,12"), 5)) == 12_000
+    assert checked_timestamp(give(Row(text="x,12"), 5)) is None
+    with pytest.raises(ValueError, match="invalid literal"):
+        give(Row(text="a,"), 5)
+    assert node.timestamps in list(code_of(job))
+    made.assign_timestamps_and_watermarks(bounded(9).with_timestamp_assigner(lambda place: 1))
+    assert node.max_out_of_orderness_ms == 9  # the last declaration counts, on the same way
+
+
+def test_a_source_has_one_event_time() -> None:
+    job = StatefulJob("timed")
+    stream, strategy = events(job), bounded(0).with_timestamp_assigner(lambda row: row.at)
+    stream.filter(lambda row: row.at > 0).assign_timestamps_and_watermarks(strategy)
+    with pytest.raises(
+        ConfigurationError, match="source 'events': another stream of it has a WatermarkStrategy"
+    ):
+        stream.filter(lambda row: row.at < 0).assign_timestamps_and_watermarks(strategy)
+    with pytest.raises(ConfigurationError, match=r"behind a map or filter .* needs with_timestamp_assigner"):
+        stream.filter(lambda row: row.at > 0).assign_timestamps_and_watermarks(
+            bounded(0).with_timestamp_column("at", "s")
+        )
 
 
 def test_what_gives_no_times_is_refused() -> None:

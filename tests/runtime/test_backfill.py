@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +29,13 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError, PartitionOrderError, SourceError, StaleParentError
+from state_engine.core.errors import (
+    ConfigurationError,
+    PartitionOrderError,
+    SinkError,
+    SourceError,
+    StaleParentError,
+)
 from state_engine.core.partitions import TimePartitions
 from state_engine.runtime.partition_rows import FileTimes, as_frame, between, file_times, joined
 from state_engine.runtime.sources.base import FILE_COLUMN, SourceFrame
@@ -255,6 +261,36 @@ def test_the_rest_stays_until_it_runs_again(place: Place, mended: Place) -> None
     assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
     assert place.run(place.job(10)) == DAYS[4:]
     assert place.same(mended)
+
+
+@pytest.mark.long
+def test_outputs_may_be_kept_where_a_sink_cannot_let_go(
+    place: Place, mended: Place, spark: SparkSession
+) -> None:
+    place.run()
+    before = place.outputs()
+    spark.sql(f"ALTER TABLE delta.`{place.sink}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    with pytest.raises(SinkError, match=r'outputs="keep" \(--outputs keep\)'):
+        place.engine().backfill(place.job(10), DAYS[0], DAYS[0], clock=END_MS)
+    assert place.outputs() == before
+    seen = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], outputs="keep", clock=END_MS)
+    assert seen.batches == []  # all had run before the swap was refused
+    assert (seen.rows_withdrawn, seen.rows_added) == ({"out": 0}, {"out": len(before)})
+    assert place.outputs() == sorted(before + mended.outputs())
+    assert place.state() == mended.state()
+
+
+@pytest.mark.parametrize(
+    ("mode", "outputs", "message"),
+    [("stop", "keep", "outputs of later partitions leave the sinks when these run again"),
+     ("branch", "keep", "a branch changes no sink; say it to promote"),
+     ("roll_forward", "leave", "outputs must be 'withdraw' or 'keep', not 'leave'")],
+)  # fmt: skip
+def test_outputs_that_cannot_be_kept(tmp_path: Path, mode: str, outputs: Any, message: str) -> None:
+    job = Place(tmp_path, cast(Any, None)).job()
+    with pytest.raises(ConfigurationError, match=message):
+        StateEngine(tmp_path / "root").backfill(job, DAYS[0], DAYS[0], mode, outputs=outputs)
+    assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.long

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from state_engine.cli_session import console
 from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.runtime import doctor
 from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
+from state_engine.runtime.publication import Publication
 from state_engine.runtime.root import MARKER, write_marker
 from state_engine.runtime.settings import Settings, SparkSettings
 from tests.runtime.tiny import ROWS, Site
@@ -291,6 +294,69 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
 
     assert "totals: 3 of 128" in told("rescale", "sums", "--parallelism", "3")
     assert "declare max_parallelism=16" in told("rescale", "sums", "--max-parallelism", "16")
+
+
+@pytest.mark.spark
+def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
+    sums_module: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``publish-pending``; and ``restore`` and ``promote``, which leave alone what the code does not have any more."""
+    database, gone = tmp_path / "out.db", tmp_path / "gone"
+    both = sums_module.read_text().replace("StatefulJob\n", "StatefulJob, SqlSink\n")
+    both = both.replace(
+        f'sink("out", DeltaSink("{tmp_path}/out"))',
+        f'sink("gone", DeltaSink("{gone}")).sink("out", SqlSink("sqlite:///{database}", "out"))',
+    )
+    assert "SqlSink(" in both
+    sums_module.write_text(both)
+
+    def rows() -> int:
+        with closing(sqlite3.connect(database)) as connection:
+            return int(connection.execute("SELECT count(*) FROM out").fetchone()[0])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Publication, "publish", crash)
+        with pytest.raises(RuntimeError, match="crashed"):
+            CliRunner().invoke(app, ["run", "sums", "--max-batches", "1"], catch_exceptions=False)
+    before = database.read_bytes()
+    assert told("publish-pending", "sums").endswith("sums: published 1")
+    assert told("publish-pending", "sums").endswith("sums: everything is published")
+    assert rows() == 2
+
+    told("run", "sums")
+    database.write_bytes(before)  # put back from a backup
+    behind = CliRunner().invoke(app, ["run", "sums"])
+    assert "statelake publish-pending sums --from-checkpoint 1" in str(behind.exception)
+    assert "no checkpoint 9" in str(
+        CliRunner().invoke(app, ["publish-pending", "sums", "--from-checkpoint", "9"]).exception
+    )
+    assert told("publish-pending", "sums", "--from-checkpoint", "1").endswith("sums: published 1, 2")
+    assert rows() == 3
+
+    # the registry's code has the sink no more
+    shutil.rmtree(gone)
+    sums_module.write_text(both.replace(f'.sink("gone", DeltaSink("{gone}"))', ""))
+    del sys.modules["sums_job"]
+    restored = told("restore", "sums", "1")
+    assert f"sink gone at {gone} is left alone" in restored.replace("file:", "")
+    assert "sink out: 1 rows out, 0 rows back" in restored
+    assert rows() == 2
+
+    # no registry knows the job
+    monkeypatch.setattr(cli_session, "_registered", dict)
+    refused = str(CliRunner().invoke(app, ["restore", "sums", "2"]).exception)
+    assert "sink 'gone'" in refused
+    assert "(--leave-alone)" in refused
+    unknown = str(CliRunner().invoke(app, ["restore", "sums", "2", "--leave-alone", "oot"]).exception)
+    assert "never wrote to sinks ['oot']; it did to ['gone', 'out']" in unknown
+    back = told("restore", "sums", "2", "--leave-alone", "gone")
+    assert "sink out: 0 rows out, 1 rows back" in back
+    assert "sink gone at" in back
+    assert rows() == 3
+
+
+def crash(*_: object) -> None:
+    raise RuntimeError("crashed")
 
 
 def test_a_job_that_there_is_not_is_refused_with_those_that_there_are(sums_module: Path) -> None:

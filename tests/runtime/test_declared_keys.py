@@ -110,11 +110,11 @@ def test_a_job_says_what_its_keys_are() -> None:
     for name, stream in {"function": by_function, "columns": by_columns.key_by("at")}.items():
         stream.map(lambda value: value, output_type=str, uid=name)
         kinds[name] = declared_key(job.operators[name])
-    assert kinds["function"] == DeclaredKey(
-        ("airport", "gate"), (Types.STRING(), Types.LONG()), to_type(Place, parameter="k")
-    )
-    assert kinds["columns"] == DeclaredKey(("at",), (Types.SQL_TIME(),))
-    assert kinds["columns"].schema == KeySchema(("at",), (pa.int64(),))
-    assert kinds["columns"].form(1_000_000) == time(0, 0, 1)
+    assert kinds["function"] == DeclaredKey.of("key", to_type(Place, parameter="key"))
+    columns = kinds["columns"]
+    assert columns == DeclaredKey(("at",), (Types.SQL_TIME(),))
+    assert columns.schema == KeySchema(("at",), (pa.int64(),))
+    assert columns.form is not None
+    assert columns.form(1_000_000) == time(0, 0, 1)
     rows.transform(lambda frame: frame).key_by("f0").map(lambda value: value, output_type=str, uid="unknown")
     assert declared_key(job.operators["unknown"]) is None

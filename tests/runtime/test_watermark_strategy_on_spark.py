@@ -100,6 +100,33 @@ def test_timers_fire_at_the_right_times(
         assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
 
 
+@pytest.mark.parametrize(("cut", "few"), [(1, True), (None, False)])
+def test_a_strategy_behind_a_map_and_a_filter(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, cut: int | None, few: bool
+) -> None:
+    """The same timers and watermarks: what the filter leaves out is far ahead of everything, and moves neither."""
+    texts = [text for k, at in EVENTS for text in (f"{k},{at}", "left out,9000")]
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        stream = (
+            job.from_collection(texts, str, name="events", max_rows_per_batch=cut)
+            .map(lambda text: (text.split(",")[0], int(text.split(",")[1])), "k string, at bigint")
+            .filter(lambda row: row.k != "left out")
+            .assign_timestamps_and_watermarks(STRATEGIES["callable"])
+        )
+        return {"woke": stream.key_by("k").process(Wakes(), uid="wakes", output_type=OUT)}
+
+    monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    outputs = pipeline.outputs()["woke"]
+    assert sorted(o for o in outputs if o[1] == "woke") == TIMERS
+    seen = {(k, what): mark for k, what, mark in outputs if what != "woke"}
+    assert seen == {(k, f"at {at}"): -(2**63) if mark is None else mark for k, at, mark in SEEN}
+    with pipeline.engine() as engine:
+        assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
+
+
 def test_elements_without_a_time_are_refused(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,5 +239,6 @@ def rewritten(staged: StagedSink, paths: Sequence[str]) -> SinkError:
     return SinkError(
         f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(paths)} of their files "
         f"were rewritten or removed there (OPTIMIZE, UPDATE, DELETE?): {shown(paths)}. Keep the outputs with "
-        'outputs="keep", or put the table back with RESTORE. A DeltaSink with lineage=True does not depend on files'
+        'outputs="keep" (--outputs keep), or put the table back with RESTORE. A DeltaSink with lineage=True does not '
+        "depend on files"
     )

@@ -36,6 +36,6 @@ class SparkDeltaPublisher(LogPublisher):
             raise SinkError(
                 f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}: Spark writes this table, so "
                 "only a lineage column could tell its rows (DeltaSink(…, lineage=True), from the first row on). Keep "
-                'the outputs with outputs="keep"'
+                'the outputs with outputs="keep" (--outputs keep)'
             )
         return seen

@@ -90,7 +90,7 @@ def check_withdrawals(staged: StagedSink, facts: TableFacts) -> None:
         if staged.withdrawn and facts.properties.get(key) == "true":
             raise SinkError(
                 f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, which has {key}=true. Keep "
-                'them there with outputs="keep", or set the property to false'
+                'them there with outputs="keep" (--outputs keep), or set the property to false'
             )
 
 

@@ -165,7 +165,8 @@ def check_published_files(at: Location, staged: StagedSink) -> None:
     if gone:
         raise SinkError(
             f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(gone)} of their files "
-            f'are not there any more: {", ".join(gone[:5])}. Put them back, or keep the outputs with outputs="keep"'
+            f"are not there any more: {', '.join(gone[:5])}. Put them back, or keep the outputs with "
+            'outputs="keep" (--outputs keep)'
         )
 
 

@@ -180,7 +180,7 @@ def _check_withdrawals(staged: StagedSink) -> None:
     if staged.withdrawn:
         raise SinkError(
             f"sink '{staged.name}': what the function '{staged.identity}' did with its rows cannot be withdrawn. Keep "
-            'it with outputs="keep"'
+            'it with outputs="keep" (--outputs keep)'
         )
 
 

@@ -211,7 +211,7 @@ def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
     )
     raise SinkError(
         f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "
-        'outputs="keep"'
+        'outputs="keep" (--outputs keep)'
     )
 
 

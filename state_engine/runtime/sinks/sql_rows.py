@@ -45,7 +45,7 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
         raise SinkError(
             f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - found} of {written} "
             f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
-            'outputs="keep"'
+            'outputs="keep" (--outputs keep)'
         )
 
 

@@ -1,0 +1,184 @@
+"""Event times that a strategy gives the rows of a source, where the driver has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from state_engine import StatefulJob, TimestampAssigner, Types, WatermarkStrategy
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.watermarks import MIN_TIMESTAMP
+from state_engine.runtime.assigned_time import with_assigned_time
+from state_engine.runtime.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
+from state_engine.runtime.graph import SourceNode
+from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+
+PLACES = {FILE_COLUMN: pa.array([0, 0, 0], pa.int32()), ROW_COLUMN: pa.array([0, 1, 2], pa.int64())}
+Assigns = Callable[..., Any]
+
+
+class Ride(NamedTuple):
+    """A class of the user's, with a method."""
+
+    taxi: str
+    at: int
+
+    def at_ms(self) -> int:
+        return self.at * 1_000
+
+
+@dataclass(frozen=True)
+class Fare:
+    """A dataclass with a method."""
+
+    taxi: str
+    at: int
+
+    def at_ms(self) -> int:
+        return self.at * 1_000
+
+
+def read(node: SourceNode, columns: dict[str, pa.Array]) -> StreamFrame:
+    """Three rows of a source, on the driver, with their event times."""
+    rows = SourceFrame(pa.table({**columns, **PLACES}))
+    no_session: Any = None
+    frame = from_source(
+        no_session, rows, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=()
+    )
+    return with_assigned_time(frame, node)
+
+
+def times(frame: StreamFrame) -> list[int | None]:
+    assert frame.table is not None
+    found: list[int | None] = frame.table[EVENT_TIME].to_pylist()
+    return found
+
+
+def reasons(frame: StreamFrame) -> list[str | None]:
+    assert frame.table is not None
+    found: list[str | None] = frame.table[TIME_REFUSAL].to_pylist()
+    return found
+
+
+def source(kind: Any, assign: TimestampAssigner | Assigns, **options: Any) -> SourceNode:
+    job = StatefulJob("timed")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assign)
+    job.from_collection([], kind, name="rides", **options).assign_timestamps_and_watermarks(strategy)
+    return job.sources["rides"]
+
+
+TWO = {"taxi": pa.array(["a", "b", "c"]), "at": pa.array([7, 3, 5], pa.int64())}
+
+
+@pytest.mark.parametrize("kind", [Ride, Fare])
+def test_an_assigner_gets_what_its_stream_declares(kind: Any) -> None:
+    assert times(read(source(kind, lambda value: value.at_ms()), TWO)) == [7_000, 3_000, 5_000]
+
+
+def test_records_scalars_and_pickles() -> None:
+    tuples = {"f0": TWO["taxi"], "f1": TWO["at"]}
+    pairs = Types.TUPLE([Types.STRING(), Types.LONG()])
+    assert times(read(source(pairs, lambda v: v[1] if type(v) is tuple else -1), tuples)) == [7, 3, 5]
+    assert times(read(source("taxi string, at bigint", lambda v: v.at), TWO)) == [7, 3, 5]
+    assert times(read(source(int, lambda v: v + 1), {"value": TWO["at"]})) == [8, 4, 6]
+    pickled = Types.PICKLED_BYTE_ARRAY(allow_pickle=True)
+    packed = pickled.to_arrow([frozenset({7}), frozenset({3}), frozenset({5})], storage=False)
+    assert times(read(source(pickled, max), {"value": packed})) == [7, 3, 5]
+
+
+def test_each_element_has_its_own_time_and_elements_stay_as_they_are() -> None:
+    """Not the newest of the batch, and nothing of one call is left for the next batch."""
+    calls: list[Any] = []
+
+    def assign(value: Any) -> int:
+        calls.append(value)
+        return int(value.at) + len(calls)
+
+    node = source(Ride, assign)
+    for _ in range(2):
+        frame = read(node, TWO)
+        assert times(frame) == [8, 5, 8]
+        assert frame.user_columns == ["taxi", "at"]
+        assert frame.table is not None
+        assert frame.table.select(["taxi", "at"]).to_pydict() == {"taxi": ["a", "b", "c"], "at": [7, 3, 5]}
+    assert calls == []
+
+
+def test_the_sources_own_time_is_handed_on() -> None:
+    own = pa.array([1_000, None, 3_000], pa.timestamp("ms")).cast(pa.timestamp("us"))
+    columns = {**TWO, "seen": own}
+    seen = source(
+        "taxi string, at bigint, seen timestamp_ntz",
+        lambda value, own_ms: 0 if own_ms == MIN_TIMESTAMP else own_ms + value.at,
+        event_time="seen",
+        order_by=["seen"],
+    )
+    frame = read(seen, columns)
+    assert times(frame) == [1_007, 0, 3_005]
+    # the order begins with a column that is not the event time any more
+    assert (frame.event_time, frame.timed_order, frame.origin) == (EVENT_TIME, False, "rides")
+    without = source(Ride, lambda value, own_ms: value.at if own_ms == MIN_TIMESTAMP else -1)
+    assert times(read(without, TWO)) == [7, 3, 5]
+
+
+def test_a_row_that_the_assigner_fails_on_is_named_and_the_others_keep_their_times() -> None:
+    def assign(value: Ride) -> Any:
+        return {7: None, 3: 3, 5: 1 / (value.at - 5) if value.at == 5 else 0}[value.at]
+
+    frame = read(source(Ride, assign), TWO)
+    assert times(frame) == [None, 3, None]
+    first, none, last = reasons(frame)
+    assert "the timestamp assigner: ValueError: it gave None, of type NoneType" in str(first)
+    assert none is None
+    assert "ZeroDivisionError" in str(last)
+
+
+def test_text_that_is_not_utf8_is_left_to_the_subtask() -> None:
+    """Python could not decode the row; those around it have their own times."""
+    text = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
+    )
+    frame = read(source(Ride, lambda value: value.at), {**TWO, "taxi": text})
+    assert times(frame) == [7, None, 5]
+    assert reasons(frame) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("unit", "numbers", "expected", "wrong"),
+    [
+        ("s", pa.array([7, None, 2**62]), [7_000, None, None], [False, False, True]),
+        ("us", pa.array([1.5e3, None, float("inf")]), [1, None, None], [False, False, True]),
+        ("ms", pa.array([7, 3, 5], pa.int32()), [7, 3, 5], [False] * 3),
+    ],
+)
+def test_a_column_of_numbers(unit: str, numbers: pa.Array, expected: list[Any], wrong: list[bool]) -> None:
+    """A null is no time, and no error; a number that cannot be one is."""
+    job = StatefulJob("timed")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("at", unit)
+    job.from_collection([], "taxi string, at double", name="rides").assign_timestamps_and_watermarks(strategy)
+    frame = read(job.sources["rides"], {**TWO, "at": numbers})
+    assert times(frame) == expected
+    assert [why is not None for why in reasons(frame)] == wrong
+    assert all(f"the column 'at' is no time in {unit}" in why for why in reasons(frame) if why is not None)
+
+
+def test_a_column_that_holds_no_numbers_is_refused() -> None:
+    job = StatefulJob("timed")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("taxi", "s")
+    job.from_collection([], Ride, name="rides").assign_timestamps_and_watermarks(strategy)
+    with pytest.raises(
+        ConfigurationError, match=r"source 'rides': with_timestamp_column\('taxi'.*holds string"
+    ):
+        read(job.sources["rides"], TWO)
+
+
+def test_without_a_strategy_the_frame_is_the_same() -> None:
+    job = StatefulJob("timed")
+    job.from_collection([], Ride, name="rides")
+    frame = read(job.sources["rides"], TWO)
+    assert frame.event_time is None
+    assert EVENT_TIME not in frame.schema.names
