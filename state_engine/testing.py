@@ -20,14 +20,15 @@ from state_engine.core.functions import SourceFunction
 from state_engine.core.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness_run import BatchSettings, HarnessRun, Unchanged
 from state_engine.core.harness_state import HarnessState, Snapshot
-from state_engine.core.key_form import KeyForm
+from state_engine.core.key_form import DeclaredKey, KeyForm
 from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
 from state_engine.core.metrics import summed
 from state_engine.core.operator_snapshot import SubtaskSnapshot
 from state_engine.core.output_tag import OutputTag
 from state_engine.core.outputs import Refusal
 from state_engine.core.type_parsing import arrow_type, to_type
-from state_engine.core.types import StructType, TypeInformation
+from state_engine.core.types import TypeInformation
+from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
@@ -49,9 +50,11 @@ class OperatorHarness:
             inputs, or broadcast elements beside the others. Left as they are without it.
         key_type: of keys, likewise.
         timestamp_of: gives an element's event time in milliseconds; a pair where there are two inputs, or where a
-            function takes broadcast elements, the second for these. One callable serves both.
+            function takes broadcast elements, the second for these. One callable serves both. Of two inputs, one may
+            have None: it has no event times, and holds back no watermark.
         max_out_of_orderness_ms: how late elements may come: after an element the watermark is the newest time less
-            this, less one millisecond; without it only ``set_watermark`` moves it.
+            this, less one millisecond; of two inputs each has its own, and the smaller one counts. Without it only
+            ``set_watermark`` moves it.
         partition_by: gives the subtask of an element where there is no key; without it elements are dealt in turn.
         on_error: ``fail`` raises what the function raised; ``dead_letter`` collects it in ``refused``.
         side_outputs: the tags that may be yielded to; None takes any.
@@ -91,9 +94,9 @@ class OperatorHarness:
             raise ConfigurationError(
                 f"backend must be a StateBackend (HashMapStateBackend() and the like) or None, not {self.backend!r}"
             )
-        self._stored = HarnessState()
         self._side: dict[str, list[Any]] = {}
         self._two_inputs = takes_two_inputs(self.function)
+        self._stored = HarnessState(watermarks_ms=self._first_watermarks())
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
         self._output = declared or Unchanged()
         pair = self.input_type if isinstance(self.input_type, tuple) else (self.input_type, self.input_type)
@@ -167,7 +170,15 @@ class OperatorHarness:
 
     def set_watermark(self, ms: int) -> None:
         """Set the watermark at the start of the next batches; ``process([])`` fires what is due by then."""
-        self._stored.watermark_ms = ms
+        self._stored.watermarks_ms = tuple(ms for _ in self._stored.watermarks_ms)
+
+    def set_watermark1(self, ms: int) -> None:
+        """Set that of the first of two inputs; the function sees the smaller one. Flink's ``processWatermark1``."""
+        self._set_watermark_of(0, ms)
+
+    def set_watermark2(self, ms: int) -> None:
+        """Set that of the second of two inputs; the function sees the smaller one. Flink's ``processWatermark2``."""
+        self._set_watermark_of(1, ms)
 
     def snapshot(self) -> Snapshot:
         """The stored state; later batches do not change it.
@@ -208,6 +219,21 @@ class OperatorHarness:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _first_watermarks(self) -> tuple[int, ...]:
+        """Of every input; one without event times holds back none."""
+        if not self._two_inputs:
+            return (MIN_TIMESTAMP,)
+        of = self.timestamp_of if isinstance(self.timestamp_of, tuple) else (self.timestamp_of,) * 2
+        timed = [one is not None for one in of]
+        return tuple(MIN_TIMESTAMP if one or not any(timed) else MAX_TIMESTAMP for one in timed)
+
+    def _set_watermark_of(self, which: int, ms: int) -> None:
+        if not self._two_inputs:
+            raise ConfigurationError(f"{type(self.function).__name__} has one input: use set_watermark")
+        found = list(self._stored.watermarks_ms)
+        found[which] = ms
+        self._stored.watermarks_ms = tuple(found)
+
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
         broadcast = self._passed(broadcast, self._inputs[1])
         batch = self._dealt(self._received(given))
@@ -221,7 +247,7 @@ class OperatorHarness:
                 for r in run.out.refused
             ]
         self._commit(runs)
-        self._stored.watermark_ms = batch.marks[-1]
+        self._stored.watermarks_ms = tuple(batch.ends_ms)
         self._stored.elements += len(given)
         for tag in sorted({tag for run in runs for tag in run.out.side}):
             self._side.setdefault(tag, []).extend(batch.in_order(runs, tag))
@@ -241,9 +267,10 @@ class OperatorHarness:
             else:
                 subtask = (self._stored.elements + index) % self.parallelism
             parts[subtask].append(index)
-        start_ms, delay_ms = self._stored.watermark_ms, self.max_out_of_orderness_ms
-        marks = watermarks(start_ms, stamps, out_of_orderness_ms=delay_ms)
-        return HarnessBatch(given, keys, stamps, marks, parts)
+        start_ms, delay_ms = self._stored.watermarks_ms, self.max_out_of_orderness_ms
+        inputs = [element[0] if len(start_ms) > 1 else 0 for element in given]
+        marks, ends_ms = watermarks(start_ms, stamps, inputs, out_of_orderness_ms=delay_ms)
+        return HarnessBatch(given, keys, stamps, marks, ends_ms, parts)
 
     def _received(self, given: list[Any]) -> list[Any]:
         """The elements as the engine would hand them to the function."""
@@ -275,11 +302,8 @@ class OperatorHarness:
         key = self._of(self.key_by, element)
         if self._key_type is None or key is None:
             return key
-        record = isinstance(self._key_type, StructType)
-        column = self._key_type.to_arrow([self._key_type.normalise(key)], storage=False)
-        parts = [
-            arrow_type(part.type).from_arrow(part)[0] for part in (column.flatten() if record else [column])
-        ]
+        columns = DeclaredKey.of("key", self._key_type).columns([self._key_type.normalise(key)])
+        parts = [arrow_type(part.type).from_arrow(part)[0] for part in columns]
         return tuple(parts) if len(parts) > 1 else parts[0]
 
     def _runs(self, *, end_watermark_ms: int) -> list[HarnessRun]:
@@ -307,10 +331,7 @@ class OperatorHarness:
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
 
     def _key_form(self) -> KeyForm | None:
-        kind = self._key_type
-        if kind is None:
-            return None
-        return KeyForm.of(kind.types, kind) if isinstance(kind, StructType) else KeyForm.of((kind,))
+        return None if self._key_type is None else DeclaredKey.of("key", self._key_type).form
 
     def _commit(self, runs: list[HarnessRun]) -> None:
         self._stored.commit(runs)
@@ -327,7 +348,8 @@ class OperatorHarness:
         if not self._two_inputs:
             return (chosen[0] if isinstance(chosen, tuple) else chosen)(element)
         which, value = element
-        return (chosen[which] if isinstance(chosen, tuple) else chosen)(value)
+        chosen = chosen[which] if isinstance(chosen, tuple) else chosen
+        return None if chosen is None else chosen(value)
 
 
 class KeyedHarness(OperatorHarness):

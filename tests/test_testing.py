@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from state_engine import KeyedProcessFunction, MapStateDescriptor, RuntimeContext, ValueStateDescriptor
+from state_engine import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.key_groups import assign_to_key_group, subtask_for_key_group
 from state_engine.testing import KeyedHarness
@@ -171,6 +177,65 @@ def test_restored_state_goes_on_at_another_parallelism_with_the_same_checkpoint_
     assert other.process(list("abc")) == [("a", 3), ("b", 3), ("c", 3)]
     assert (snapshot.checkpoint_id, other.snapshot().checkpoint_id) == (1, 2)
     assert (snapshot.elements, other.snapshot().elements) == (6, 9)
+
+
+class Marks(KeyedCoProcessFunction):
+    """Tells the watermark before every element, and wakes up at its time."""
+
+    def process_element1(self, value: int, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
+        ctx.timer_service().register_event_time_timer(value)
+        yield "mark", ctx.timer_service().current_watermark()
+
+    process_element2 = process_element1
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield "woke", timestamp
+
+
+def both(**options: Any) -> KeyedHarness:
+    return KeyedHarness(Marks(), key_by=lambda value: "k", **options)
+
+
+NONE_YET = -(2**63)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_two_inputs_have_a_watermark_each_and_the_smaller_one_counts(cut: int) -> None:
+    """As in Flink; whatever is in one batch."""
+    harness = both(timestamp_of=lambda value: value, max_out_of_orderness_ms=0)
+    pairs = [(1, 100), (2, 50), (1, 10), (2, 200), (2, 300)]
+    found = [out for at in range(0, 5, cut) for out in harness.process_pairs(pairs[at : at + cut])]
+    assert [out for out in found if out[0] == "mark"] == [
+        ("mark", NONE_YET), ("mark", NONE_YET), ("mark", 49), ("mark", 49), ("mark", 99),
+    ]  # fmt: skip
+    assert sorted(out for out in found if out[0] == "woke") == [("woke", 10), ("woke", 50)]
+    assert harness.snapshot().watermarks_ms == (99, 299)
+    again = KeyedHarness.restored(
+        Marks(), harness.snapshot(), key_by=lambda value: "k", timestamp_of=lambda value: value,
+        max_out_of_orderness_ms=0,
+    )  # fmt: skip
+    assert sorted(again.process1([301])) == [("mark", 99), ("woke", 100), ("woke", 200)]
+
+
+def test_watermarks_of_two_inputs_are_set_one_by_one() -> None:
+    harness = both(timestamp_of=lambda value: value)
+    harness.process1([10])
+    harness.set_watermark1(20)
+    assert harness.process_pairs([]) == []
+    harness.set_watermark2(10)
+    assert harness.process_pairs([]) == [("woke", 10)]
+    assert harness.process2([30]) == [("mark", 10)]
+    harness.set_watermark(30)
+    assert harness.process_pairs([]) == [("woke", 30)]
+    with pytest.raises(ConfigurationError, match="Count has one input: use set_watermark"):
+        count().set_watermark1(5)
+
+
+def test_an_input_without_event_times_holds_back_no_watermark() -> None:
+    harness = both(timestamp_of=(lambda value: value, None), max_out_of_orderness_ms=0)
+    assert harness.process_pairs([(1, 10), (2, 5), (1, 7)]) == [
+        ("mark", NONE_YET), ("mark", 9), ("woke", 5), ("mark", 9), ("woke", 7),
+    ]  # fmt: skip
 
 
 def test_the_watermark_follows_the_elements_only_where_it_is_asked_to() -> None:

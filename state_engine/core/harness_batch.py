@@ -6,13 +6,15 @@ time and subtask and the watermark before it, and puts the outputs of all subtas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from state_engine.core.harness_run import HarnessRun
 from state_engine.core.output_order import place_of_output
-from state_engine.core.watermarks import watermark_after
+from state_engine.core.watermarks import MIN_TIMESTAMP, moves_of, watermarks_before
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class HarnessBatch:
         keys: of the elements; None where the stream is not keyed.
         stamps: event times in milliseconds.
         marks: the watermark before every element, and after the last one.
+        ends_ms: the watermark of every input after the batch.
         parts: the positions of the elements that each subtask gets.
     """
 
@@ -31,6 +34,7 @@ class HarnessBatch:
     keys: list[Any] | None
     stamps: list[int | None]
     marks: list[int]
+    ends_ms: list[int]
     parts: list[list[int]]
 
     def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
@@ -55,21 +59,26 @@ class HarnessBatch:
         return lambda index: (self.marks[mine[index]], mine[index])
 
 
-def watermarks(start_ms: int, stamps: list[int | None], *, out_of_orderness_ms: int | None) -> list[int]:
-    """The watermark before every element, and after the last one.
+def watermarks(
+    start_ms: Sequence[int], stamps: list[int | None], inputs: list[int], *, out_of_orderness_ms: int | None
+) -> tuple[list[int], list[int]]:
+    """The watermark before every element and after the last one, and that of every input after the batch.
 
     Args:
+        start_ms: of every input; the smallest counts.
+        inputs: the input of every element.
         out_of_orderness_ms: None where elements do not move it.
 
     Example:
-        >>> watermarks(0, [5, None, 3, 9], out_of_orderness_ms=2)
-        [0, 2, 2, 2, 6]
+        >>> watermarks([0], [5, None, 3, 9], [0] * 4, out_of_orderness_ms=2)
+        ([0, 2, 2, 2, 6], [6])
+        >>> watermarks([0, 0], [50, 30, 90], [0, 1, 1], out_of_orderness_ms=0)
+        ([0, 0, 29, 49], [49, 89])
     """
-    marks = [start_ms]
-    for stamp in stamps:
-        if stamp is None or out_of_orderness_ms is None:
-            marks.append(marks[-1])
-        else:
-            reached = watermark_after(stamp, out_of_orderness_ms=out_of_orderness_ms)
-            marks.append(max(marks[-1], reached))
-    return marks
+    if out_of_orderness_ms is None:
+        return [min(start_ms)] * (len(stamps) + 1), list(start_ms)
+    event_ms = np.array([MIN_TIMESTAMP if stamp is None else stamp for stamp in stamps], np.int64)
+    delays = dict.fromkeys(range(len(start_ms)), out_of_orderness_ms)
+    moves = moves_of(np.array(inputs, np.int64), event_ms, None, delays)
+    ends = [max([start, *moves.to_ms[moves.origins == at].tolist()]) for at, start in enumerate(start_ms)]
+    return [*watermarks_before(moves, start_ms).tolist(), min(ends)], ends

@@ -26,7 +26,8 @@ class Snapshot:
     Attributes:
         keyed: keyed state, timers included.
         operator: operator state by subtask.
-        clock_ms, watermark_ms: of the next batch.
+        clock_ms: of the next batch.
+        watermarks_ms: of the inputs at its start.
         checkpoint_id: number of batches so far.
         elements: number of elements so far.
     """
@@ -34,9 +35,14 @@ class Snapshot:
     keyed: MemoryState
     operator: tuple[SubtaskSnapshot, ...]
     clock_ms: int
-    watermark_ms: int
+    watermarks_ms: tuple[int, ...]
     checkpoint_id: int
     elements: int
+
+    @property
+    def watermark_ms(self) -> int:
+        """That of the slowest input."""
+        return min(self.watermarks_ms)
 
 
 @dataclass
@@ -50,10 +56,15 @@ class HarnessState:
 
     keyed: MemoryState = field(default_factory=MemoryState)
     operator: tuple[SubtaskSnapshot, ...] | None = None
-    watermark_ms: int = MIN_TIMESTAMP
+    watermarks_ms: tuple[int, ...] = (MIN_TIMESTAMP,)
     checkpoint_id: int = 0
     elements: int = 0
     restored: bool = False
+
+    @property
+    def watermark_ms(self) -> int:
+        """That of the slowest input."""
+        return min(self.watermarks_ms)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> HarnessState:
@@ -61,7 +72,7 @@ class HarnessState:
         return cls(
             keyed=snapshot.keyed.copied(),
             operator=snapshot.operator or None,
-            watermark_ms=snapshot.watermark_ms,
+            watermarks_ms=snapshot.watermarks_ms,
             checkpoint_id=snapshot.checkpoint_id,
             elements=snapshot.elements,
             restored=True,
@@ -74,7 +85,7 @@ class HarnessState:
             keyed=self.keyed.without_expired(clock_ms=clock_ms, watermark_ms=watermark_ms),
             operator=self.operator or (),
             clock_ms=clock_ms,
-            watermark_ms=self.watermark_ms,
+            watermarks_ms=self.watermarks_ms,
             checkpoint_id=self.checkpoint_id,
             elements=self.elements,
         )

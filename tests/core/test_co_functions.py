@@ -48,8 +48,9 @@ class Joins(KeyedCoProcessFunction):
 
 PAIRS: list[tuple[int, Any]] = [
     (1, ("a", 3, 0)), (2, (1, "a", 5)), (1, ("b", 2, 2)), (1, ("a", 4, 3)), (2, (11, "a", 6)), (2, (12, "c", 7)),
-    (1, ("a", 1, 20)),
+    (1, ("a", 1, 20)), (2, (21, "c", 7)),
 ]  # fmt: skip
+# b's order waits until 12: both inputs have come that far with the last element only
 JOINED = [("a", 15), ("a", 20), ("a", 6), ("b", None)]
 
 
