@@ -305,7 +305,7 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
     both = sums_module.read_text().replace("StatefulJob\n", "StatefulJob, SqlSink\n")
     both = both.replace(
         f'sink("out", DeltaSink("{tmp_path}/out"))',
-        f'sink("gone", DeltaSink("{gone}")).sink("out", SqlSink("sqlite:///{database}", "out"))',
+        f'sink("gone", DeltaSink("{gone}")).sink("out", SqlSink("sqlite:///{database}", "out", lineage=True))',
     )
     assert "SqlSink(" in both
     sums_module.write_text(both)
