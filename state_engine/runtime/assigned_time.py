@@ -81,6 +81,22 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     return _timed(frame, rows, node.name)
 
 
+def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:
+    """A table of a source's rows that have event times, where those without one have what the strategy gives."""
+    table = frame.table
+    if table is None or node.timestamps is None:
+        return frame
+    bare = replace(
+        frame, given=table.drop_columns([EVENT_TIME]), event_time=node.event_time, source=node.name
+    )
+    made = with_assigned_time(bare, node).table
+    assert made is not None
+    own = table[EVENT_TIME]
+    reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), made[TIME_REFUSAL])
+    rows = table.drop_columns([EVENT_TIME]).append_column(EVENT_TIME, pc.coalesce(own, made[EVENT_TIME]))
+    return replace(frame, given=rows.append_column(TIME_REFUSAL, reasons))
+
+
 def _timed(frame: StreamFrame, rows: object, source: str) -> StreamFrame:
     return replace(frame, given=rows, event_time=EVENT_TIME, timed_order=False, origin=source)
 

@@ -194,7 +194,10 @@ class GraphExecutor:
         letters = batch.letters
         if letters is not None and letters.operator == uid:
             frame = letters.frame(self._spark, operator, timed=watermarks.timed)
-            inputs.append(RoutedInput(letters.input, frame, is_scalar(operator.inputs[letters.input].parent)))
+            parent = operator.inputs[letters.input].parent
+            inputs.append(
+                RoutedInput(letters.input, frame, is_scalar(parent), declared=declared_columns(parent))
+            )
             done.rows_by_source[LETTERS] = len(letters.letters)
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return

@@ -19,6 +19,7 @@ from state_engine.backends.parquet_reading import open_recorded
 from state_engine.core.checkpoint import CheckpointRow
 from state_engine.core.dead_letters import LETTERS, letter_files
 from state_engine.core.errors import ConfigurationError
+from state_engine.runtime.assigned_time import with_missing_times
 from state_engine.runtime.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
 from state_engine.runtime.graph import Node, OperatorNode, SourceNode, TransformNode
 from state_engine.runtime.refusals import BAD_FILE, NO_TIME
@@ -108,7 +109,8 @@ class LettersSlice:
     def frame(self, spark: Any, operator: OperatorNode, *, timed: bool) -> StreamFrame:
         """The rows, of letters that go to an operator, in the order that its input has.
 
-        They say nothing of the watermark and move none: each is judged by that of the head.
+        They say nothing of the watermark and move none: each is judged by that of the head. Those that a
+        WatermarkStrategy gave no time have the one that today's gives.
         """
         parts = [_table(one) for one in self.letters]
         table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
@@ -124,7 +126,7 @@ class LettersSlice:
             table = table.append_column(WATERMARK, pa.nulls(count, pa.int64()))
             table = table.append_column(ORIGIN, pa.nulls(count, pa.string()))
         chained = timed and not order_by
-        return StreamFrame(
+        made = StreamFrame(
             spark=spark,
             given=table,
             order_by=order_by,
@@ -134,6 +136,9 @@ class LettersSlice:
             timed_order=chained or (bool(order_by) and order_by[0] == event_time),
             small=True,
         )
+        node = operator.inputs[self.input].parent
+        untimed = any(one.error.startswith(NO_TIME) for one in self.letters)
+        return with_missing_times(made, node) if untimed and isinstance(node, SourceNode) else made
 
 
 def letters_of(
@@ -198,8 +203,6 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
     """Why a letter cannot be sent again; empty where it can."""
     if letter.error.startswith(BAD_FILE):
         return "it is a file: repair it, and add it under another name"
-    if letter.error.startswith(NO_TIME):
-        return "its WatermarkStrategy gave it no event time: correct the record, and add it to its source"
     if letter._data is None:
         if letter.row is None:
             return "it is no row: a timer or a call without an element failed"
@@ -214,8 +217,15 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
     inputs = job.operators[operator].inputs
     if place is None or place >= len(inputs):
         return f"the operator '{operator}' has {len(inputs)} inputs now"
-    if inputs[place].broadcast:
-        return "it is a broadcast element: send it again through its source"
+    node = inputs[place].parent
+    timeless = letter.error.startswith(NO_TIME)
+    if timeless and not (isinstance(node, SourceNode) and node.timestamps is not None):
+        return (
+            "its WatermarkStrategy gave it no event time, and only the source could ask today's: correct the record, "
+            "and add it to its source"
+        )
+    if inputs[place].everywhere:
+        return "every subtask had the element, and may have taken it: send it again through its source"
     return ""
 
 

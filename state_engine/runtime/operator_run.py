@@ -132,6 +132,13 @@ def run_subtasks(
             f"operator '{spec.uid}': {spec.parallelism} subtasks were planned, {[r.subtask for r in reports]} "
             "reported; nothing was committed, run again"
         )
+    if any(r.broadcast_refused != reports[0].broadcast_refused for r in reports):
+        raise StatelakeError(
+            f"job '{job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and taken by others "
+            f"({[len(r.broadcast_refused) for r in reports]} refused, by subtask), so their copies of the state would "
+            "differ. Nothing of this micro-batch was committed. What the function does with a broadcast element must "
+            "not depend on the subtask"
+        )
     return reports
 
 

@@ -242,6 +242,10 @@ class Subtask:
         for output in spec.outputs:
             self._write_output(output, out)
         for refusal in out.refused:
+            if refusal.broadcast and refusal.index is not None:
+                self.report.broadcast_refused.append(refusal.index)
+                if self.index:  # all subtasks had it: the first keeps its letter
+                    continue
             self._refused.add(refusal, self._rows_of(refusal))
         self._write_dead_letters()
         self._lap("write")

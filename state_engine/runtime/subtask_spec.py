@@ -177,6 +177,7 @@ class SubtaskReport:
         rows_by_source, max_event_ms: of the rows that come straight from sources, by source.
         exchange: pairs of output and order file, by output.
         next_timers_ms: time of the first timer left, by domain.
+        broadcast_refused: places of the broadcast elements that the function refused.
     """
 
     subtask: int
@@ -196,6 +197,7 @@ class SubtaskReport:
     next_timers_ms: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     group_rows: dict[int, int] = field(default_factory=dict)
+    broadcast_refused: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     error: dict[str, str | None] | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pytest
 from state_engine import StatefulJob, TimestampAssigner, Types, WatermarkStrategy
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.watermarks import MIN_TIMESTAMP
-from state_engine.runtime.assigned_time import with_assigned_time
+from state_engine.runtime.assigned_time import with_assigned_time, with_missing_times
 from state_engine.runtime.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
 from state_engine.runtime.graph import SourceNode
 from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
@@ -182,3 +182,18 @@ def test_without_a_strategy_the_frame_is_the_same() -> None:
     frame = read(job.sources["rides"], TWO)
     assert frame.event_time is None
     assert EVENT_TIME not in frame.schema.names
+
+
+def test_only_times_that_are_missing_are_asked_for_again() -> None:
+    """Of dead letters that are sent: others keep the time that they had, and no reason is left of what has one."""
+    node = source(Ride, lambda value: 1 // (value.at - 5) + value.at_ms())
+    frame = read(node, TWO)
+    assert times(frame) == [7_000, 2_999, None]
+    assert frame.table is not None
+    known = pa.array([1, None, None], pa.int64())
+    table = frame.table.drop_columns([EVENT_TIME, TIME_REFUSAL]).append_column(EVENT_TIME, known)
+    found = with_missing_times(replace(frame, given=table), node)
+    assert times(found) == [1, 2_999, None]
+    assert [why is None for why in reasons(found)] == [True, True, False]
+    without = replace(node, timestamps=None)
+    assert with_missing_times(frame, without) is frame

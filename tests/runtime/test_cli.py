@@ -338,7 +338,7 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
     sums_module.write_text(both.replace(f'.sink("gone", DeltaSink("{gone}"))', ""))
     del sys.modules["sums_job"]
     restored = told("restore", "sums", "1")
-    assert f"sink gone at {gone} is left alone" in restored.replace("file:", "")
+    assert f"sink gone at {gone} is left alone" in restored.replace("file://", "")
     assert "sink out: 1 rows out, 0 rows back" in restored
     assert rows() == 2
 

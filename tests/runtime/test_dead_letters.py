@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,20 @@ from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from state_engine import DataStream, DeltaSink, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
+from state_engine import (
+    DataStream,
+    DeltaSink,
+    FileSource,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    Types,
+)
 from state_engine.core.dead_letters import DeadLetterLimit
-from state_engine.core.errors import ConfigurationError, DeadLetterLimitError
+from state_engine.core.errors import ConfigurationError, DeadLetterLimitError, StatelakeError
 from state_engine.runtime import frames
 from state_engine.runtime.coordinator import CheckpointCoordinator
 from state_engine.runtime.sources.few_rows import FEW_ROWS
@@ -198,6 +211,75 @@ def test_records_go_to_their_source_and_rows_of_a_chain_to_their_operator(
     (feed / "b.json").write_text(json.dumps(lines[0] | {"what": "later", "at": "2026-01-01T00:01:00Z"}))
     engine.run(job("string"))
     assert outputs()["later"] is False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A broadcast element: a class with a method, which sent letters have, too."""
+
+    name: str
+    factor: int
+
+    def checked(self, refused: str) -> int:
+        if self.name == refused:
+            raise ValueError("refused")
+        return self.factor
+
+
+RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
+
+
+class Applies(KeyedBroadcastProcessFunction):
+    """Multiplies by all rules; refuses what it is told to, or one element in some subtasks only."""
+
+    def __init__(self, *, refused: str = "", moody: bool = False) -> None:
+        self.refused, self.moody = refused, moody
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Any:
+        yield value.k, value.v * prod(v for _, v in ctx.get_broadcast_state(RULES).items())
+
+    def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> None:
+        if self.moody and self.subtask:
+            raise ValueError("not here")
+        ctx.get_broadcast_state(RULES).put(value.name, value.checked(self.refused))
+
+
+def test_a_broadcast_element_is_one_letter_and_every_subtask_gets_it_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    rules, engine = [Rule("double", 2), Rule("triple", 3)], StateEngine(tmp_path / "root", spark)
+
+    def job(rows: int, **options: Any) -> StatefulJob:
+        job = StatefulJob("rules", parallelism=3, on_error="dead_letter")
+        told = job.from_collection(rules, Rule, name="told")
+        given = [(f"k{n % 8}", n) for n in range(rows)]
+        values = job.from_collection(given, "k string, v bigint", name="given")
+        out = values.key_by("k").connect(told.broadcast(RULES))
+        made = out.process(Applies(**options), uid="applies", output_type="k string, v bigint")
+        made.sink("out", DeltaSink(str(tmp_path / "out")))
+        return job
+
+    def outputs() -> list[int]:
+        return sorted(DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["v"].to_pylist())
+
+    with pytest.raises(
+        StatelakeError, match=r"operator 'applies': .* refused by some subtasks and taken by others"
+    ):
+        engine.run(job(8, moody=True))
+    assert engine.checkpoints("rules") == []
+    (batch,) = engine.run(job(8, refused="triple")).batches
+    assert batch.rows_refused == 1
+    (letter,) = engine.list_dead_letters(job(8))
+    assert (letter.source, letter.input, letter.problem) == ("told", 1, "")
+    assert outputs() == [2 * n for n in range(8)]
+    report = engine.replay_dead_letters(job(8))
+    assert (report.sent, report.refused, report.left) == ([letter.id], 0, {})
+    assert engine.list_dead_letters(job(8)) == []
+    engine.run(job(16))  # keys of all subtasks
+    assert outputs() == sorted([2 * n for n in range(8)] + [6 * n for n in range(8, 16)])
 
 
 def test_a_batch_that_refuses_too_much_is_not_committed(tmp_path: Path, spark: SparkSession) -> None:
