@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from state_engine import KeyedProcessFunction, MapFunction, Row, StatefulJob
+from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.columns import elements, to_table
 from state_engine.core.errors import ConfigurationError
@@ -140,7 +140,6 @@ KEYS: list[tuple[Any, list[Any]]] = [
     (Types.INSTANT(), [Instant.of_epoch_milli(5), Instant.of_epoch_milli(-7)]),
     (Types.PICKLED_BYTE_ARRAY(allow_pickle=True), [frozenset({1}), "a"]),
     (Leg, [Leg("JFK", 1.5), Leg("LGA", 2.0)]),
-    (Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()]), [Row(k="a", n=1), Row(k="b", n=2)]),
     (str, ["a", "b"]),
     (tuple[int, str], [(1, "a"), (2, "b")]),
     (Types.ROW_NAMED(["n", "s"], [Types.LONG(), Types.STRING()]), [Row(n=1, s="a"), Row(n=2, s="b")]),
