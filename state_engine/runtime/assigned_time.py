@@ -47,22 +47,14 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     given = node.timestamps
     if given is None:
         return frame
-    what, payload, scalar = f"source '{node.name}'", frame.user_columns, node.scalar
+    payload, scalar = frame.user_columns, node.scalar
     if isinstance(given, TimestampColumn):
-        _check_column(frame, given, what)
-    columns = declared_columns(node)
-    declared = columns if columns is not None and list(columns.names) == payload else None
+        _check_column(frame, given, f"source '{node.name}'")
+    declared = _declared(node, payload)
     timed = _with_own_time(frame)
     if timed.table is not None:
-        from pyspark import cloudpickle
-
-        table = timed.table
-        assign = _assigner(
-            cloudpickle.loads(cloudpickle.dumps(given)), payload, scalar=scalar, declared=declared
-        )
-        batches = list(_run(assign, table.to_batches()))
-        added = pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
-        rows = table.drop_columns([EVENT_TIME])
+        rows = timed.table.drop_columns([EVENT_TIME])
+        added = _assigned_here(timed.table, node, payload)
         for name in _ADDED.names:
             rows = rows.append_column(name, added[name])
         return _timed(frame, rows, node.name)
@@ -83,18 +75,32 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
 
 def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     """A table of a source's rows that have event times, where those without one have what the strategy gives."""
-    table = frame.table
-    if table is None or node.timestamps is None:
+    table, given = frame.given, node.timestamps
+    if given is None or not isinstance(table, pa.Table):
         return frame
-    bare = replace(
-        frame, given=table.drop_columns([EVENT_TIME]), event_time=node.event_time, source=node.name
-    )
-    made = with_assigned_time(bare, node).table
-    assert made is not None
-    own = table[EVENT_TIME]
-    reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), made[TIME_REFUSAL])
-    rows = table.drop_columns([EVENT_TIME]).append_column(EVENT_TIME, pc.coalesce(own, made[EVENT_TIME]))
+    if isinstance(given, TimestampColumn):
+        _check_column(frame, given, f"source '{node.name}'")
+    own, bare = table[EVENT_TIME], table.drop_columns([EVENT_TIME])
+    theirs = event_ms(replace(frame, given=bare, event_time=node.event_time), bare)
+    added = _assigned_here(bare.append_column(EVENT_TIME, theirs), node, frame.user_columns)
+    reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), added[TIME_REFUSAL])
+    rows = bare.append_column(EVENT_TIME, pc.coalesce(own, added[EVENT_TIME]))
     return replace(frame, given=rows.append_column(TIME_REFUSAL, reasons))
+
+
+def _declared(node: SourceNode, payload: list[str]) -> StructType | None:
+    columns = declared_columns(node)
+    return columns if columns is not None and list(columns.names) == payload else None
+
+
+def _assigned_here(table: pa.Table, node: SourceNode, payload: list[str]) -> pa.Table:
+    """The columns that are added to a table with the source's own times; by a copy of the function, as in a task."""
+    from pyspark import cloudpickle
+
+    copied = cloudpickle.loads(cloudpickle.dumps(node.timestamps))
+    assign = _assigner(copied, payload, scalar=node.scalar, declared=_declared(node, payload))
+    batches = list(_run(assign, table.to_batches()))
+    return pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
 
 
 def _timed(frame: StreamFrame, rows: object, source: str) -> StreamFrame:

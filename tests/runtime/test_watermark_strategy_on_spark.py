@@ -161,12 +161,12 @@ def test_elements_without_a_time_are_refused(
         with kept.engine() as engine:
             assert [one.problem for one in engine.list_dead_letters(kept.job())] == [""]
             # once more without a time, then with one
-            for strategy, refused in ((BOUNDED.with_timestamp_column("at", "s"), 1), (FITTING, 0)):
+            for strategy, left in ((BOUNDED.with_timestamp_column("at", "s"), 1), (FITTING, 0)):
                 again = build_for(None, strategy, [("a", 10), ("b", 2**62), ("a", 5)])
                 job = Pipeline(tmp_path / f"kept_{few}", spark, again, on_error="dead_letter").job()
                 job.operators["wakes"].function = Stamps()
                 sent = engine.replay_dead_letters(job)
-                assert (len(sent.sent), sent.refused) == (1, refused)
+                assert (len(sent.sent), sent.refused) == (1, left)
         assert [o for o in kept.outputs()["woke"] if o[0] == "b"] == [("b", "seen", 7_000)]
         assert [o for o in kept.outputs()["woke"] if o[1] == "woke"] == []
 
