@@ -245,7 +245,8 @@ def _is_given_up(uri: str, found: dict[str, str], app: str, root: str) -> bool:
     if "root" not in found:  # of a version that did not note what it has published
         return False
     at = open_location(uri)
-    names = [name for name in names_in(at) if name != _IDENTITY and not name.startswith(".")]
+    # a crash may have left one of ours half written, under a longer name
+    names = [name for name in names_in(at) if not name.startswith((_IDENTITY, "."))]
     if any(not name.startswith(STAGED_PREFIX) for name in names):
         return False
     replaced = found["root"] == root and found["app"].partition("/")[0] != app.partition("/")[0]

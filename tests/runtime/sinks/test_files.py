@@ -118,6 +118,7 @@ def test_a_directory_that_nobody_published_to_is_taken_over(tmp_path: Path) -> N
         publisher.check_identity(failed)
 
     (tmp_path / "out" / "_staged-w1").mkdir()
+    (tmp_path / "out" / "_statelake_sink.json.0123").touch()  # a crash left it
     begin(APP)
     (
         tmp_path / "out" / "_staged-w1" / "part-00000-w1-0.parquet"
