@@ -18,9 +18,10 @@ from state_engine import DeltaSink
 from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.backends.delta.layout import file_name
 from state_engine.core.checkpoint import StagedSink
-from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
+from state_engine.core.errors import DamagedFileError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.runtime.output_files import write_sink_file
 from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
+from tests.faults.retried_flips import PLACES, flipped
 from tests.runtime.sinks.requests import APP, asked
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -92,6 +93,19 @@ def test_rows_are_written_once_whatever_happens(
     SparkDeltaPublisher(kernel).publish(one, APP, 1)
     assert rows(spark, table) == [(1, "t1", 2), (2, "t2", 4), (3, "t3", 6)]
     assert version(kernel, table) == 2, "one commit a checkpoint"
+
+
+def test_a_flipped_bit_in_a_staged_file_is_not_told_as_rows_that_the_table_refuses(
+    spark: SparkSession, kernel: DeltaKernel, table: str
+) -> None:
+    create(spark, table, "id BIGINT, text STRING", "PARTITIONED BY (id)")
+    mine = staged(kernel, table, "w1", [1])
+    file = Path(mine.path.removeprefix("file://")) / mine.files[0].path
+    for place in PLACES:
+        with flipped(file, place), pytest.raises(DamagedFileError, match=file.name):
+            SparkDeltaPublisher(kernel).publish(mine, APP, 1)
+    SparkDeltaPublisher(kernel).publish(mine, APP, 1)
+    assert rows(spark, table) == [(1, "t1")]
 
 
 def test_another_attempt_under_the_same_transaction_is_refused(
