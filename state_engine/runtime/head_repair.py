@@ -16,29 +16,38 @@ from state_engine.backends.delta.checkpoint_files import checkpoints_in, read_ro
 from state_engine.backends.delta.layout import JobLayout
 from state_engine.backends.delta.log_reader import read_log
 from state_engine.core import lineage
-from state_engine.core.errors import MissingFilesError, StatelakeError
+from state_engine.core.errors import MissingFilesError, StatelakeError, StorageError
 from state_engine.core.operation_rows import continuing
 from state_engine.runtime.damage import Damage
 from state_engine.runtime.lost_outputs import LostChange, LostOutputs, LostRow
 from state_engine.runtime.root import jobs_in
+from state_engine.runtime.storage_failures import keeping
 
 if TYPE_CHECKING:
     from state_engine.runtime.engine import StateEngine
 
 _ROW = re.compile(r"checkpoint-(\d{12})-([0-9a-f]+)")
 _BACKUP = "put the file back from a backup of the root, or restore a savepoint into another root"
+_LOOKED = "Nothing was done; what was committed is unchanged"
+_AGAIN = "What was committed before is unchanged; a second repair goes on where this one ended"
 REQUESTED_BY = "statelake doctor --repair"
 
 
 def head_damages(uri: str) -> list[Damage]:
     """Rows of ``checkpoints`` that cannot be read, of all jobs; for ``repairs``."""
-    return [damage for job in jobs_in(uri) for damage in _of_job(uri, job)]
+    found: list[Damage] = []
+    for job in jobs_in(uri):
+        with keeping(job, _LOOKED, at=uri):
+            found += _of_job(uri, job)
+    return found
 
 
 def _of_job(uri: str, job: str) -> Iterator[Damage]:
     table = JobLayout(uri, job).checkpoints
     try:
         log = read_log(table)
+    except StorageError:  # what is denied, or does not answer, is not damaged
+        raise
     except (StatelakeError, ValueError) as error:
         yield Damage(f"Checkpoints of {job}", f"the log of {table} cannot be read: {error}", _BACKUP)
         return
@@ -87,7 +96,13 @@ def leave_out(engine: StateEngine, job: str, name: str) -> str:
     Raises:
         SinkError: a sink shows the row and cannot be brought back; nothing was done.
         StaleParentError: the job ran meanwhile.
+        StorageError: the storage refused; a second repair goes on where this one ended.
     """
+    with keeping(job, _AGAIN, at=engine.root):
+        return _leave_out(engine, job, name)
+
+
+def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     found = _ROW.match(name)
     assert found is not None
     lost = LostRow(int(found[1]), found[2], _BACKUP)

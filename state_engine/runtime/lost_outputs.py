@@ -28,6 +28,7 @@ from state_engine.runtime.sinks.delta_tables import has_lineage
 from state_engine.runtime.sinks.file_moves import (
     STAGED_PREFIX,
     Move,
+    are_on_their_way,
     attempt_of,
     base_name,
     moves_of,
@@ -152,9 +153,11 @@ class LostOutputs:
         if back is not None:
             came, went = self._of_names(key, back.withdrawn), self._of_names(key, back.files)
             return None if back.done else LostChange(sink, came, went, resumed=True)
-        assert lost is not None
+        if lost is None or self._seen(sink) > self._lost.checkpoint_id:
+            return None
         came, went = self._of_names(key, lost.files), self._of_names(key, lost.withdrawn)
-        return LostChange(sink, came, went, begun=not lost.done)
+        resumed = are_on_their_way(open_location(sink.path), self._lost.checkpoint_id + 1)
+        return LostChange(sink, came, went, begun=not lost.done, resumed=resumed)
 
     def _of_table(self, key: SinkKey, sink: StagedSink) -> LostChange:
         app = self._publication.app(sink.name)

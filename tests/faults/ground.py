@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sqlite3
 from collections import Counter
@@ -35,6 +36,7 @@ from state_engine.runtime import maintenance, savepoints
 from state_engine.runtime.batch import BatchContext
 from state_engine.runtime.batch_result import Execution
 from state_engine.runtime.executor import GraphExecutor
+from state_engine.runtime.head_repair import head_damages, leave_out
 from state_engine.runtime.refusals import letters_table
 from state_engine.runtime.sinks.base import Sink
 from tests.faults.log_kernel import NO_SPARK, LogKernel
@@ -47,6 +49,7 @@ NUMBERS = 6
 CLOCK_MS = 1_000_000
 OPERATIONS = (
     "first batch", "batch", "restore", "restore and keep", "compact", "retain", "collect", "savepoint", "import",
+    "repair",
 )  # fmt: skip
 BATCHES = ("first batch", "batch")
 LETTERS = "dead_letters"
@@ -198,7 +201,7 @@ def _numbers(write_id: str) -> range:
 
 def site_of(directory: Path, operation: str) -> Site:
     """Where an operation is tried."""
-    sinks = WITHDRAWING if operation in ("restore", "collect") else EVERY
+    sinks = WITHDRAWING if operation in ("restore", "collect", "repair") else EVERY
     return Site(directory, sinks, keeps=operation == "restore and keep")
 
 
@@ -215,11 +218,22 @@ def prepare(site: Site, operation: str) -> None:
         site.run(max_batches=1)
         with site.engine() as engine:
             engine.retain(JOB, RetentionPolicy(keep_last=1))
+    if operation == "repair":
+        with site.engine() as engine:
+            engine.restore(JOB, 1)
+        os.truncate(max((site.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet")), 0)
     if operation == "import":
         with site.engine() as engine:
             engine.savepoint(JOB, "safe", site.directory / "safe")
         for path in set(site.directory.iterdir()) - {site.directory / "safe"}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def damaged_row(site: Site) -> Path | None:
+    """The file of the row of ``checkpoints`` that was lost; None where it was left out."""
+    damages = head_damages((site.directory / "root").as_uri())
+    files = (site.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet")
+    return next((file for file in files if damages and not file.stat().st_size), None)
 
 
 def perform(site: Site, operation: str, clock: Clock) -> None:
@@ -240,6 +254,9 @@ def perform(site: Site, operation: str, clock: Clock) -> None:
                 engine.collect(site.job(), clock=clock.now_ms, vacuum=False)
             case "savepoint":
                 engine.savepoint(JOB, "safe", site.directory / "safe")
+            case "repair":
+                if row := damaged_row(site):
+                    leave_out(engine, JOB, row.name)
             case "import":
                 engine.restore(site.job(), savepoint=site.directory / "safe")
 

@@ -11,12 +11,19 @@ import pytest
 
 from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.core.checkpoint import StagedSink
-from state_engine.core.errors import DamagedFileError, DamagedOutputError, SinkError, StatelakeError
+from state_engine.core.errors import (
+    DamagedFileError,
+    DamagedOutputError,
+    SinkError,
+    StatelakeError,
+    StorageError,
+)
 from state_engine.runtime.coordinator import RunOptions
 from state_engine.runtime.head_repair import REQUESTED_BY, head_damages, leave_out
 from state_engine.runtime.lost_outputs import LostChange, LostOutputs
 from state_engine.runtime.publication import Publication
 from state_engine.runtime.sinks.file_moves import Mover
+from tests.faults.file_plane import Access, Plane, installed
 from tests.faults.ground import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
 from tests.protocol.model_job import JOB
 
@@ -154,7 +161,12 @@ def test_a_damaged_head_is_left_out_and_done_again(head: str, sinks: int, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "head", [pytest.param("a micro-batch", marks=pytest.mark.faults), "a restore that puts outputs back"]
+    "head",
+    [
+        "a restore",
+        pytest.param("a micro-batch", marks=pytest.mark.faults),
+        pytest.param("a restore that puts outputs back", marks=pytest.mark.faults),
+    ],
 )
 def test_a_repair_that_was_interrupted_is_repeated(
     head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,9 +213,15 @@ def test_a_move_of_files_that_stands_in_the_middle_is_taken_back(tmp_path: Path)
         check_repaired(site, name)
 
 
-@pytest.mark.parametrize("step", ["withdraw", "add"])
 @pytest.mark.parametrize(
-    "head", ["a micro-batch", pytest.param("a restore that puts outputs back", marks=pytest.mark.faults)]
+    ("head", "step"),
+    [
+        ("a micro-batch", "add"),
+        ("a restore", "_write"),
+        pytest.param("a micro-batch", "withdraw", marks=pytest.mark.faults),
+        pytest.param("a restore that puts outputs back", "withdraw", marks=pytest.mark.faults),
+        pytest.param("a restore that puts outputs back", "add", marks=pytest.mark.faults),
+    ],
 )
 def test_a_repair_that_was_cut_in_the_middle_of_a_move_goes_on_with_it(
     head: str, step: str, tmp_path: Path
@@ -281,3 +299,17 @@ def test_outputs_that_are_shown_and_empty_are_noticed(sink: str, tmp_path: Path)
             engine.restore(JOB, 2)
         site.run()
         check(site)
+
+
+def test_what_cannot_be_looked_at_is_not_damaged(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with in_this_process():
+        site.run(max_batches=1)
+        log = "root/model/checkpoints/_delta_log"
+        for access in (Access("list", log, 1), Access("read", f"{log}/#.json", 2)):
+            with (
+                installed(Plane(str(tmp_path), access)) as plane,
+                pytest.raises(StorageError, match=f"job '{JOB}'"),
+            ):
+                head_damages((tmp_path / "root").as_uri())
+            assert plane.fired

@@ -103,7 +103,7 @@ def newest_published(at: Location, names: Sequence[str]) -> int:
     ids = [_number(name) for name in names if name.startswith((PUBLISHED, _MOVED))]
     note = read_note(at) if _NOTE in names else None
     if note is not None:
-        ids.append(note.before if _waits(at, note.checkpoint_id) else note.checkpoint_id)
+        ids.append(note.before if are_on_their_way(at, note.checkpoint_id) else note.checkpoint_id)
     return max(ids, default=0)
 
 
@@ -118,7 +118,7 @@ def read_note(at: Location) -> Note | None:
 def noted(at: Location, checkpoint_id: int) -> Note | None:
     """The note of a checkpoint that is published; None where another one is the newest, or it is not done yet."""
     note = read_note(at)
-    if note is None or note.checkpoint_id != checkpoint_id or _waits(at, checkpoint_id):
+    if note is None or note.checkpoint_id != checkpoint_id or are_on_their_way(at, checkpoint_id):
         return None
     return note
 
@@ -362,7 +362,7 @@ def _number(name: str) -> int:
     return int(digits)
 
 
-def _waits(at: Location, checkpoint_id: int) -> bool:
+def are_on_their_way(at: Location, checkpoint_id: int) -> bool:
     """Whether files of a checkpoint are on their way and not in sight yet."""
     return bool(names_in(at, f"{_JOINING}{checkpoint_id:012d}"))
 
