@@ -269,6 +269,8 @@ def finish(site: Site, operation: str, clock: Clock, *, ended: bool) -> None:
                 engine.delete_savepoint(JOB, "safe")
         if operation == "savepoint" and (site.directory / "safe").exists():
             shutil.rmtree(site.directory / "safe")  # what the message says
+            with site.engine() as engine, suppress(StatelakeError):
+                engine.delete_savepoint(JOB, "safe", keep_files=True)
         if not (operation == "import" and _has_rows(site)):
             perform(site, operation, clock)
     site.run()
