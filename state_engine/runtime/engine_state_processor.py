@@ -160,7 +160,7 @@ class EngineStateProcessor(EngineOperations):
             state: name; None with ``delete_keys`` for all states and timers.
             map: gives a DataFrame with the same columns from the state's: other values, other keys, more or fewer rows.
             filter: column or SQL text: which entries stay.
-            delete_keys: a DataFrame with the key columns, or keys: bare values, tuples, or dicts by column.
+            delete_keys: a DataFrame with the key columns, or keys: as functions see them, or dicts by column.
             dry_run: only tell what would change.
 
         Raises:

@@ -148,16 +148,23 @@ def running_driver_code(
 
 def _run_frames(spark: SparkSession, frames: Sequence[Any], run: Callable[[], T]) -> T:
     """Run Spark actions whose DataFrames call functions of these modules: as this process has them, or by value."""
-    if RENEWED not in spark.sparkContext.environment:
-        _renew(spark)  # others may have used the workers that there are
-    code = _digests(frames)
-    _send_by_value(_edited(code))
-    _forget_plans(code)
+    code = ready_for_frames(spark, frames)
     done = _run(run)
     if _send_by_value(_edited(code)):  # meanwhile
         _forget_plans(code)
         done = _run(run)
     return done
+
+
+def ready_for_frames(spark: SparkSession, frames: Sequence[Any]) -> CodeDigests:
+    """Have workers run the code that this process has in functions that make DataFrames; what code they reach."""
+    code = _digests(frames)
+    _renew_changed(spark, code)
+    if RENEWED not in spark.sparkContext.environment:
+        _renew(spark)  # others may have used the workers that there are
+    _send_by_value(_edited(code))
+    _forget_plans(code)
+    return code
 
 
 def _edited(code: CodeDigests) -> set[str]:

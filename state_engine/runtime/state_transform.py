@@ -32,6 +32,7 @@ from state_engine.core.write_ids import WriteAttempt
 from state_engine.runtime.change_writer import ChangeSpec, WrittenChanges, write_changes
 from state_engine.runtime.job_tables import JobTables
 from state_engine.runtime.operations import Operations
+from state_engine.runtime.shipped_code import ready_for_frames
 from state_engine.runtime.state_changes import (
     ADDED,
     CHANGED,
@@ -47,7 +48,7 @@ from state_engine.runtime.stored_columns import spark_data_type
 from state_engine.runtime.stored_entries import form_of, key_schema, keys_frame, state_view, stored_entries
 
 Keys = DataFrame | Iterable[Any]
-"""A DataFrame with the key columns, or keys: bare values, tuples, or dicts by column."""
+"""A DataFrame with the key columns, or keys: as functions see them, or dicts by column."""
 Map = Callable[[DataFrame], DataFrame]
 
 
@@ -128,6 +129,7 @@ class StateTransform:
         old = entries.where(F.col(STATE) == form.name)
         view = state_view(entries, form, key)
         if map is not None:
+            ready_for_frames(self.spark, [map])
             found = map(view)
             if not isinstance(found, DataFrame) or set(found.columns) != set(view.columns):
                 got = found.columns if isinstance(found, DataFrame) else repr(found)

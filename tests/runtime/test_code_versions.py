@@ -239,6 +239,18 @@ def test_udfs_of_a_transform_are_the_drivers(udfs: Udfs) -> None:
 
 
 @pytest.mark.long
+def test_udfs_that_transform_state_are_the_drivers(udfs: Udfs, tmp_path: Path) -> None:
+    site = Site(tmp_path, udfs.spark).put({"k": ["a"], "v": [3]})
+    engine, job = site.engine(), site.job()
+    engine.run(job)
+    udfs.write(term=7, times=100)
+    importlib.reload(sys.modules[udfs.code.helper])
+    changed = sys.modules[udfs.name].changed
+    engine.transform_state(job, "sums", "total", map=lambda rows: rows.withColumn("value", changed("value")))
+    assert site.state() == {"a": 300}
+
+
+@pytest.mark.long
 def test_udfs_follow_each_change(udfs: Udfs) -> None:
     udfs.write(term=0, times=10)
     importlib.reload(sys.modules[udfs.code.helper])
