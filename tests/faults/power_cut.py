@@ -20,6 +20,9 @@ from tests.faults.file_plane import Kind, Plane, What
 Content = tuple[int, int, int]
 """Inode, size and time of change of a file."""
 
+Named = tuple[int, int | None]
+"""What a name stands for: an inode, and of a file the time of its change, for inodes are used again."""
+
 DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
 """Databases sync for themselves."""
 
@@ -41,16 +44,15 @@ class Disk(Plane):
         self._root, self._stop, self._seen = Path(at), stop, 0
         self.is_off = False
         self._content: set[Content] = set()
-        self._names: dict[
-            int, dict[str, int]
-        ] = {}  # by the inode of the directory, for directories are renamed
+        # by the inode of the directory, for directories are renamed
+        self._names: dict[int, dict[str, Named]] = {}
         for path in [self._root, *self._root.rglob("*")]:
             self.note(str(path))
 
     def note(self, path: str) -> None:
         """What is at a path is on the disk."""
         if os.path.isdir(path):
-            self._names[os.stat(path).st_ino] = {entry.name: entry.inode() for entry in os.scandir(path)}
+            self._names[os.stat(path).st_ino] = {name: _named(Path(path, name)) for name in os.listdir(path)}
         elif os.path.exists(path):
             self._content.add(_content(path))
 
@@ -90,7 +92,7 @@ class Disk(Plane):
             if path.name.endswith(DATABASES) or not path.exists():
                 continue
             known = self._names.get(path.parent.stat().st_ino, {}).get(path.name)
-            if known == path.stat().st_ino or dice.random() < 0.5:
+            if (known and known[0] == path.stat().st_ino) or dice.random() < 0.5:
                 continue
             lost.append(f"name {path.relative_to(self._root)}")
             self._lose_name(path)
@@ -109,9 +111,9 @@ class Disk(Plane):
 
     def _has_old_name(self, path: Path) -> bool:
         """Give a file or directory the name back that is on the disk; False where it has none."""
-        inode = path.stat().st_ino
+        mine = _named(path)
         for parent, names in self._names.items():
-            for name in (name for name, known in names.items() if known == inode):
+            for name in (name for name, known in names.items() if known == mine):
                 at = self._directory(parent)
                 if at is not None and not (at / name).exists():
                     path.rename(at / name)
@@ -124,6 +126,11 @@ class Disk(Plane):
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self._root.rglob("*") if path.is_file())
+
+
+def _named(path: Path) -> Named:
+    found = path.lstat()
+    return found.st_ino, None if path.is_dir() else found.st_mtime_ns
 
 
 def _content(path: str) -> Content:
