@@ -221,7 +221,7 @@ def prepare(site: Site, operation: str) -> None:
     if operation == "repair":
         with site.engine() as engine:
             engine.restore(JOB, 1)
-        os.truncate(max((site.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet")), 0)
+        os.truncate(rows_files(site)[-1], 0)
     if operation == "import":
         with site.engine() as engine:
             engine.savepoint(JOB, "safe", site.directory / "safe")
@@ -229,11 +229,9 @@ def prepare(site: Site, operation: str) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def damaged_row(site: Site) -> Path | None:
-    """The file of the row of ``checkpoints`` that was lost; None where it was left out."""
-    damages = head_damages((site.directory / "root").as_uri())
-    files = (site.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet")
-    return next((file for file in files if damages and not file.stat().st_size), None)
+def rows_files(site: Site) -> list[Path]:
+    """The files of the rows of ``checkpoints``, newest last."""
+    return sorted((site.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet"))
 
 
 def perform(site: Site, operation: str, clock: Clock) -> None:
@@ -255,8 +253,8 @@ def perform(site: Site, operation: str, clock: Clock) -> None:
             case "savepoint":
                 engine.savepoint(JOB, "safe", site.directory / "safe")
             case "repair":
-                if row := damaged_row(site):
-                    leave_out(engine, JOB, row.name)
+                [lost] = [file for file in rows_files(site) if not file.stat().st_size]
+                leave_out(engine, JOB, lost.name)
             case "import":
                 engine.restore(site.job(), savepoint=site.directory / "safe")
 
@@ -271,14 +269,17 @@ def finish(site: Site, operation: str, clock: Clock, *, ended: bool) -> None:
             shutil.rmtree(site.directory / "safe")  # what the message says
             with site.engine() as engine, suppress(StatelakeError):
                 engine.delete_savepoint(JOB, "safe", keep_files=True)
-        if not (operation == "import" and _has_rows(site)):
+        if not _is_done(site, operation):
             perform(site, operation, clock)
     site.run()
 
 
-def _has_rows(site: Site) -> bool:
+def _is_done(site: Site, operation: str) -> bool:
+    """Whether an operation that ended with an error did its work, and a second one would be refused."""
+    if operation == "repair":
+        return not head_damages((site.directory / "root").as_uri())
     with site.engine() as engine:
-        return bool(engine.checkpoints(JOB))
+        return operation == "import" and bool(engine.checkpoints(JOB))
 
 
 def check(site: Site) -> None:
