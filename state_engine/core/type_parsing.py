@@ -175,7 +175,9 @@ def _hints(kind: type) -> dict[str, Any]:
             "Any": Any,
             "Optional": typing.Optional,
         }
-        return {n: eval(t, known) if isinstance(t, str) else t for n, t in kind.__annotations__.items()}
+        # NamedTuple wraps texts
+        texts = {n: getattr(t, "__forward_arg__", t) for n, t in kind.__annotations__.items()}
+        return {n: eval(t, known) if isinstance(t, str) else t for n, t in texts.items()}
 
 
 def from_spark_json(kind: Any) -> TypeInformation:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import sys
+import types
 import typing
 from decimal import Decimal
 from typing import Any, NamedTuple, Optional
@@ -201,3 +203,32 @@ def test_times_and_instants_come_back_as_declared() -> None:
     for value in (datetime.time(5, 17), Instant(1, 500_000)):
         kind = to_type(type(value), parameter="p")
         assert kind.from_arrow(kind.to_arrow([value], storage=True)) == [value]
+
+
+@pytest.mark.parametrize("record", ["NamedTuple", "object"])
+def test_records_of_a_script_that_postpones_annotations_are_known_where_its_module_is_not(
+    record: str,
+) -> None:
+    """As in a worker that was sent the class by value."""
+    script = types.ModuleType("a_script_that_workers_do_not_have")
+    source = f"""
+from __future__ import annotations
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+class Seen({record}):
+    at: datetime
+    carrier: str | None
+
+if {record} is object:
+    Seen = dataclass(Seen)
+"""
+    sys.modules[script.__name__] = script
+    try:
+        exec(source, vars(script))
+    finally:
+        del sys.modules[script.__name__]
+    assert (
+        str(to_type(script.Seen, parameter="value")) == "struct<at: timestamp[us, tz=UTC], carrier: string>"
+    )
