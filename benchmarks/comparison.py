@@ -20,8 +20,8 @@ from benchmarks.contender import Contender, Taken
 from benchmarks.statelake import Statelake
 from benchmarks.transform_with_state import TransformWithState
 from benchmarks.workload import PARALLELISM, Feed, Results, Workload
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import SparkSettings
+from state_engine.machine.settings import SparkSettings
+from state_engine.spark.session import local_session
 
 NAMES = (Statelake.name, TransformWithState.name)
 """Contenders that run inside one Spark application."""

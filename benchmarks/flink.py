@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.workload import PARALLELISM, WINDOW
-from state_engine.runtime.java import find_java_home
+from state_engine.machine.java import find_java_home
 
 _ENVIRONMENT = Path(__file__).parents[1] / ".venv-flink"
 _PYTHON = _ENVIRONMENT / "bin" / "python"

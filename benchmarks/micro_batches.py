@@ -28,10 +28,10 @@ from rich.table import Table
 from benchmarks.comparison import spark_application
 from benchmarks.statelake import Statelake
 from benchmarks.workload import Feed, Workload
-from orchestration.lib.pictures import svg_lines
-from state_engine.core.compaction_policy import CompactionPolicy, compaction_need
-from state_engine.core.lineage import path
-from state_engine.core.retention import RetentionPolicy
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_need
+from state_engine.core.checkpoints.lineage import path
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.dagster.pictures import svg_lines
 
 KEEP = RetentionPolicy(keep_last=10)
 PAUSE = timedelta(days=2, hours=1)

@@ -25,7 +25,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.backends.durability import Durability
+from state_engine.storage.durability import Durability
 
 
 class CountWindowAverage(KeyedProcessFunction):

@@ -18,8 +18,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import JobParameters, RegisteredJob, beside, data_directory, nothing
-from jobs.expectations import Expectation, OfSink, OfState, Suite
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -28,7 +26,9 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.runtime.settings import Settings
+from state_engine.expectations.suites import Expectation, OfSink, OfState, Suite
+from state_engine.machine.settings import Settings
+from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory, nothing
 
 WINDOW = 2
 PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]

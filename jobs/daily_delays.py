@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobs import JobParameters, RegisteredJob, beside, data_directory
-from jobs.expectations import Expectation, OfSink, Suite
 from jobs.flights_data import NEW_YORK, feed_path, prepare_feed
 from state_engine import (
     DeltaSink,
@@ -30,7 +28,9 @@ from state_engine import (
     TimePartitions,
     ValueStateDescriptor,
 )
-from state_engine.runtime.settings import Settings
+from state_engine.expectations.suites import Expectation, OfSink, Suite
+from state_engine.machine.settings import Settings
+from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs import JobParameters, RegisteredJob, beside, data_directory
-from jobs.expectations import Expectation, OfSink, OfState, Suite
 from jobs.flights_data import feed_path, prepare_feed
 from state_engine import (
     DeltaSink,
@@ -35,7 +33,9 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.runtime.settings import Settings
+from state_engine.expectations.suites import Expectation, OfSink, OfState, Suite
+from state_engine.machine.settings import Settings
+from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,8 +5,7 @@ Loading imports no PySpark and reads no data: a job is configuration.
 
 import dagster as dg
 
-from jobs import load_jobs
-from orchestration.defs import (
+from state_engine.dagster.concepts import (
     automation,
     checkpointing,
     checks,
@@ -19,7 +18,8 @@ from orchestration.defs import (
     retention,
     savepoints,
 )
-from state_engine.runtime.settings import Settings, load_settings
+from state_engine.machine.settings import Settings, load_settings
+from state_engine.registry import load_jobs
 
 CONCEPTS = (
     checkpointing,

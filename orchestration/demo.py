@@ -19,15 +19,15 @@ import dagster as dg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs import load_jobs
 from orchestration.definitions import build
 from orchestration.demo_summary import show_summary
-from orchestration.lib.naming import checkpoint_key
-from orchestration.lib.slots import dead_holders, free
 from state_engine import StateEngine
 from state_engine.core.errors import StatelakeError
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import Settings, load_settings
+from state_engine.dagster.naming import checkpoint_key
+from state_engine.dagster.slots import dead_holders, free
+from state_engine.machine.settings import Settings, load_settings
+from state_engine.registry import load_jobs
+from state_engine.spark.session import local_session
 
 JOB = "flights"
 HOME = Path(".statelake/demo")

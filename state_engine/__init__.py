@@ -7,37 +7,14 @@ is imported when it is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from state_engine.backends.custom_backend import CustomStateBackend
-from state_engine.backends.heap_backend import HashMapStateBackend
-from state_engine.backends.legacy_backends import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
-from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
-from state_engine.backends.rocksdb_options import PredefinedOptions
-from state_engine.backends.state_backend import StateBackend
-from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
-from state_engine.core.aggregating_state import AggregatingState
-from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.checkpointed import (
-    CheckpointedFunction,
-    CheckpointListener,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    ListCheckpointed,
-)
-from state_engine.core.compaction_policy import CompactionPolicy
-from state_engine.core.dead_letters import DeadLetterLimit
-from state_engine.core.descriptors import (
-    AggregatingStateDescriptor,
-    FoldingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    SortedMapStateDescriptor,
-    ValueStateDescriptor,
-)
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
+from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
+from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import StatelakeError
-from state_engine.core.folding_state import FoldingState
-from state_engine.core.functions import (
+from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.functions.every_function import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -55,50 +32,77 @@ from state_engine.core.functions import (
     SourceFunction,
     TimerService,
 )
-from state_engine.core.list_state import ListState
-from state_engine.core.map_state import MapState
-from state_engine.core.metrics import MetricGroup
-from state_engine.core.operator_state import OperatorStateStore
-from state_engine.core.output_tag import OutputTag
-from state_engine.core.partitions import TimePartitions
-from state_engine.core.reducing_state import ReducingState
-from state_engine.core.retention import RetentionPolicy
-from state_engine.core.row import Row, RowKind
-from state_engine.core.runtime_context import RuntimeContext
-from state_engine.core.sorted_map_state import SortedMapState
-from state_engine.core.state import AppendingState, MergingState, State
-from state_engine.core.time import Duration, Instant, Time, TimeDomain
-from state_engine.core.ttl import StateTtlConfig
-from state_engine.core.types_namespace import Types
-from state_engine.core.value_state import ValueState
-from state_engine.core.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from state_engine.runtime.collector import CollectionReport
-from state_engine.runtime.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-from state_engine.runtime.job import StatefulJob
-from state_engine.runtime.maintenance import Compaction
-from state_engine.runtime.operations import HeadMove
-from state_engine.runtime.reports import BatchReport, OperatorReport, RunReport
-from state_engine.runtime.sinks.delta import DeltaSink
-from state_engine.runtime.sinks.files import FileSink
-from state_engine.runtime.sinks.foreach_batch import ForeachBatchSink
-from state_engine.runtime.sinks.sql import SqlSink
-from state_engine.runtime.sources.delta import DeltaSource
-from state_engine.runtime.sources.file import FileSource
-from state_engine.runtime.stream_shortcuts import CloseableIterator
-from state_engine.runtime.streams import DataStream, KeyedStream
+from state_engine.core.functions.metrics import MetricGroup
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
+from state_engine.core.operator_state.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    ListCheckpointed,
+)
+from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.aggregating_state import AggregatingState
+from state_engine.core.state.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    SortedMapStateDescriptor,
+    ValueStateDescriptor,
+)
+from state_engine.core.state.folding_state import FoldingState
+from state_engine.core.state.list_state import ListState
+from state_engine.core.state.map_state import MapState
+from state_engine.core.state.reducing_state import ReducingState
+from state_engine.core.state.sorted_map_state import SortedMapState
+from state_engine.core.state.state import AppendingState, MergingState, State
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.state.value_state import ValueState
+from state_engine.core.time.watermark_strategy import TimestampAssigner, WatermarkStrategy
+from state_engine.core.types.durations import Duration, Instant, Time, TimeDomain
+from state_engine.core.types.row import Row, RowKind
+from state_engine.core.types.types_namespace import Types
+from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from state_engine.job.job import StatefulJob
+from state_engine.job.stream_shortcuts import CloseableIterator
+from state_engine.job.streams import DataStream, KeyedStream
+from state_engine.microbatch.reports import BatchReport, OperatorReport, RunReport
+from state_engine.operations.collector import CollectionReport
+from state_engine.operations.head_moves import HeadMove
+from state_engine.operations.maintenance import Compaction
+from state_engine.sinks.delta import DeltaSink
+from state_engine.sinks.files import FileSink
+from state_engine.sinks.foreach_batch import ForeachBatchSink
+from state_engine.sinks.sql import SqlSink
+from state_engine.sources.delta import DeltaSource
+from state_engine.sources.file import FileSource
+from state_engine.state_backends.custom_backend import CustomStateBackend
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.legacy_backends import (
+    FsStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+)
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.state_backends.rocksdb_options import PredefinedOptions
+from state_engine.state_backends.state_backend import StateBackend
 
 if TYPE_CHECKING:
-    from state_engine.runtime.comparison import Comparison
-    from state_engine.runtime.engine import StateEngine
-    from state_engine.runtime.replay import ReplayReport
-    from state_engine.runtime.savepoints import Savepoint
-    from state_engine.runtime.sources.python_data_source import PythonDataSource
+    from state_engine.engine.engine import StateEngine
+    from state_engine.operations.savepoints import Savepoint
+    from state_engine.replay.comparison import Comparison
+    from state_engine.replay.replay import ReplayReport
+    from state_engine.sources.python_data_source import PythonDataSource
 
 _WITH_SPARK = {
-    "StateEngine": "engine",
-    "Comparison": "comparison",
-    "ReplayReport": "replay",
-    "Savepoint": "savepoints",
+    "StateEngine": "engine.engine",
+    "Comparison": "replay.comparison",
+    "ReplayReport": "replay.replay",
+    "Savepoint": "operations.savepoints",
     "PythonDataSource": "sources.python_data_source",
 }
 
@@ -106,7 +110,7 @@ _WITH_SPARK = {
 def __getattr__(name: str) -> Any:
     if name not in _WITH_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"state_engine.runtime.{_WITH_SPARK[name]}"), name)
+    return getattr(import_module(f"state_engine.{_WITH_SPARK[name]}"), name)
 
 
 __all__ = [

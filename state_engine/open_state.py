@@ -21,16 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.backends.delta.base import BaseSpec, read_entries
-from state_engine.backends.delta.changelog import KeyGroups
-from state_engine.backends.delta.layout import JobLayout, state_column
-from state_engine.backends.files import normal_uri
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.columns import one_chunk
-from state_engine.core.errors import MissingFilesError
-from state_engine.core.key_groups import KeyGroupRange
-from state_engine.core.names import check_name
-from state_engine.core.time_travel import (
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.time_travel import (
     LAST_MS,
     METADATA,
     DeclaredState,
@@ -40,8 +32,16 @@ from state_engine.core.time_travel import (
     path_as_of,
     why_missing,
 )
-from state_engine.runtime.job_history import read_history
-from state_engine.runtime.state_files import state_files
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.names import check_name
+from state_engine.core.types.columns import one_chunk
+from state_engine.monitoring.job_history import read_history
+from state_engine.storage.files import normal_uri
+from state_engine.storage.layout import JobLayout, state_column
+from state_engine.storage.state.base import BaseSpec, read_entries
+from state_engine.storage.state.changelog import KeyGroups
+from state_engine.storage.state.state_files import state_files
 
 _TIME = pa.timestamp("us", "UTC")
 

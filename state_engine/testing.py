@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from state_engine.backends.state_backend import StateBackend
-from state_engine.core.columns import as_in_a_stream
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.function_calls import takes_two_inputs
-from state_engine.core.functions import SourceFunction
-from state_engine.core.harness_batch import HarnessBatch, watermarks
-from state_engine.core.harness_run import BatchSettings, HarnessRun, Unchanged
-from state_engine.core.harness_state import HarnessState, Snapshot
-from state_engine.core.key_form import DeclaredKey, KeyForm
-from state_engine.core.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
-from state_engine.core.metrics import summed
-from state_engine.core.operator_snapshot import SubtaskSnapshot
-from state_engine.core.output_tag import OutputTag
-from state_engine.core.outputs import Refusal
-from state_engine.core.type_parsing import arrow_type, to_type
-from state_engine.core.types import TypeInformation
-from state_engine.core.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.functions.every_function import SourceFunction
+from state_engine.core.functions.function_calls import takes_two_inputs
+from state_engine.core.functions.metrics import summed
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
+from state_engine.core.harness.harness_run import BatchSettings, HarnessRun, Unchanged
+from state_engine.core.harness.harness_state import HarnessState, Snapshot
+from state_engine.core.keys.key_form import DeclaredKey, KeyForm
+from state_engine.core.keys.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
+from state_engine.core.operator.outputs import Refusal
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.columns import as_in_a_stream
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_parsing import arrow_type, to_type
+from state_engine.state_backends.state_backend import StateBackend
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
@@ -65,7 +65,7 @@ class OperatorHarness:
         metrics: the function's metrics in the last batch, over all subtasks.
 
     Example:
-        >>> from state_engine.core.functions import MapFunction
+        >>> from state_engine.core.functions.every_function import MapFunction
         >>> OperatorHarness(MapFunction.of(lambda value: value + 1, what="map"), parallelism=2).process([1, 2, 3])
         [2, 3, 4]
     """
@@ -193,7 +193,7 @@ class OperatorHarness:
     ) -> Harness:
         """A harness that continues from a snapshot, at any parallelism; ``options`` as for a new one.
 
-        The function may declare its states in another way, as far as ``core.evolution`` supports the change; its
+        The function may declare its states in another way, as far as ``core.state.evolution`` supports the change; its
         first batch raises StateMigrationError otherwise.
 
         Raises:
@@ -356,8 +356,8 @@ class KeyedHarness(OperatorHarness):
     """Runs a function of keyed streams over lists of elements; ``key_by`` must be given.
 
     Example:
-        >>> from state_engine.core.descriptors import ValueStateDescriptor
-        >>> from state_engine.core.functions import KeyedProcessFunction
+        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
+        >>> from state_engine.core.functions.every_function import KeyedProcessFunction
         >>> class Count(KeyedProcessFunction):
         ...     def open(self, runtime_context):
         ...         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))

@@ -32,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, as the engine itself starts it."""
     # Imported here: tests without Spark must run where PySpark cannot even be started.
-    from state_engine.runtime.session import local_session
-    from state_engine.runtime.settings import SparkSettings
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import local_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
     options = {

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from state_engine.core.checkpointed import CheckpointedFunction, ListCheckpointed
-from state_engine.core.descriptors import (
+from state_engine.core.functions.every_function import FlatMapFunction, SourceFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.operator_state.checkpointed import CheckpointedFunction, ListCheckpointed
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.functions import FlatMapFunction, SourceFunction
-from state_engine.core.runtime_context import RuntimeContext
 
 AVERAGE = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
 AVERAGE_OUTPUTS = [(1, 4), (1, 5)]

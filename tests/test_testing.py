@@ -15,7 +15,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.key_groups import assign_to_key_group, subtask_for_key_group
+from state_engine.core.keys.key_groups import assign_to_key_group, subtask_for_key_group
 from state_engine.testing import KeyedHarness
 
 Context = KeyedProcessFunction.Context

@@ -7,14 +7,14 @@ from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
-from state_engine.backends.custom_backend import CustomStateBackend
-from state_engine.backends.heap_backend import HashMapStateBackend
-from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
-from state_engine.backends.state_backend import KeyedStateBackend, StateBackend
-from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.key_groups import KeyGroupRange
-from state_engine.core.keyed_state import Loader
-from state_engine.core.state_table import KeyContext
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.keyed_state import Loader
+from state_engine.core.state.state_table import KeyContext
+from state_engine.state_backends.custom_backend import CustomStateBackend
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.state_backends.state_backend import KeyedStateBackend, StateBackend
 from tests.core.steps import Opener, Session
 
 ALL_GROUPS = KeyGroupRange(0, 127)

@@ -16,25 +16,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.delta.base import BaseSpec, base_schema, write_base_files
-from state_engine.backends.delta.changelog import KeyGroups, ListedFile, StoredState, TouchedState
-from state_engine.backends.delta.entry_codes import entry_codes
-from state_engine.core.checkpoint import DataFile
-from state_engine.core.descriptors import (
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     SortedMapStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import MissingFilesError
-from state_engine.core.evolution import evolve_state, recorded_schema
-from state_engine.core.key_groups import KeyGroupRange
-from state_engine.core.keys import key_hash
-from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
-from state_engine.core.timers import TimersDescriptor
-from state_engine.core.ttl import Stamped, StateTtlConfig
-from state_engine.core.ttl_rule import without_expired
+from state_engine.core.state.evolution import evolve_state, recorded_schema
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.ttl_rule import without_expired
+from state_engine.core.time.timers import TimersDescriptor
+from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
+from state_engine.storage.state.changelog import KeyGroups, ListedFile, StoredState, TouchedState
+from state_engine.storage.state.entry_codes import entry_codes
 from tests.backends.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
 GROUPS = 128

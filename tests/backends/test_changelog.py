@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.delta.changelog import ListedFile, TouchedState
-from state_engine.backends.delta.changelog_write import changelog_table
-from state_engine.backends.files import write_parquet
-from state_engine.core.descriptors import (
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import MissingFilesError
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.keys import key_hash
-from state_engine.core.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.storage.files import write_parquet
+from state_engine.storage.state.changelog import ListedFile, TouchedState
+from state_engine.storage.state.changelog_write import changelog_table
 
 KEY = KeySchema(("k", "part"), (pa.int64(), pa.string()))
 """Keys are pairs, so that different ones may well have one hash."""

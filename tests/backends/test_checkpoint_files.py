@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.delta.checkpoint_files import (
+from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
+from state_engine.core.checkpoints.row_digest import is_intact
+from state_engine.core.errors import DamagedFileError
+from state_engine.storage.checkpoint_files import (
     checkpoints_in,
     plain_rows,
     read_rows,
     with_digests,
     write_rows,
 )
-from state_engine.backends.delta.layout import CHECKPOINTS_SCHEMA
-from state_engine.backends.files import write_parquet
-from state_engine.core.checkpoint import ROW_TYPE, CheckpointRow
-from state_engine.core.errors import DamagedFileError
-from state_engine.core.row_digest import is_intact
+from state_engine.storage.files import write_parquet
+from state_engine.storage.layout import CHECKPOINTS_SCHEMA
 from tests.core.histories import History, histories
 from tests.core.rows import changes, checkpoint, operator
 

@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state_engine.backends.delta import checkpoint_store
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import JobLayout
+from state_engine.core.checkpoints.write_ids import write_id_at
 from state_engine.core.errors import CommitFailedError, StaleParentError
-from state_engine.core.write_ids import write_id_at
+from state_engine.storage import checkpoint_store
+from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.layout import JobLayout
 from tests.core.rows import changes, checkpoint, operator
 
 TOGETHER = 4

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from state_engine.backends.delta.commit_ends import (
+from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StorageError
+from state_engine.storage.delta.commit_ends import (
     OvertakenError,
     TransactionTakenError,
     classified,
     unreadable,
 )
-from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StorageError
 
 URI = "file:///state/totals/checkpoints"
 

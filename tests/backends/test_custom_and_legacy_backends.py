@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from state_engine.backends.custom_backend import CustomStateBackend
-from state_engine.backends.heap_backend import HashMapStateBackend
-from state_engine.backends.legacy_backends import FsStateBackend, MemoryStateBackend, RocksDBStateBackend
-from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
-from state_engine.backends.rocksdb_options import PredefinedOptions
-from state_engine.core.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.state_table import KeyContext
+from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.state_table import KeyContext
+from state_engine.state_backends.custom_backend import CustomStateBackend
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.legacy_backends import (
+    FsStateBackend,
+    MemoryStateBackend,
+    RocksDBStateBackend,
+)
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.state_backends.rocksdb_options import PredefinedOptions
 from tests.backends.backends import ALL_GROUPS, keyed, on
 from tests.core.steps import Steps
 

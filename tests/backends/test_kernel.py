@@ -18,20 +18,20 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from state_engine.backends.delta.commit_actions import CommitActions
-from state_engine.backends.delta.kernel import (
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import CommitFailedError, LockTimeoutError
+from state_engine.storage.delta.commit_actions import CommitActions
+from state_engine.storage.delta.kernel import (
     DeltaKernel,
     FileGroup,
     InactiveFilesError,
     Transaction,
     TransactionTakenError,
 )
-from state_engine.backends.delta.layout import TABLE_PROPERTIES
-from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.delta.log_reader import read_log
-from state_engine.backends.files import write_parquet
-from state_engine.core.checkpoint import DataFile
-from state_engine.core.errors import CommitFailedError, LockTimeoutError
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log_reader import read_log
+from state_engine.storage.files import write_parquet
+from state_engine.storage.layout import TABLE_PROPERTIES
 
 SCHEMA = pa.schema([("who", pa.string()), ("n", pa.int64())])
 
@@ -224,9 +224,9 @@ def test_a_log_is_cleaned_up_and_forgets_no_transaction(kernel: DeltaKernel, uri
 
 OTHER_PROCESS = """
 import sys
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import SparkSettings
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.spark.session import local_session
+from state_engine.machine.settings import SparkSettings
 from tests.backends.test_kernel import append
 kernel = DeltaKernel(local_session(SparkSettings(master="local[1]", driver_memory="1g")))
 print("ready", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from state_engine.backends.delta.log_cleanup import clean_log
+from state_engine.storage.delta.log_cleanup import clean_log
 
 
 def log_with(table: Path, at_s: int, *names: str) -> Path:

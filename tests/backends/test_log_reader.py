@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from state_engine.backends.delta.log_reader import read_log
 from state_engine.core.errors import RootError
+from state_engine.storage.delta.log_reader import read_log
 
 
 def add(table: Path, number: int, **options: object) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.backends import durability
-from state_engine.backends.delta.log_reader import is_whole, read_log
-from state_engine.backends.delta.log_tail import LogDurability, mend_log
-from state_engine.backends.durability import sync_directories, sync_files
 from state_engine.core.errors import CommitFailedError
+from state_engine.storage import durability
+from state_engine.storage.delta.log_reader import is_whole, read_log
+from state_engine.storage.delta.log_tail import LogDurability, mend_log
+from state_engine.storage.durability import sync_directories, sync_files
 
 ENTRY = '{"commitInfo":{}}\n{"add":{"path":"a.parquet"}}\n'
 

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.delta.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.backends.delta.operator_state_files import (
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorStateRef
+from state_engine.core.checkpoints.collection import operator_of
+from state_engine.core.checkpoints.resumption import restored_since_last_run
+from state_engine.core.errors import MissingFilesError, RescaleError, StateAccessError
+from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot, assign
+from state_engine.core.operator_state.operator_state_ref import build_ref, check_rescale, schemas_from_json
+from state_engine.storage.files import normal_uri
+from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
+from state_engine.storage.state.operator_state_files import (
     files_of,
     read_subtask_state,
     write_subtask_state,
 )
-from state_engine.backends.files import normal_uri
-from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorStateRef
-from state_engine.core.collection import operator_of
-from state_engine.core.errors import MissingFilesError, RescaleError, StateAccessError
-from state_engine.core.operator_snapshot import StateElements, SubtaskSnapshot, assign
-from state_engine.core.operator_state_ref import build_ref, check_rescale, schemas_from_json
-from state_engine.core.resumption import restored_since_last_run
 from tests.core.rows import checkpoint
 
 GROUPS = 8

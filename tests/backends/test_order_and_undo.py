@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from state_engine.backends.state_backend import StateBackend
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor
+from state_engine.state_backends.state_backend import StateBackend
 from tests.backends.backends import BACKENDS, on
 from tests.core.steps import Steps
 

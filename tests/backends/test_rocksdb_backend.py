@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend, RocksDBKeyedStateBackend
-from state_engine.backends.rocksdb_codec import item_code, map_key_code
-from state_engine.backends.rocksdb_options import PredefinedOptions
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.state_table import KeyContext
-from state_engine.core.ttl import Stamped
-from state_engine.core.ttl_rule import drop_expired
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.state.ttl import Stamped
+from state_engine.core.state.ttl_rule import drop_expired
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend, RocksDBKeyedStateBackend
+from state_engine.state_backends.rocksdb_codec import item_code, map_key_code
+from state_engine.state_backends.rocksdb_options import PredefinedOptions
 from tests.backends.backends import keyed, on
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.type_samples import LEAVES, samples
@@ -63,7 +63,7 @@ def test_the_directory_goes_when_the_database_does_not_open(tmp_path: Path, monk
     def fail(*_: Any) -> None:
         raise OSError("too many open files")
 
-    monkeypatch.setattr("state_engine.backends.rocksdb_store.Rdict", fail)
+    monkeypatch.setattr("state_engine.state_backends.rocksdb_store.Rdict", fail)
     with pytest.raises(OSError, match="too many open files"):
         rocks(KeyContext(), local_directory=str(tmp_path))
     assert list(tmp_path.iterdir()) == []

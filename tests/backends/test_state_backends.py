@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.backends.snapshot_task import SnapshotTask
-from state_engine.backends.state_backend import StateBackend
-from state_engine.core.descriptors import (
+from state_engine.core.errors import StateAccessError, StateMigrationError
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import StateAccessError, StateMigrationError
-from state_engine.core.state_table import KeyContext
-from state_engine.core.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
+from state_engine.state_backends.snapshot_task import SnapshotTask
+from state_engine.state_backends.state_backend import StateBackend
 from tests.backends.backends import BACKENDS, keyed, on
 from tests.core.models import CONFIGS, KINDS, StateModel, check_random_operations, check_stored, ops_of
 from tests.core.steps import Steps, ttl, with_ttl

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from state_engine.backends.files import open_location, write_csv, write_parquet
-from state_engine.backends.parquet_reading import read_parquet
-from state_engine.backends.storage_errors import java_storage_error, storage_error, storage_errors
 from state_engine.core.errors import StatelakeError, StorageError
+from state_engine.storage.files import open_location, write_csv, write_parquet
+from state_engine.storage.parquet_reading import read_parquet
+from state_engine.storage.storage_errors import java_storage_error, storage_error, storage_errors
 
 ROWS = pa.table({"x": [1, 2, 3]})
 

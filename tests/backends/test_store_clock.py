@@ -11,9 +11,9 @@ import pyarrow.fs as pafs
 import pytest
 
 import state_engine
-from state_engine.backends import store_clock
-from state_engine.backends.store_clock import PROBE, StoreClock, same_store, written_ms
-from state_engine.core.write_ids import written_at_ms
+from state_engine.core.checkpoints.write_ids import written_at_ms
+from state_engine.storage import store_clock
+from state_engine.storage.store_clock import PROBE, StoreClock, same_store, written_ms
 
 DAYS_MS = 2 * 24 * 3_600_000
 

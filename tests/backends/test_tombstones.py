@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_engine.backends.delta.tombstones import removed_since
+from state_engine.storage.delta.tombstones import removed_since
 
 
 def commit(table: Path, version: int, at_ms: int, *actions: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from state_engine.core.types import DictType, FloatType, ListType, StructType, TypeInformation
+from state_engine.core.types.every_type import DictType, FloatType, ListType, StructType, TypeInformation
 from tests.core.type_samples import LEAVES, Sample, decimals, integers, samples
 
 

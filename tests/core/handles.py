@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from state_engine.core.descriptors import (
+from state_engine.core.functions.every_function import MIN_TIMESTAMP, TimerService
+from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.functions import MIN_TIMESTAMP, TimerService
-from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.list_state import ListState
-from state_engine.core.map_state import MapState
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.state_table import KeyContext
-from state_engine.core.stream_operator import StreamOperator
-from state_engine.core.type_parsing import to_type
-from state_engine.core.value_state import ValueState
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.list_state import ListState
+from state_engine.core.state.map_state import MapState
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.state.value_state import ValueState
+from state_engine.core.types.type_parsing import to_type
 
 
 class Bench:

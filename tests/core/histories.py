@@ -13,8 +13,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_engine.core import lineage
-from state_engine.core.checkpoint import (
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import (
     MAIN,
     BaseRange,
     CheckpointRow,
@@ -26,8 +26,8 @@ from state_engine.core.checkpoint import (
     PinnedCheckpoint,
     StagedSink,
 )
-from state_engine.core.retention import RetentionPolicy, plan
-from state_engine.core.sink_moves import leaving, moves
+from state_engine.core.checkpoints.retention import RetentionPolicy, plan
+from state_engine.core.checkpoints.sink_moves import leaving, moves
 from tests.core.rows import checkpoint
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_engine.core.descriptors import (
+from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -22,7 +22,7 @@ from state_engine.core.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from tests.core.aggregates import Collect
 from tests.core.steps import Steps, ttl
 

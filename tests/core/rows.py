@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, SourceProgress
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    SourceProgress,
+)
 
 
 def checkpoint(checkpoint_id: int, parent_id: int | None = None, **facts: Any) -> CheckpointRow:

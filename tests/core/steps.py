@@ -9,11 +9,11 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from state_engine.core.descriptors import StateDescriptor
-from state_engine.core.keyed_state import KeyedStateStore, Loader
-from state_engine.core.state_table import APPEND, CLEAR, PUT, Change, KeyContext
-from state_engine.core.time import Time
-from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore, Loader
+from state_engine.core.state.state_table import APPEND, CLEAR, PUT, Change, KeyContext
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
 
 Stored = dict[str, dict[Any, Any]]
 Session = tuple[

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError
-from state_engine.core.functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction, MapFunction
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.functions.every_function import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    MapFunction,
+)
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 RULES = MapStateDescriptor("rules", str, int)

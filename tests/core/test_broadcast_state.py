@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
-from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import StateAccessError
-from state_engine.core.operator_state import OperatorStateStore
+from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
+from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.descriptors import MapStateDescriptor
 
 RULES = MapStateDescriptor("rules", str, list[int])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state_engine.core.checkpoint import (
+from state_engine.core.checkpoints.checkpoint import (
     ROW_TYPE,
     BaseRange,
     CheckpointRow,
@@ -12,7 +12,7 @@ from state_engine.core.checkpoint import (
     StagedSink,
     StateSchema,
 )
-from state_engine.core.ddl import ddl_text
+from state_engine.core.types.ddl import ddl_text
 from tests.core.rows import changes, checkpoint, operator, progress
 
 

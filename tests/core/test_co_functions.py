@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError
-from state_engine.core.functions import (
+from state_engine.core.functions.every_function import (
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
     MapFunction,
 )
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 

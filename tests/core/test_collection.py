@@ -8,19 +8,25 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core import lineage
-from state_engine.core.checkpoint import (
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import (
     BaseRange,
     CheckpointRow,
     DataFile,
     OperatorCheckpoint,
     OperatorStateRef,
 )
-from state_engine.core.collection import keyed_state_files, listed, operator_of, reachable, unreachable
-from state_engine.core.retention import RetentionPolicy
-from state_engine.core.sink_moves import COPIED_KINDS, content, moves
-from state_engine.runtime.sinks.places import IN_THE_ROOT
-from state_engine.runtime.sinks.spark_writer import SPARK_KIND
+from state_engine.core.checkpoints.collection import (
+    keyed_state_files,
+    listed,
+    operator_of,
+    reachable,
+    unreachable,
+)
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, content, moves
+from state_engine.publication.places import IN_THE_ROOT
+from state_engine.sinks.spark_writer import SPARK_KIND
 from tests.core.histories import GROUPS, START, History, histories
 from tests.core.rows import checkpoint
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
-from state_engine.core.compaction_policy import CompactionPolicy, compaction_due, compaction_need
+from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due, compaction_need
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import changes, checkpoint, operator
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from state_engine import StatefulJob
-from state_engine.core.checkpoint import DataFile, OperatorStateRef, SourceProgress
-from state_engine.core.dead_letters import (
+from state_engine.core.checkpoints.checkpoint import DataFile, OperatorStateRef, SourceProgress
+from state_engine.core.checkpoints.dead_letters import (
     LETTERS,
     DeadLetterLimit,
     letter_files,

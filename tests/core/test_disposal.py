@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from state_engine.core.disposal import Disposal, Found, Place, disposals
-from state_engine.core.write_ids import owner_mark, write_id_at
+from state_engine.core.checkpoints.disposal import Disposal, Found, Place, disposals
+from state_engine.core.checkpoints.write_ids import owner_mark, write_id_at
 
 OLD = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f"
 OWNER = owner_mark("1/job/out")

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoint import StateSchema
-from state_engine.core.descriptors import (
+from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     SortedMapStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
-from state_engine.core.evolution import column_type_of, evolve, evolve_state, recorded_schema
-from state_engine.core.stored_form import added_fields
-from state_engine.core.time import Time
-from state_engine.core.ttl import StateTtlConfig
-from state_engine.core.type_parsing import to_type
-from state_engine.core.type_text import shown_storage, type_to_text
-from state_engine.core.types_namespace import Types
+from state_engine.core.state.evolution import column_type_of, evolve, evolve_state, recorded_schema
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
+from state_engine.core.types.stored_form import added_fields
+from state_engine.core.types.type_parsing import to_type
+from state_engine.core.types.type_text import shown_storage, type_to_text
+from state_engine.core.types.types_namespace import Types
 from tests.core.evolution_samples import Evolved, converted, evolutions
 from tests.core.type_samples import Sample, samples
 

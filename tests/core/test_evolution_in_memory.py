@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from state_engine.core.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.memory_state import MemoryState
-from state_engine.core.operator_snapshot import SubtaskSnapshot
-from state_engine.core.operator_state import OperatorStateStore
-from state_engine.core.state_table import PUT, Change
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.memory_state import MemoryState
+from state_engine.core.state.state_table import PUT, Change
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.evolution import evolve
-from state_engine.core.stored_form import grown
-from state_engine.core.type_parsing import to_type
-from state_engine.core.type_text import type_to_text
-from state_engine.core.types import DictType, ListType, StructType, TypeInformation
+from state_engine.core.state.evolution import evolve
+from state_engine.core.types.every_type import DictType, ListType, StructType, TypeInformation
+from state_engine.core.types.stored_form import grown
+from state_engine.core.types.type_parsing import to_type
+from state_engine.core.types.type_text import type_to_text
 
 _NAMES = ("a", "b", "c", "d", "a__2")
 _WIDTHS = ("tinyint", "smallint", "int", "bigint")

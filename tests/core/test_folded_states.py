@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.aggregates import AggregateFunction, FoldFunction, ReduceFunction
-from state_engine.core.descriptors import (
+from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
+from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ReducingStateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.state import AppendingState, MergingState
+from state_engine.core.state.state import AppendingState, MergingState
 from tests.core.aggregates import Average, Collect
 from tests.core.handles import Bench
 from tests.core.steps import Steps

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from state_engine.core.checkpoints.format_versions import (
+    FORMAT_VERSION,
+    STEPS,
+    newer,
+    older,
+    steps_from,
+    upgraded_row,
+)
 from state_engine.core.errors import RootError
-from state_engine.core.format_versions import FORMAT_VERSION, STEPS, newer, older, steps_from, upgraded_row
 
 
 def test_the_steps_lead_to_this_version_one_by_one() -> None:

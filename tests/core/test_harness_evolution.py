@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.backends.rocksdb_backend import EmbeddedRocksDBStateBackend
-from state_engine.core.descriptors import (
+from state_engine.core.errors import StateMigrationError
+from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.harness.harness_state import Snapshot
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import StateMigrationError
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.harness_state import Snapshot
-from state_engine.core.time import Time
-from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
 from state_engine.testing import KeyedHarness
 from tests.core.evolution_samples import Evolved, converted, evolutions
 

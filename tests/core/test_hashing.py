@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.hashing import (
+from state_engine.core.keys.hashing import (
     Canonical,
     hash_bytes,
     hash_canonical,

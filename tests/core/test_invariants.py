@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from state_engine.core.checkpoint import (
+from state_engine.core.checkpoints.checkpoint import (
     BaseRange,
     CheckpointRow,
     DataFile,
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
-from state_engine.core.invariants import _RULES, _TREE_RULES, violations
+from state_engine.core.checkpoints.invariants import _RULES, _TREE_RULES, violations
 from tests.core.histories import History, histories
 from tests.core.rows import changes, checkpoint, operator, progress
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.errors import ValueTypeError
-from state_engine.core.json_values import from_json, to_json, type_text
-from state_engine.core.plain_type import PlainType
-from state_engine.core.type_parsing import to_type
+from state_engine.core.types.json_values import from_json, to_json, type_text
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_parsing import to_type
 from tests.core.type_samples import Point, Sample, samples
 
 

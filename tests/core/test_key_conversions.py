@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.key_conversions import is_lossless
-from state_engine.core.key_schema import KeySchema
+from state_engine.core.keys.key_conversions import is_lossless
+from state_engine.core.keys.key_schema import KeySchema
 
 TEXT, NTZ, UTC = pa.string(), pa.timestamp("us"), pa.timestamp("us", "UTC")
 LOSSLESS = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.key_groups import (
+from state_engine.core.keys.key_groups import (
     KeyGroupRange,
     assign_to_key_group,
     default_max_parallelism,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import StateAccessError
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.core.handles import Bench
 
 USES: list[Callable[[Bench], Any]] = [

@@ -16,8 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.errors import InvalidKeyError
-from state_engine.core.keys import canonical_key, decode_key, decode_keys, encode_keys, key_hash, storage_type
-from state_engine.core.row import Row
+from state_engine.core.keys.canonical import (
+    canonical_key,
+    decode_key,
+    decode_keys,
+    encode_keys,
+    key_hash,
+    storage_type,
+)
+from state_engine.core.types.row import Row
 
 
 class Route(NamedTuple):

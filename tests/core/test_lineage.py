@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from state_engine.core import lineage
-from state_engine.core.checkpoint import BaseRange, CheckpointRow, OperatorCheckpoint
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import checkpoint, operator
 

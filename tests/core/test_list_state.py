@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ListStateDescriptor
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.process_functions import KeyedProcessFunction
-from state_engine.core.runtime_context import RuntimeContext
-from state_engine.core.time import Time
-from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import ListStateDescriptor
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
 from state_engine.testing import KeyedHarness
 from tests.core.handles import Bench
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import MapStateDescriptor
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StateAccessError, ValueTypeError
-from state_engine.core.map_state import MapState
+from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.state.map_state import MapState
 from tests.core.handles import Bench
 from tests.core.type_samples import Visit
 

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from state_engine.core.aggregates import AggregateFunction, defines_merge
-from state_engine.core.descriptors import (
+from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
+from state_engine.core.functions.aggregates import AggregateFunction, defines_merge
+from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.ttl import Stamped
+from state_engine.core.state.ttl import Stamped
 from state_engine.testing import KeyedHarness
 from tests.core.aggregates import Average, Collect
 from tests.core.handles import Bench

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import ConfigurationError, InvalidNameError
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.metrics import MetricGroup, summed
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.functions.metrics import MetricGroup, summed
+from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.testing import KeyedHarness
 
 

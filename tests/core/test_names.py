@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoint import OperatorCheckpoint
-from state_engine.core.collection import base_table, changelog_table
-from state_engine.core.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
+from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.errors import InvalidNameError
-from state_engine.core.evolution import recorded_schema
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.names import LONGEST_TEXT, check_name, check_text_name, stored_name
-from state_engine.core.output_tag import OutputTag
+from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.evolution import recorded_schema
 from tests.names_of_flink import NAMES_OF_FLINK
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=LONGEST_TEXT)

@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from state_engine.core.checkpointed import CheckpointedFunction, CheckpointListener
-from state_engine.core.descriptors import ListStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.functions import (
+from state_engine.core.functions.every_function import (
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -17,8 +15,10 @@ from state_engine.core.functions import (
     ProcessFunction,
     SinkFunction,
 )
-from state_engine.core.keyed_functions import MapWithState
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.functions.keyed_functions import MapWithState
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.operator_state.checkpointed import CheckpointedFunction, CheckpointListener
+from state_engine.core.state.descriptors import ListStateDescriptor
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.examples import (
     AVERAGE,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpointed import CheckpointedFunction, ListCheckpointed
-from state_engine.core.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
-from state_engine.core.keyed_state import KeyedStateStore
-from state_engine.core.operator_lifecycle import OperatorLifecycle
-from state_engine.core.operator_snapshot import StateElements, SubtaskSnapshot
-from state_engine.core.runtime_context import TaskInfo
-from state_engine.core.state_table import KeyContext
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator_state.checkpointed import CheckpointedFunction, ListCheckpointed
+from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
+from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.state_table import KeyContext
 
 
 def lifecycle(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpointed import CheckpointedFunction
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor
 from state_engine.core.errors import RescaleError, StateAccessError
-from state_engine.core.operator_lifecycle import OperatorLifecycle
-from state_engine.core.operator_snapshot import (
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator_state.checkpointed import CheckpointedFunction
+from state_engine.core.operator_state.operator_snapshot import (
     BROADCAST,
     EVEN_SPLIT,
     UNION,
@@ -25,7 +25,7 @@ from state_engine.core.operator_snapshot import (
     assign,
     declared_states,
 )
-from state_engine.core.runtime_context import TaskInfo
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor
 
 Lists = list[list[int]]
 SEVEN = [[0, 1, 2, 3], [10, 11, 12]]

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.broadcast_state import BroadcastState, ReadOnlyBroadcastState
-from state_engine.core.descriptors import (
+from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
+from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
+from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
+from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
-from state_engine.core.operator_snapshot import StateElements, SubtaskSnapshot
-from state_engine.core.operator_state import OperatorStateStore
-from state_engine.core.plain_type import PlainType
-from state_engine.core.state_table import KeyContext
-from state_engine.core.time import Time
-from state_engine.core.ttl import StateTtlConfig
-from state_engine.core.type_parsing import to_type
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_parsing import to_type
 
 NUMBERS = ListStateDescriptor("numbers", int)
 RULES = MapStateDescriptor("rules", str, int)

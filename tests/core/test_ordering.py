@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.errors import InvalidKeyError
-from state_engine.core.ordering import decode, encode, key_order
-from state_engine.core.type_parsing import to_type
+from state_engine.core.keys.ordering import decode, encode, key_order
+from state_engine.core.types.type_parsing import to_type
 
 
 class Stop(NamedTuple):

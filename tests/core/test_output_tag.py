@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import ConfigurationError, InvalidNameError, ValueTypeError
-from state_engine.core.functions import KeyedProcessFunction, ProcessFunction
-from state_engine.core.output_tag import OutputTag
+from state_engine.core.functions.every_function import KeyedProcessFunction, ProcessFunction
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 LATE = OutputTag("late", float)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from state_engine.core.checkpoint import CheckpointRow, DataFile, StagedSink
-from state_engine.core.pending import newest_in_foreground, path_changes
-from state_engine.core.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.pending import newest_in_foreground, path_changes
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
 from tests.core.rows import checkpoint
 
 

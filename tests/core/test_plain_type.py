@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.errors import ValueTypeError
-from state_engine.core.plain_type import PlainType
+from state_engine.core.types.plain_type import PlainType
 from tests.core.type_samples import Point, Visit
 
 PLAIN = PlainType()

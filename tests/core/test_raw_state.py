@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import StateAccessError, ValueTypeError
-from state_engine.core.key_groups import KeyGroupRange
-from state_engine.core.raw_state import RawKeyedInput, RawKeyedOutput, RawOperatorInput, RawOperatorOutput
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.operator_state.raw_state import (
+    RawKeyedInput,
+    RawKeyedOutput,
+    RawOperatorInput,
+    RawOperatorOutput,
+)
 
 OWN = KeyGroupRange(4, 7)
 

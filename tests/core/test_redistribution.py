@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.redistribution import broadcast, even_split, even_split_states, union
+from state_engine.core.operator_state.redistribution import broadcast, even_split, even_split_states, union
 
 Lists = list[list[int]]
 

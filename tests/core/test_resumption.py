@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from state_engine.core.checkpoint import CheckpointRow, OperatorStateRef
-from state_engine.core.lineage import path as path_to
-from state_engine.core.resumption import (
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
+from state_engine.core.checkpoints.lineage import path as path_to
+from state_engine.core.checkpoints.resumption import (
     completed_after,
     completed_since_last_run,
     restored_checkpoint_id,

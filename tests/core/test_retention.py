@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.retention import RetentionPolicy, Retirement, pins, plan, restore_refusal
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.retention import RetentionPolicy, Retirement, pins, plan, restore_refusal
 from tests.core.histories import START, History, histories
 from tests.core.rows import checkpoint
 

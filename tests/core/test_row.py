@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ValueTypeError
-from state_engine.core.row import Row, RowKind, rows_from_columns
+from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.row import Row, RowKind, rows_from_columns
 
 
 def test_a_field_is_found_by_position_name_and_attribute() -> None:
@@ -110,7 +110,7 @@ def test_making_a_row_class_survives_garbage_collection(monkeypatch: pytest.Monk
         gc.collect()
         return False
 
-    monkeypatch.setattr("state_engine.core.row.keyword.iskeyword", collecting)
+    monkeypatch.setattr("state_engine.core.types.row.keyword.iskeyword", collecting)
     row = Row(collected_while=1, it_was_made=2)
     assert (row.collected_while, row.it_was_made) == (1, 2)
 

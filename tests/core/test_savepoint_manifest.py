@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoint import (
+from state_engine.core.checkpoints.checkpoint import (
     ROW_TYPE,
     OperatorStatePart,
     OperatorStateRef,
@@ -20,14 +20,14 @@ from state_engine.core.checkpoint import (
     PinnedCheckpoint,
     StateSchema,
 )
-from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
-from state_engine.core.savepoint_manifest import (
+from state_engine.core.checkpoints.savepoint_manifest import (
     MatchedState,
     SavepointFile,
     SavepointManifest,
     matched,
     parse_manifest,
 )
+from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
 from tests.core.histories import History, histories
 from tests.core.rows import checkpoint, operator
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.sink_moves import kept_outputs, leaving, moves, publications, published
 from state_engine.core.errors import SinkIdentityError
-from state_engine.core.sink_moves import kept_outputs, leaving, moves, publications, published
 from tests.core.histories import History, histories
 from tests.core.rows import checkpoint
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import MapStateDescriptor, SortedMapStateDescriptor
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StateAccessError, ValueTypeError
-from state_engine.core.map_state import MapState
-from state_engine.core.sorted_map_state import SortedMapState
+from state_engine.core.state.descriptors import MapStateDescriptor, SortedMapStateDescriptor
+from state_engine.core.state.map_state import MapState
+from state_engine.core.state.sorted_map_state import SortedMapState
 from tests.core.handles import Bench
 from tests.core.steps import Steps
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.source_function import SourceContext, SourceFunction, run_source
+from state_engine.core.functions.source_function import SourceContext, SourceFunction, run_source
 
 
 class Counts(SourceFunction):

@@ -15,9 +15,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.runtime_context import RuntimeContext
+from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.testing import KeyedHarness
 
 Op = tuple[Any, ...]

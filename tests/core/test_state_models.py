@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.state.ttl import StateTtlConfig
 from tests.core.models import CONFIGS, KINDS, check_random_operations, ops_of
 from tests.core.steps import Steps, with_ttl
 

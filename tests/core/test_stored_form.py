@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.stored_form import added_fields, columns_text, conform, grown
+from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.stored_form import added_fields, columns_text, conform, grown
 
 
 def arrow(ddl: str) -> pa.DataType:

@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.errors import MissingFilesError, StateAccessError, StateMigrationError
-from state_engine.core.functions import MIN_TIMESTAMP, Function, KeyedProcessFunction, TimerService
-from state_engine.core.outputs import ElementRefused, Outputs
-from state_engine.core.row import Row
-from state_engine.core.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.state_table import NO_KEY
-from state_engine.core.stream_operator import StreamOperator
-from state_engine.core.type_parsing import to_type
+from state_engine.core.functions.every_function import (
+    MIN_TIMESTAMP,
+    Function,
+    KeyedProcessFunction,
+    TimerService,
+)
+from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.operator.outputs import ElementRefused, Outputs
+from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.state_table import NO_KEY
+from state_engine.core.types.row import Row
+from state_engine.core.types.type_parsing import to_type
 from tests.core.handles import Bench
 
 Context = KeyedProcessFunction.Context

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoint import StateSchema
-from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.lineage import path
-from state_engine.core.time import Time
-from state_engine.core.time_travel import (
+from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.checkpoints.lineage import path
+from state_engine.core.checkpoints.time_travel import (
     DeclaredState,
     Expiry,
     declared_state,
@@ -23,7 +21,9 @@ from state_engine.core.time_travel import (
     path_as_of,
     why_missing,
 )
-from state_engine.core.ttl import Stamped, StateTtlConfig, TtlTime, expired
+from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.state.ttl import Stamped, StateTtlConfig, TtlTime, expired
+from state_engine.core.types.durations import Time
 from tests.core.rows import checkpoint, operator
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

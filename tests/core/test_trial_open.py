@@ -6,8 +6,8 @@ from typing import Any
 
 from state_engine import CheckpointedFunction, KeyedProcessFunction, ValueStateDescriptor
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.runtime_context import TaskInfo
-from state_engine.core.trial_open import trial_open
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.trial_open import trial_open
 
 INFO = TaskInfo("count")
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import (
+from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.time import Time
-from state_engine.core.ttl import Stamped, StateTtlConfig, expiration
+from state_engine.core.state.ttl import Stamped, StateTtlConfig, expiration
+from state_engine.core.types.durations import Time
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.ttl_kinds import BOTH, CLOCKS, EVERY_KIND, KINDS, Kind, Life
 

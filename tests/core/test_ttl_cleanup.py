@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from state_engine.core.functions import KeyedProcessFunction
-from state_engine.core.runtime_context import RuntimeContext
-from state_engine.core.time import Time
-from state_engine.core.ttl import Stamped, StateTtlConfig
-from state_engine.core.ttl_rule import without_expired
+from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.ttl_rule import without_expired
+from state_engine.core.types.durations import Time
 from state_engine.testing import KeyedHarness
 from tests.core.steps import Steps, ttl, with_ttl
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.descriptors import ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, StateAccessError
-from state_engine.core.time import Duration, Time
-from state_engine.core.ttl import Stamped, StateTtlConfig
-from state_engine.core.ttl_cleanup import TtlCleanup
+from state_engine.core.state.descriptors import ValueStateDescriptor
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.ttl_cleanup import TtlCleanup
+from state_engine.core.types.durations import Duration, Time
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.ttl_kinds import EVERY_KIND, Kind, Life
 

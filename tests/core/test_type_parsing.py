@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
 
-from state_engine.core.ddl import ddl_text, parse_ddl
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.spark_types import spark_field, spark_schema, spark_type
-from state_engine.core.time import Instant
-from state_engine.core.type_parsing import from_spark_json, to_type
-from state_engine.core.types_namespace import Types
+from state_engine.core.types.ddl import ddl_text, parse_ddl
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.spark_types import spark_field, spark_schema, spark_type
+from state_engine.core.types.type_parsing import from_spark_json, to_type
+from state_engine.core.types.types_namespace import Types
 
 _LEAVES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(),

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.plain_type import PlainType
-from state_engine.core.ttl import StampedType
-from state_engine.core.type_parsing import to_type
-from state_engine.core.type_text import StoredPickleType, shown_storage, type_from_text, type_to_text
-from state_engine.core.types import PickledType, StructType
-from state_engine.core.types_namespace import Types
+from state_engine.core.state.ttl import StampedType
+from state_engine.core.types.every_type import PickledType, StructType
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.core.types.type_text import StoredPickleType, shown_storage, type_from_text, type_to_text
+from state_engine.core.types.types_namespace import Types
 from tests.core.type_samples import LEAVES, Point, Sample, samples
 
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core import types
-from state_engine.core.ddl import parse_ddl
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.row import Row
-from state_engine.core.type_parsing import to_type
-from state_engine.core.types import DictType, ListType, StructType, TypeInformation
+from state_engine.core.types import every_type as types
+from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.every_type import DictType, ListType, StructType, TypeInformation
+from state_engine.core.types.row import Row
+from state_engine.core.types.type_parsing import to_type
 from tests.core.type_samples import ANYTHING, LEAVES, Leg, Point, Sample, Visit, samples
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.row import Row
-from state_engine.core.time import Instant
-from state_engine.core.types import TypeInformation
-from state_engine.core.types_namespace import Types
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import Row
+from state_engine.core.types.types_namespace import Types
 
 PYFLINK = {
     "BASIC_ARRAY", "BIG_DEC", "BIG_INT", "BOOLEAN", "BYTE", "CHAR", "DOUBLE", "FLOAT", "INSTANT", "INT", "LIST", "LONG",

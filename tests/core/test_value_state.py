@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from state_engine.core.descriptors import ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, InvalidNameError, ValueTypeError
+from state_engine.core.state.descriptors import ValueStateDescriptor
 from tests.core.handles import Bench
 
 

@@ -23,8 +23,8 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.watermark_strategy import TimestampColumn, checked_timestamp, epoch_milliseconds
-from state_engine.runtime.code_version import code_of
+from state_engine.core.time.watermark_strategy import TimestampColumn, checked_timestamp, epoch_milliseconds
+from state_engine.job.code_version import code_of
 
 bounded = WatermarkStrategy.for_bounded_out_of_orderness
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uuid6 import uuid7
 
-from state_engine.backends.delta.layout import file_name
-from state_engine.core.write_ids import owner_in, owner_mark, write_id_in, written_at_ms
+from state_engine.core.checkpoints.write_ids import owner_in, owner_mark, write_id_in, written_at_ms
+from state_engine.storage.layout import file_name
 
 MS = st.integers(1_600_000_000_000, 4_000_000_000_000)
 APPS = st.text("abcdef0123456789/_", min_size=1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.aggregates import AggregateFunction
-from state_engine.core.descriptors import (
+from state_engine.core.functions.aggregates import AggregateFunction
+from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -18,7 +18,7 @@ from state_engine.core.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.ttl import StateTtlConfig
+from state_engine.core.state.ttl import StateTtlConfig
 from tests.core.steps import Steps, with_ttl
 
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from state_engine.core.time import Instant
-from state_engine.core.type_parsing import to_type
-from state_engine.core.types import (
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.every_type import (
     BigIntegerType,
     BooleanType,
     BytesType,
@@ -31,6 +30,7 @@ from state_engine.core.types import (
     TimeType,
     TypeInformation,
 )
+from state_engine.core.types.type_parsing import to_type
 
 Sample = tuple[TypeInformation, st.SearchStrategy[Any]]
 """A type and a strategy for values that it accepts as they are."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jobs import JobParameters, RegisteredJob, beside
 from state_engine import (
     CheckpointedFunction,
     CompactionPolicy,
@@ -30,7 +29,8 @@ from state_engine import (
     TimePartitions,
     ValueStateDescriptor,
 )
-from state_engine.runtime.settings import Settings
+from state_engine.machine.settings import Settings
+from state_engine.registry import JobParameters, RegisteredJob, beside
 
 EVERY_MINUTE = "* * * * *"
 BATCH_ROWS = 500

@@ -14,9 +14,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.files import normal_uri
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.files import normal_uri
 from tests.day.day_jobs import BATCH_ROWS, FIRST_DAY, TTL_HOURS
 from tests.day.workspace import Reading, Workspace, readings, sums, until, workspace
 
@@ -149,7 +149,7 @@ def a_run_of_the_shell_is_killed_before_it_publishes(day: Workspace) -> None:
 
 def the_doctor_and_a_recovery(day: Workspace) -> None:
     """The dead run holds its slot until the doctor gives it back; a recovery publishes; the next run takes the rest."""
-    doctor = ("python", "-m", "orchestration.doctor")
+    doctor = ("python", "-m", "state_engine.dagster.doctor")
     assert "pool readings_head: held by run" in day.run(*doctor, code=1)
     assert "The slot is free again" in day.run(*doctor, "--free")
     launch = ("dg", "launch", "-m", "orchestration.definitions", "--job")

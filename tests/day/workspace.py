@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from state_engine import open_state
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.runtime.job_audit import RULES
-from state_engine.runtime.job_history import JobHistory, read_history
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.monitoring.job_audit import RULES
+from state_engine.monitoring.job_history import JobHistory, read_history
 from tests.day import day_jobs
 
 PROJECT = Path(__file__).parents[2]

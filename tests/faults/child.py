@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import SparkSettings
+from state_engine.machine.settings import SparkSettings
+from state_engine.spark.session import local_session
 from tests.faults.operations import CUT_OF_OPERATIONS
 from tests.faults.performing import perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from state_engine import open_state
-from state_engine.backends.delta.changelog import StoredState
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.backends.delta.operator_state_files import files_of, read_subtask_state
-from state_engine.backends.files import normal_uri
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import DamagedFileError
-from state_engine.core.key_schema import KeySchema
-from state_engine.runtime.job_history import read_history
-from state_engine.runtime.source_positions import SourcePositions
-from state_engine.runtime.state_files import state_files
-from state_engine.runtime.stored_entries import key_schema
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.monitoring.job_history import read_history
+from state_engine.queries.stored_entries import key_schema
+from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.files import normal_uri
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.operator_state_files import files_of, read_subtask_state
+from state_engine.storage.state.state_files import state_files
 
 FOOTER_BYTES = 600
 """Half of the flips fall into so many bytes at the end of a file."""

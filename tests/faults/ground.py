@@ -24,21 +24,21 @@ from typing import Any
 import pytest
 
 from state_engine import DataStream, DeltaSink, FileSink, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
-from state_engine.backends.delta import locks
-from state_engine.backends.delta.layout import JobLayout, file_name, partition_path
-from state_engine.backends.files import join, write_parquet
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.sink_moves import publications
 from state_engine.core.errors import StatelakeError
-from state_engine.core.retention import RetentionPolicy
-from state_engine.core.sink_moves import publications
-from state_engine.runtime import maintenance, savepoints
-from state_engine.runtime.batch import BatchContext
-from state_engine.runtime.batch_result import Execution
-from state_engine.runtime.executor import GraphExecutor
-from state_engine.runtime.head_repair import head_damages, leave_out
-from state_engine.runtime.refusals import letters_table
-from state_engine.runtime.sinks.base import Sink
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.subtask.refusals import letters_table
+from state_engine.monitoring.head_repair import head_damages, leave_out
+from state_engine.operations import maintenance, savepoints
+from state_engine.sinks.base import Sink
+from state_engine.storage.delta import locks
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import JobLayout, file_name, partition_path
 from tests.faults.log_kernel import NO_SPARK, LogKernel
 from tests.protocol import model_job
 from tests.protocol.model_job import JOB, SOURCE, build, execute, fold, numbers_read, slices, stored_state

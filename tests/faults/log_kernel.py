@@ -17,22 +17,22 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from state_engine.backends.delta.commit_actions import FileGroup, _statistics
-from state_engine.backends.delta.kernel import (
+from state_engine.core.errors import CommitUnknownError, StorageError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.storage.delta.commit_actions import FileGroup, _statistics
+from state_engine.storage.delta.kernel import (
     DeltaKernel,
     InactiveFilesError,
     Transaction,
     TransactionTakenError,
 )
-from state_engine.backends.delta.locks import table_lock
-from state_engine.backends.delta.log_names import COMMIT
-from state_engine.backends.delta.log_reader import commit_actions
-from state_engine.backends.delta.log_tail import LogDurability, mend_log
-from state_engine.backends.delta.table_facts import TableFacts
-from state_engine.backends.durability import Durability
-from state_engine.backends.files import join, open_location
-from state_engine.core.errors import CommitUnknownError, StorageError
-from state_engine.core.spark_types import spark_schema
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log_names import COMMIT
+from state_engine.storage.delta.log_reader import commit_actions
+from state_engine.storage.delta.log_tail import LogDurability, mend_log
+from state_engine.storage.delta.table_facts import TableFacts
+from state_engine.storage.durability import Durability
+from state_engine.storage.files import join, open_location
 
 _NO_SESSION = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
 NO_SPARK: Any = SimpleNamespace(

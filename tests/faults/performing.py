@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from state_engine.core import lineage
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.retention import RetentionPolicy
-from state_engine.core.write_ids import write_id_in
-from state_engine.runtime.savepoints import MANIFEST
+from state_engine.operations.savepoints import MANIFEST
 from tests.faults.operations import OperationCase
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import CLOCK_MS, Site

@@ -83,9 +83,8 @@ def from_json(text: str) -> list[Fault]:
 
 # -- points ------------------------------------------------------------------------------------------------------------
 
-_RUNTIME = "state_engine.runtime"
-_COORDINATOR = f"{_RUNTIME}.coordinator:CheckpointCoordinator"
-_KERNEL = "state_engine.backends.delta.kernel:DeltaKernel"
+_COORDINATOR = "state_engine.microbatch.coordinator:CheckpointCoordinator"
+_KERNEL = "state_engine.storage.delta.kernel:DeltaKernel"
 STEPS = (
     "settle", "plan", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage", "commit",
     "publish",
@@ -107,43 +106,47 @@ def _inside(name: str, owner: str, method: str) -> dict[str, FaultPoint]:
 POINTS: Mapping[str, FaultPoint] = {
     **{point: at for step in STEPS for point, at in _both(step, _COORDINATOR, step).items()},
     # inside of steps
-    **_inside("file of positions", f"{_RUNTIME}.source_positions", "write_parquet"),
-    **_inside("file of the row", "state_engine.backends.delta.checkpoint_store", "write_parquet"),
-    **_inside("operator", f"{_RUNTIME}.executor:GraphExecutor", "_run_operator"),
+    **_inside("file of positions", "state_engine.sources.source_positions", "write_parquet"),
+    **_inside("file of the row", "state_engine.storage.checkpoint_store", "write_parquet"),
+    **_inside("operator", "state_engine.microbatch.executor:GraphExecutor", "_run_operator"),
     **_inside("prepared sink", _COORDINATOR, "_prepare_sink"),
     **_inside("dropped exchange", _COORDINATOR, "_drop_exchange"),
     **_inside("table created", _KERNEL, "create_table"),
     **_inside("table committed", _KERNEL, "change"),
-    **_inside("sink published", f"{_RUNTIME}.publication:Publication", "_publish"),
+    **_inside("sink published", "state_engine.publication.publication:Publication", "_publish"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
     # of operations
-    **_both("head settled", f"{_RUNTIME}.operations:Operations", "settled"),
-    **_both("row committed", f"{_RUNTIME}.operations:Operations", "commit"),
-    **_both("row appended", "state_engine.backends.delta.checkpoint_store:CheckpointStore", "append"),
-    **_inside("move of files begun", f"{_RUNTIME}.sinks.file_moves:Mover", "begin"),
-    **_inside("move of files withdrawn", f"{_RUNTIME}.sinks.file_moves:Mover", "withdraw"),
-    **_inside("move of files added", f"{_RUNTIME}.sinks.file_moves:Mover", "add"),
+    **_both("head settled", "state_engine.operations.head_moves:Operations", "settled"),
+    **_both("row committed", "state_engine.operations.head_moves:Operations", "commit"),
+    **_both("row appended", "state_engine.storage.checkpoint_store:CheckpointStore", "append"),
+    **_inside("move of files begun", "state_engine.sinks.file_moves:Mover", "begin"),
+    **_inside("move of files withdrawn", "state_engine.sinks.file_moves:Mover", "withdraw"),
+    **_inside("move of files added", "state_engine.sinks.file_moves:Mover", "add"),
     # of maintenance and savepoints
-    **_inside("base written", f"{_RUNTIME}.maintenance", "write_base"),
-    **_inside("base committed", f"{_RUNTIME}.maintenance:Maintenance", "_write"),
-    **_both("background row", f"{_RUNTIME}.maintenance:Maintenance", "_commit"),
-    **_inside("checkpoint pinned", f"{_RUNTIME}.maintenance:Maintenance", "pin"),
-    **_inside("keyed state copied", f"{_RUNTIME}.savepoints:Savepoints", "_copy_keyed"),
-    **_inside("operator state copied", f"{_RUNTIME}.savepoints:Savepoints", "_copy_operator_state"),
-    **_both("manifest", f"{_RUNTIME}.savepoints", "write_text"),
-    **_inside("checkpoint unpinned", f"{_RUNTIME}.maintenance:Maintenance", "unpin"),
+    **_inside("base written", "state_engine.operations.maintenance", "write_base"),
+    **_inside("base committed", "state_engine.operations.maintenance:Maintenance", "_write"),
+    **_both("background row", "state_engine.operations.maintenance:Maintenance", "_commit"),
+    **_inside("checkpoint pinned", "state_engine.operations.maintenance:Maintenance", "pin"),
+    **_inside("keyed state copied", "state_engine.operations.savepoints:Savepoints", "_copy_keyed"),
+    **_inside(
+        "operator state copied", "state_engine.operations.savepoints:Savepoints", "_copy_operator_state"
+    ),
+    **_both("manifest", "state_engine.operations.savepoints", "write_text"),
+    **_inside("checkpoint unpinned", "state_engine.operations.maintenance:Maintenance", "unpin"),
     # of savepoints that are imported, and of another number of key groups
-    **_inside("savepoint verified", f"{_RUNTIME}.engine_operations", "savepoint_of"),
-    **_inside("keyed state imported", f"{_RUNTIME}.savepoint_import", "_import_keyed"),
-    **_inside("operator state imported", f"{_RUNTIME}.savepoint_import", "_import_operator_state"),
-    **_inside("key groups written", f"{_RUNTIME}.max_parallelism", "write_base"),
-    **_inside("key groups listed", f"{_RUNTIME}.max_parallelism:MaxParallelismChange", "_write"),
+    **_inside("savepoint verified", "state_engine.engine.engine_operations", "savepoint_of"),
+    **_inside("keyed state imported", "state_engine.operations.savepoint_import", "_import_keyed"),
+    **_inside(
+        "operator state imported", "state_engine.operations.savepoint_import", "_import_operator_state"
+    ),
+    **_inside("key groups written", "state_engine.operations.max_parallelism", "write_base"),
+    **_inside("key groups listed", "state_engine.operations.max_parallelism:MaxParallelismChange", "_write"),
     # of collection
-    **_both("collection planned", f"{_RUNTIME}.collector:Collector", "_plan"),
-    **_both("fence", f"{_RUNTIME}.maintenance:Maintenance", "fence"),
-    **_inside("files removed", f"{_RUNTIME}.collector:Collector", "_remove"),
-    **_inside("file deleted", f"{_RUNTIME}.collector", "_delete"),
-    **_inside("directory dropped", f"{_RUNTIME}.collector", "_drop_empty"),
+    **_both("collection planned", "state_engine.operations.collector:Collector", "_plan"),
+    **_both("fence", "state_engine.operations.maintenance:Maintenance", "fence"),
+    **_inside("files removed", "state_engine.operations.collector:Collector", "_remove"),
+    **_inside("file deleted", "state_engine.operations.collector", "_delete"),
+    **_inside("directory dropped", "state_engine.operations.collector", "_drop_empty"),
 }
 """Every point by name."""
 

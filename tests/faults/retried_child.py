@@ -28,8 +28,8 @@ CASES: Mapping[str, Callable[[Bed], dict[str, Any]]] = {
 def main(
     directory: str, master: str, options: dict[str, str], postgres: bool, cases: Sequence[str] = tuple(CASES)
 ) -> None:
-    from state_engine.runtime.session import local_session
-    from state_engine.runtime.settings import SparkSettings
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import local_session
 
     settings = SparkSettings(master=master, driver_memory="2g", options=options)
     spark = local_session(settings, app_name="statelake-retries")

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
+from state_engine.core.checkpoints.write_ids import write_id_at
 from state_engine.core.errors import CommitFailedError
-from state_engine.core.write_ids import write_id_at
-from state_engine.runtime.maintenance import Maintenance
+from state_engine.operations.maintenance import Maintenance
 from tests.faults.plane import Fault, installed
 from tests.faults.retried_tasks import Bed, shown, written_by
 

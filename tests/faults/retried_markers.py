@@ -9,9 +9,9 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from state_engine.cli import app
+from state_engine.cli.main import app
 from state_engine.core.errors import RootError
-from state_engine.runtime.root import MARKER
+from state_engine.storage.root import MARKER
 from tests.faults.retried_tasks import Bed, shown
 
 

@@ -27,9 +27,9 @@ from state_engine import (
     RuntimeContext,
     StatefulJob,
 )
-from state_engine.backends import durability
-from state_engine.runtime import subtask
-from state_engine.runtime.job_tables import listed_files
+from state_engine.job.job_tables import listed_files
+from state_engine.microbatch.subtask import subtask
+from state_engine.storage import durability
 from tests.faults.workloads import (
     LETTERS,
     PAIR,

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, StaleParentError
-from state_engine.core.retention import RetentionPolicy
 from tests.faults.cases import ONCE
 from tests.faults.operations import REACHED
 from tests.faults.plane import Action, Fault, InjectedFault, installed

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pyspark import cloudpickle
 
 from state_engine import CheckpointedFunction, DataStream, RuntimeContext, StatefulJob
-from state_engine.runtime import subtask, subtask_state
+from state_engine.microbatch.subtask import subtask, subtask_state
 from tests.faults.workloads import PAIR, Sums, Workload, _events
 
 # workers cannot import the tests

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SubtaskLostError, UserFunctionError
-from state_engine.runtime import operator_run
-from state_engine.runtime.frames import StreamFrame
+from state_engine.microbatch import operator_run
+from state_engine.sources.frames import StreamFrame
 from tests.faults.cases import Ground
 from tests.faults.subtask_faults import TOLD, UIDS, Planted, SubtaskFault, Where, breakable
 from tests.faults.workloads import Site

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import (
     DamagedFileError,
     DamagedOutputError,
@@ -18,11 +17,12 @@ from state_engine.core.errors import (
     StatelakeError,
     StorageError,
 )
-from state_engine.runtime.coordinator import RunOptions
-from state_engine.runtime.head_repair import REQUESTED_BY, head_damages, leave_out
-from state_engine.runtime.lost_outputs import LostChange, LostOutputs
-from state_engine.runtime.publication import Publication
-from state_engine.runtime.sinks.file_moves import Mover
+from state_engine.microbatch.coordinator import RunOptions
+from state_engine.monitoring.head_repair import REQUESTED_BY, head_damages, leave_out
+from state_engine.monitoring.lost_outputs import LostChange, LostOutputs
+from state_engine.publication.publication import Publication
+from state_engine.sinks.file_moves import Mover
+from state_engine.storage.checkpoint_store import CheckpointStore
 from tests.faults.file_plane import Access, Plane, installed
 from tests.faults.ground import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
 from tests.protocol.model_job import JOB

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import pytest
 
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.faults.plane import (
     DELAY_S,
     POINTS,

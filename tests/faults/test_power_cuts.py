@@ -12,8 +12,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from state_engine.backends import durability
 from state_engine.core.errors import StatelakeError
+from state_engine.storage import durability
 from tests.faults.file_plane import installed
 from tests.faults.ground import OPERATIONS, Ground, Grounds, in_this_process
 from tests.faults.power_cut import Disk, PowerCut
@@ -83,7 +83,7 @@ def test_no_power_cut_anywhere_loses_anything(
 def test_without_syncs_a_power_cut_does_harm(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bed finds what the syncs are for."""
     ground = grounds("batch")
-    monkeypatch.setattr("state_engine.backends.durability._side_by_side", lambda paths: None)
+    monkeypatch.setattr("state_engine.storage.durability._side_by_side", lambda paths: None)
     disk = _cut(ground, None)
     disk.lose_all_content()
     with in_this_process() as clock, pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):

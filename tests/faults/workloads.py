@@ -40,13 +40,13 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.backends import durability
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.backends.delta.operator_state_files import files_of
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.runtime.sinks.base import Sink
-from state_engine.runtime.state_files import state_files
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.sinks.base import Sink
+from state_engine.storage import durability
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.operator_state_files import files_of
+from state_engine.storage.state.state_files import state_files
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -26,7 +26,7 @@ from state_engine.core.errors import (
     StateAccessError,
     ValueTypeError,
 )
-from state_engine.core.key_groups import assign_to_key_group
+from state_engine.core.keys.key_groups import assign_to_key_group
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 NO_KEYS = [

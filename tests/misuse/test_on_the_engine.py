@@ -35,7 +35,7 @@ from state_engine.core.errors import (
     StatelakeError,
     UserFunctionError,
 )
-from state_engine.runtime.sources.base import Source
+from state_engine.sources.base import Source
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests

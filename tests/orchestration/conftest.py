@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.machine.settings import JobsSettings, Settings
 
 
 @pytest.fixture

@@ -16,11 +16,7 @@ from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from jobs import JobParameters, RegisteredJob
 from orchestration.definitions import build
-from orchestration.lib.micro_batches import DATA_VERSION_TAG
-from orchestration.lib.naming import checkpoint_key, sink_key, state_key
-from orchestration.lib.time_partitions import range_tags
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -31,7 +27,11 @@ from state_engine import (
     TimePartitions,
     ValueStateDescriptor,
 )
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.dagster.micro_batches import DATA_VERSION_TAG
+from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
+from state_engine.dagster.time_partitions import range_tags
+from state_engine.machine.settings import JobsSettings, Settings
+from state_engine.registry import JobParameters, RegisteredJob
 from tests.orchestration.ground import QUIET
 
 # workers cannot import the tests

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from orchestration.definitions import build
-from orchestration.lib.micro_batches import DATA_VERSION_TAG
 from state_engine import StateEngine
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.dagster.micro_batches import DATA_VERSION_TAG
+from state_engine.machine.settings import JobsSettings, Settings
 
 JOB = "count_window_average"
 PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from orchestration.defs.automation import MOST_RETRIES, MOVES_ON
-from orchestration.lib import watching
-from orchestration.lib.naming import operation_key
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.dagster import watching
+from state_engine.dagster.concepts.automation import MOST_RETRIES, MOVES_ON
+from state_engine.dagster.naming import operation_key
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.orchestration.ground import JOB, Ground
 
 HOUR_MS = 3_600_000

@@ -14,13 +14,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from orchestration.lib.naming import checkpoint_key
-from state_engine.backends.delta.checkpoint_files import plain_rows, with_digests
-from state_engine.backends.files import write_parquet
-from state_engine.core.invariants import Violation
-from state_engine.runtime import job_tables
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.job_audit import RULES
+from state_engine.core.checkpoints.invariants import Violation
+from state_engine.dagster.naming import checkpoint_key
+from state_engine.job import job_tables
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.monitoring.job_audit import RULES
+from state_engine.storage.checkpoint_files import plain_rows, with_digests
+from state_engine.storage.files import write_parquet
 from tests.orchestration.ground import JOB, QUIET, Ground, failure_of
 
 pytestmark = pytest.mark.spark

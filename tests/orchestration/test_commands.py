@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from orchestration.lib.naming import checkpoint_key, state_key
+from state_engine.dagster.naming import checkpoint_key, state_key
 
 PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from jobs.daily_delays import LATE_MINUTES, SCHEDULE_ORDER
 from jobs.flights_data import NEW_YORK, read_flights
 from orchestration.definitions import build
-from orchestration.lib.naming import sink_key
-from orchestration.lib.time_partitions import range_tags
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.dagster.naming import sink_key
+from state_engine.dagster.time_partitions import range_tags
+from state_engine.machine.settings import JobsSettings, Settings
 from tests.orchestration.ground import QUIET
 
 JOB = "daily_delays"

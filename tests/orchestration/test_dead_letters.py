@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from jobs import RegisteredJob
-from orchestration.defs import checks
-from orchestration.lib.metadata import checkpoint_metadata
 from state_engine import StatefulJob
-from state_engine.core.checkpoint import CheckpointRow, DataFile, SourceProgress
-from state_engine.core.dead_letters import LETTERS
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, SourceProgress
+from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import StorageError
-from state_engine.runtime.settings import Settings
+from state_engine.dagster.concepts import checks
+from state_engine.dagster.metadata import checkpoint_metadata
+from state_engine.machine.settings import Settings
+from state_engine.registry import RegisteredJob
 from tests.core.rows import checkpoint
 
 WARN, ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR

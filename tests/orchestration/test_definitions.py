@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 
 from orchestration.definitions import build
-from orchestration.lib.naming import state_key
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.dagster.naming import state_key
+from state_engine.machine.settings import JobsSettings, Settings
 
 PROJECT = Path(__file__).parents[2]
 KEYS = {
@@ -178,7 +178,7 @@ def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None
 
 
 USERS_MODULE = '''
-from jobs import RegisteredJob
+from state_engine.registry import RegisteredJob
 from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StatefulJob, ValueStateDescriptor
 
 class Broken(KeyedProcessFunction):

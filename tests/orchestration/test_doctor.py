@@ -9,11 +9,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from orchestration.lib.slots import dead_holders, free
+from state_engine.dagster.slots import dead_holders, free
 
 PROJECT = Path(__file__).parents[2]
 POOL = "small_head"
-STATELAKE = "from state_engine.cli import main; main()"
+STATELAKE = "from state_engine.cli.main import main; main()"
 KILLED = f"""
 import os, signal
 import dagster as dg
@@ -48,18 +48,18 @@ def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
 ) -> None:
     (tmp_path / "dagster.yaml").write_text((PROJECT / "orchestration" / "dagster.yaml").read_text())
     assert python(tmp_path, "-c", KILLED).returncode == -9
-    seen = python(tmp_path, "-m", "orchestration.doctor")
+    seen = python(tmp_path, "-m", "state_engine.dagster.doctor")
     assert seen.returncode == 1, seen.stderr
     assert f"pool {POOL}: held by run" in seen.stdout
     assert "is gone" in seen.stdout
     engines = python(tmp_path, "-c", STATELAKE, "doctor", "--no-spark")
     assert engines.returncode == 1, engines.stderr
-    assert f"Pool {POOL}: give the slot back: python -m orchestration.doctor --free" in engines.stdout
-    freed = python(tmp_path, "-m", "orchestration.doctor", "--free")
+    assert f"Pool {POOL}: give the slot back: python -m state_engine.dagster.doctor --free" in engines.stdout
+    freed = python(tmp_path, "-m", "state_engine.dagster.doctor", "--free")
     assert freed.returncode == 0, freed.stderr
     engines = python(tmp_path, "-c", STATELAKE, "doctor", "--no-spark")
     assert "no dead run holds a slot" in engines.stdout
-    again = python(tmp_path, "-m", "orchestration.doctor")
+    again = python(tmp_path, "-m", "state_engine.dagster.doctor")
     assert (again.returncode, again.stdout) == (0, "No dead run holds a slot of a pool.\n")
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as instance:

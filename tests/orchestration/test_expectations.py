@@ -11,10 +11,10 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import load_jobs
-from jobs.expectations import Expectation, OfSink, Suite
-from orchestration.defs import checkpointing, expectations
-from orchestration.lib.naming import sink_key, state_key
+from state_engine.dagster.concepts import checkpointing, expectations
+from state_engine.dagster.naming import sink_key, state_key
+from state_engine.expectations.suites import Expectation, OfSink, Suite
+from state_engine.registry import load_jobs
 from tests.orchestration.ground import JOB, QUIET, Ground
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from orchestration.lib.expectations import great_expectations
+from state_engine.expectations.validation import great_expectations
 assert not hasattr(sys.modules["__main__"], "__file__"), "as in a run that Dagster's daemon launched"
 print(great_expectations().__name__, hasattr(sys.modules["__main__"], "__file__"))
 """

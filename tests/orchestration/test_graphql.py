@@ -17,8 +17,8 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from dagster_graphql.test.utils import define_out_of_process_context, execute_dagster_graphql
 from pyspark.sql import SparkSession
 
-from orchestration.lib.time_partitions import range_tags
-from state_engine.runtime.settings import Settings
+from state_engine.dagster.time_partitions import range_tags
+from state_engine.machine.settings import Settings
 from tests.orchestration import days as days_module
 from tests.orchestration.days import Days
 from tests.orchestration.ground import JOB, QUIET, Ground
@@ -37,7 +37,7 @@ pytestmark = [
 PROJECT = Path(__file__).parents[2]
 CODE = """
 from orchestration.definitions import build
-from state_engine.runtime.settings import load_settings
+from state_engine.machine.settings import load_settings
 
 location = build(load_settings())
 """

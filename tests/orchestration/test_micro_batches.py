@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from orchestration.definitions import build
-from orchestration.lib.micro_batches import DATA_VERSION_TAG
-from orchestration.lib.naming import checkpoint_key, sink_key, state_key
 from state_engine import StateEngine
 from state_engine.core.errors import UserFunctionError
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.settings import JobsSettings, Settings
+from state_engine.dagster.micro_batches import DATA_VERSION_TAG
+from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
+from state_engine.machine.settings import JobsSettings, Settings
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 
 pytestmark = pytest.mark.spark
 

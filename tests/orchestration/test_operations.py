@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import count_window_average
-from orchestration.lib.naming import checkpoint_key, operation_key
 from state_engine import StateEngine, StatefulJob
-from state_engine.core.compaction_policy import CompactionPolicy
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.errors import MissingFilesError
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.dagster.naming import checkpoint_key, operation_key
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.orchestration.ground import JOB, Ground, failure_of
 
 pytestmark = pytest.mark.spark

@@ -10,15 +10,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from orchestration.lib.engine_resource import StateEngineResource
-from orchestration.lib.micro_batches import DATA_VERSION_TAG
-from orchestration.lib.time_partitions import request_for
 from state_engine import CheckpointRow
-from state_engine.core.checkpoint import MAIN
-from state_engine.core.partitions import TimePartitions
-from state_engine.runtime.backfill import BackfillReport
-from state_engine.runtime.partition_runs import PartitionStatus
-from state_engine.runtime.reports import RunReport
+from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.micro_batches import DATA_VERSION_TAG
+from state_engine.dagster.time_partitions import request_for
+from state_engine.microbatch.partition_runs import PartitionStatus
+from state_engine.microbatch.reports import RunReport
+from state_engine.replay.backfill import BackfillReport
 from tests.core.rows import checkpoint
 from tests.orchestration.days import CHECKPOINT, JOB, KEYS, Days
 

@@ -12,13 +12,13 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import load_jobs
-from orchestration.lib import watching
-from orchestration.lib.time_partitions import definition_of
-from state_engine.cli_status import look
+from state_engine.cli.status import look
+from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.errors import StaleParentError
-from state_engine.core.partitions import TimePartitions
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.dagster import watching
+from state_engine.dagster.time_partitions import definition_of
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.registry import load_jobs
 from tests.orchestration.days import ASSETS, CHECKPOINT, JOB, KEYS, SUMS, TOTAL, Days
 from tests.orchestration.ground import QUIET, failure_of
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestration.lib.pictures import bars, durations_and_lag, lines, state_sizes
+from state_engine.dagster.pictures import bars, durations_and_lag, lines, state_sizes
 from tests.orchestration.test_status import row
 
 SVG = "{http://www.w3.org/2000/svg}"

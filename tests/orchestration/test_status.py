@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from orchestration.lib.watching import told
-from state_engine.cli import app
-from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.job_status import JobStatus, status_of
+from state_engine.cli.main import app
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.dagster.watching import told
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.monitoring.job_status import JobStatus, status_of
 from tests.orchestration.ground import JOB, Ground
 
 PROJECT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def command(ground: Ground, *arguments: str) -> tuple[int, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
     given = ground.settings.jobs
     done = subprocess.run(
-        [sys.executable, "-c", "from state_engine.cli import main; main()", "status", *arguments],
+        [sys.executable, "-c", "from state_engine.cli.main import main; main()", "status", *arguments],
         env=inherited
         | {
             "PYTHONPATH": str(PROJECT),

@@ -32,7 +32,7 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.cli import app
+from state_engine.cli.main import app
 from state_engine.core.names import stored_name
 from state_engine.testing import KeyedHarness
 from tests import names_of_flink

@@ -125,8 +125,8 @@ def test_all_elements_in_one_batch(tmp_path: Path, spark: SparkSession, parallel
 _SCRIPT = """
 import sys
 from pathlib import Path
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import SparkSettings
+from state_engine.spark.session import local_session
+from state_engine.machine.settings import SparkSettings
 sys.path.insert(0, {project!r})
 from tests.porting.test_examples_of_flink import Pipeline, examples
 spark = local_session(SparkSettings(master="local[2]", driver_memory="1g"))

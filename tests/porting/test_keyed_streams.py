@@ -31,8 +31,8 @@ from state_engine import (
     Types,
     ValueStateDescriptor,
 )
-from state_engine.core.keyed_functions import RollingReduce
-from state_engine.core.type_parsing import to_type
+from state_engine.core.functions.keyed_functions import RollingReduce
+from state_engine.core.types.type_parsing import to_type
 from state_engine.testing import KeyedHarness
 from tests.porting.both import collected, sorted_plain
 from tests.runtime.pipelines import Pipeline

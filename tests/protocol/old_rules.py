@@ -14,14 +14,14 @@ from uuid import uuid4
 
 import pytest
 
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.backends.files import local_path
-from state_engine.backends.store_clock import StoreClock
-from state_engine.core.disposal import Found
-from state_engine.core.write_ids import WriteAttempt, write_id_at, write_id_in, written_at_ms
-from state_engine.runtime import collector, job_files
-from state_engine.runtime.maintenance import Maintenance
-from state_engine.runtime.publication import Publication
+from state_engine.core.checkpoints.disposal import Found
+from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at, write_id_in, written_at_ms
+from state_engine.operations import collector, job_files
+from state_engine.operations.maintenance import Maintenance
+from state_engine.publication.publication import Publication
+from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.files import local_path
+from state_engine.storage.store_clock import StoreClock
 from tests.protocol.interleaving import SKEWS_MS
 from tests.protocol.schedules import World
 from tests.protocol.sleepers import COMMITS, Sleeper

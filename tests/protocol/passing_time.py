@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
-from state_engine.backends import store_clock
-from state_engine.backends.delta import commit_actions
-from state_engine.runtime import collector
+from state_engine.operations import collector
+from state_engine.storage import store_clock
+from state_engine.storage.delta import commit_actions
 from tests.protocol.interleaving import actor_here
 
 _GRAIN_S = 0.012

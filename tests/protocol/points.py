@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
-from state_engine.runtime import collector, maintenance
-from state_engine.runtime.collector import Collector
-from state_engine.runtime.executor import GraphExecutor
-from state_engine.runtime.job_files import JobFiles
-from state_engine.runtime.maintenance import Maintenance
-from state_engine.runtime.publication import Publication
-from state_engine.runtime.sinks.file_moves import Mover
+from state_engine.microbatch.executor import GraphExecutor
+from state_engine.operations import collector, maintenance
+from state_engine.operations.collector import Collector
+from state_engine.operations.job_files import JobFiles
+from state_engine.operations.maintenance import Maintenance
+from state_engine.publication.publication import Publication
+from state_engine.sinks.file_moves import Mover
+from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.delta.kernel import DeltaKernel
 from tests.protocol.interleaving import LOST_ANSWER, actor_here, step, step_under_lock
 from tests.protocol.model_job import execute, fold_base
 from tests.protocol.passing_time import Clock

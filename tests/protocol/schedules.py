@@ -26,7 +26,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import (
     CommitError,
     ConfigurationError,
@@ -36,8 +37,7 @@ from state_engine.core.errors import (
     StatelakeError,
     SubtaskLostError,
 )
-from state_engine.core.evolution import recorded_schema
-from state_engine.core.retention import RetentionPolicy
+from state_engine.core.state.evolution import recorded_schema
 from tests.protocol.interleaving import SKEWS_MS, Actor, interleave, run_out
 from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock
@@ -258,8 +258,8 @@ def _rescaler(world: World, dice: random.Random) -> Callable[[], None]:
 
 def main() -> None:
     """Run schedules one after the other."""
-    from state_engine.runtime.session import local_session
-    from state_engine.runtime.settings import SparkSettings
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import local_session
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--first", type=int, default=0)

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import SinkError, SinkIdentityError
-from state_engine.runtime.sinks.delta import DeltaPublisher
+from state_engine.sinks.delta import DeltaPublisher
 from tests.protocol.model_job import JOB, build, fold
 from tests.protocol.passing_time import Clock
 from tests.protocol.points import marked

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from state_engine import StateEngine
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.core.retention import restore_refusal
-from state_engine.core.sink_moves import content
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.checkpoints.sink_moves import content
+from state_engine.storage.layout import JobLayout
 from tests.protocol.model_job import JOB, fold, numbers_read, stored_state
 from tests.protocol.points import Told
 

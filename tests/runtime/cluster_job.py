@@ -25,8 +25,8 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.backends.heap_backend import HashMapStateBackend
-from state_engine.backends.state_backend import KeyedStateBackend
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.state_backend import KeyedStateBackend
 
 ROWS = 100
 """Of a file, and of a micro-batch."""
@@ -95,8 +95,8 @@ def build(directory: str) -> StatefulJob:
 
 def main(directory: str, master: str, options: dict[str, str]) -> None:
     """Run all there is, and write what the engine says about it to ``result.json``."""
-    from state_engine.runtime.session import local_session
-    from state_engine.runtime.settings import SparkSettings
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import local_session
 
     spark = local_session(SparkSettings(master=master, driver_memory="1g", options=options))
     try:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from state_engine import DeltaSink, FileSink, FileSource, StatefulJob
-from state_engine.runtime.collector import CollectionReport
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.operations.collector import CollectionReport
 from tests.runtime.tiny import OUTPUT, Site, Sum
 
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, FileSink, StateEngine, StatefulJob
-from state_engine.runtime.sinks.files import published_directory
+from state_engine.sinks.files import published_directory
 
 Build = Callable[[StatefulJob], Mapping[str, DataStream]]
 

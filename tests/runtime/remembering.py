@@ -35,7 +35,7 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
-from state_engine.core.ttl import TtlTime
+from state_engine.core.state.ttl import TtlTime
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -28,10 +28,10 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow
-from state_engine.runtime.state_files import state_files
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.state_files import state_files
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

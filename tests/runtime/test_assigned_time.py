@@ -11,11 +11,11 @@ import pytest
 
 from state_engine import StatefulJob, TimestampAssigner, Types, WatermarkStrategy
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.watermarks import MIN_TIMESTAMP
-from state_engine.runtime.assigned_time import with_assigned_time, with_missing_times
-from state_engine.runtime.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
-from state_engine.runtime.graph import SourceNode
-from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.job.graph import SourceNode
+from state_engine.microbatch.routing.assigned_time import with_assigned_time, with_missing_times
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
 
 PLACES = {FILE_COLUMN: pa.array([0, 0, 0], pa.int32()), ROW_COLUMN: pa.array([0, 1, 2], pa.int64())}
 Assigns = Callable[..., Any]

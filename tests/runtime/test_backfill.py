@@ -29,6 +29,7 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
+from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.errors import (
     ConfigurationError,
     PartitionOrderError,
@@ -36,9 +37,8 @@ from state_engine.core.errors import (
     SourceError,
     StaleParentError,
 )
-from state_engine.core.partitions import TimePartitions
-from state_engine.runtime.partition_rows import FileTimes, as_frame, between, file_times, joined
-from state_engine.runtime.sources.base import FILE_COLUMN, SourceFrame
+from state_engine.sources.base import FILE_COLUMN, SourceFrame
+from state_engine.sources.partition_rows import FileTimes, as_frame, between, file_times, joined
 from tests.faults.plane import Fault, InjectedFault, installed
 
 # workers cannot import the tests
@@ -381,7 +381,7 @@ def test_two_runners_of_one_partition(place: Place, right: Place) -> None:
 def test_a_runner_that_is_overtaken_loses_nothing(
     place: Place, right: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime.coordinator import CheckpointCoordinator
+    from state_engine.microbatch.coordinator import CheckpointCoordinator
 
     stage, calls = CheckpointCoordinator.stage, []
 
@@ -448,14 +448,14 @@ def test_what_a_backfill_refuses(place: Place) -> None:
 def test_from_the_command_line(place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from state_engine.cli import app
-    from state_engine.cli_session import console
+    from state_engine.cli.main import app
+    from state_engine.cli.session import console
 
     (place.directory / "days_job.py").write_text(
         f"""
 from types import SimpleNamespace
 from state_engine import DeltaSink, FileSource, StatefulJob
-from state_engine.core.partitions import TimePartitions
+from state_engine.core.checkpoints.partitions import TimePartitions
 def jobs(settings):
     job = StatefulJob("days", partitions=TimePartitions("at", start="2013-01-01", end="2013-01-04"))
     rows = job.source("events", FileSource("{place.feed}"), order_by=["at"])

@@ -27,7 +27,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.runtime.frames import StreamFrame
+from state_engine.sources.frames import StreamFrame
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

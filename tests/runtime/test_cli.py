@@ -15,16 +15,16 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from state_engine import cli_session
-from state_engine.backends.delta.layout import FORMAT_VERSION
-from state_engine.cli import app
-from state_engine.cli_session import console
+from state_engine.cli import session as cli_session
+from state_engine.cli.main import app
+from state_engine.cli.session import console
 from state_engine.core.errors import ConfigurationError, RootError
-from state_engine.runtime import doctor
-from state_engine.runtime.file_systems import Mount, mount_of, refuse_network_root
-from state_engine.runtime.publication import Publication
-from state_engine.runtime.root import MARKER, write_marker
-from state_engine.runtime.settings import Settings, SparkSettings
+from state_engine.machine.settings import Settings, SparkSettings
+from state_engine.monitoring import doctor
+from state_engine.publication.publication import Publication
+from state_engine.storage.file_systems import Mount, mount_of, refuse_network_root
+from state_engine.storage.layout import FORMAT_VERSION
+from state_engine.storage.root import MARKER, write_marker
 from tests.runtime.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ PROJECT = Path(__file__).parents[2]
 def statelake(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("STATELAKE")}
     return subprocess.run(
-        [sys.executable, "-c", "from state_engine.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from state_engine.cli.main import main; main()", *arguments],
         env=inherited | {"PYTHONPATH": str(PROJECT), "COLUMNS": "200"} | environ,
         cwd=cwd,
         capture_output=True,
@@ -80,7 +80,7 @@ def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) -> None:
     code = (
-        "import sys, psutil, state_engine.cli\n"
+        "import sys, psutil, state_engine.cli.main\n"
         "print(sorted({'dagster', 'great_expectations'} & set(sys.modules)), psutil.Process().children())"
     )
     done = subprocess.run(

@@ -17,8 +17,8 @@ import pytest
 
 from state_engine import StatefulJob, Types
 from state_engine.core.errors import CodeVersionError
-from state_engine.runtime.code_digests import CodeDigests
-from state_engine.runtime.shipped_code import shipped
+from state_engine.spark.code_digests import CodeDigests
+from state_engine.spark.shipped_code import shipped
 
 MODULE = '''
 import re

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
 from state_engine.core.errors import CodeVersionError
-from state_engine.runtime.shipped_code import running_driver_code
+from state_engine.spark.shipped_code import running_driver_code
 from tests.runtime.tiny import Site
 
 SOURCE = '''

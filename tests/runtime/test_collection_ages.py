@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.backends.store_clock import StoreClock
-from state_engine.runtime import collector
-from state_engine.runtime.collector import ORPHAN_AGE, _Ages
+from state_engine.operations import collector
+from state_engine.operations.collector import ORPHAN_AGE, _Ages
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.store_clock import StoreClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
-from state_engine.core import lineage
-from state_engine.core.collection import base_table, changelog_table, keyed_state_files
-from state_engine.core.operation_rows import continuing
-from state_engine.core.retention import RetentionPolicy
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.collection import base_table, changelog_table, keyed_state_files
+from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from tests.runtime.collecting_ground import Ground, crashed
 
 pytestmark = pytest.mark.spark

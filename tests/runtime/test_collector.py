@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.backends import store_clock
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.store_clock import StoreClock
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.write_ids import MAX_ATTEMPT_AGE_MS, owner_in, owner_mark
 from state_engine.core.errors import CommitFailedError, ConfigurationError
-from state_engine.core.retention import RetentionPolicy
-from state_engine.core.write_ids import MAX_ATTEMPT_AGE_MS, owner_in, owner_mark
-from state_engine.runtime import job_tables
-from state_engine.runtime.collector import CollectionReport
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.publication import Publication
+from state_engine.job import job_tables
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.operations.collector import CollectionReport
+from state_engine.publication.publication import Publication
+from state_engine.storage import store_clock
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.store_clock import StoreClock
 from tests.runtime.collecting_ground import HOUR_MS, Crash, Ground, crashed
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

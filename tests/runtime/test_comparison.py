@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.checkpoint import StagedSink
-from state_engine.runtime.comparison import compare
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.replay.comparison import compare
+from state_engine.sinks.staging import Staging
+from state_engine.storage.layout import JobLayout
 from tests.core.rows import checkpoint
 
 NO_SPARK: Any = None

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.runtime.sources.few_rows import FEW_ROWS
+from state_engine.sources.few_rows import FEW_ROWS
 from tests.runtime.small_job import CLOCK_MS, build, write_feed
 from tests.runtime.tiny import ROWS, Site
 

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import DamagedFileError
-from state_engine.runtime.job_audit import files_are_there
-from state_engine.runtime.job_history import read_history
+from state_engine.monitoring.job_audit import files_are_there
+from state_engine.monitoring.job_history import read_history
 from tests.runtime.tiny import Site
 
 pytestmark = pytest.mark.spark

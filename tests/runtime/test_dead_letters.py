@@ -27,11 +27,11 @@ from state_engine import (
     StatefulJob,
     Types,
 )
-from state_engine.core.dead_letters import DeadLetterLimit
+from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
 from state_engine.core.errors import ConfigurationError, DeadLetterLimitError, StatelakeError
-from state_engine.runtime import frames
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.sources.few_rows import FEW_ROWS
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.sources import frames
+from state_engine.sources.few_rows import FEW_ROWS
 from tests.runtime.tiny import OUTPUT, ROWS, Site, Sum
 
 # workers cannot import the tests

@@ -13,15 +13,15 @@ import pytest
 
 from state_engine import StatefulJob, Types
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
-from state_engine.core.key_form import DeclaredKey
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.keys import canonical_key, encode_keys
-from state_engine.core.time import Instant
-from state_engine.core.type_parsing import to_type
-from state_engine.runtime.graph import declared_key
-from state_engine.runtime.key_conversion import key_maker
-from state_engine.runtime.state_rows import KEY, WHY
-from state_engine.runtime.stored_entries import key_table
+from state_engine.core.keys.canonical import canonical_key, encode_keys
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.graph import declared_key
+from state_engine.queries.state_rows import KEY, WHY
+from state_engine.queries.stored_entries import key_table
+from state_engine.state_processor.key_conversion import key_maker
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Deployment:
             "STATELAKE__ROOT": str(self.root),
             "STATELAKE__JOBS__MODULES": "deployed_job",
         }
-        command = "from state_engine.cli import main; main()"
+        command = "from state_engine.cli.main import main; main()"
         return subprocess.run(
             [sys.executable, "-c", command, "run", "deployed", "--max-batches", "1"],
             env=inherited | given,

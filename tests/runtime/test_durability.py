@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from orchestration.lib.engine_resource import StateEngineResource
-from state_engine import StateEngine, cli_session
-from state_engine.backends.delta.log_tail import LogDurability
-from state_engine.backends.durability import Durability
+from state_engine import StateEngine
+from state_engine.cli import session as cli_session
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime import engine_base, publication
-from state_engine.runtime.settings import SettingsError, load
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.engine import engine_base
+from state_engine.machine.settings import SettingsError, load
+from state_engine.publication import publication
+from state_engine.storage.delta.log_tail import LogDurability
+from state_engine.storage.durability import Durability
 
 SESSION: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
 EACH: list[Durability] = ["sync", "os"]
@@ -32,7 +34,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_base, "check_session", lambda spark: None)
     monkeypatch.setattr(engine_base, "ship_code", lambda spark: None)
     monkeypatch.setattr(cli_session, "local_session", lambda: SESSION)
-    monkeypatch.setattr("state_engine.runtime.session.local_session", lambda settings: SESSION)
+    monkeypatch.setattr("state_engine.spark.session.local_session", lambda settings: SESSION)
     monkeypatch.setattr(SparkContext, "_active_spark_context", SESSION)
 
 

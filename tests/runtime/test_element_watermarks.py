@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from state_engine.runtime.element_watermarks import joined_steps, step_finder, watermarks_by_steps
-from state_engine.runtime.frames import EVENT_TIME, ORIGIN, SOURCE, WATERMARK, order_name
-from state_engine.runtime.origins import Origins
-from state_engine.runtime.routed import INPUT
+from state_engine.microbatch.routing.element_watermarks import joined_steps, step_finder, watermarks_by_steps
+from state_engine.microbatch.routing.origins import Origins
+from state_engine.microbatch.routing.routed import INPUT
+from state_engine.sources.frames import EVENT_TIME, ORIGIN, SOURCE, WATERMARK, order_name
 
 
 def test_rows_that_move_nothing_are_judged_by_the_watermark_before_the_batch() -> None:

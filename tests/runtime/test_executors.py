@@ -22,7 +22,7 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from state_engine.runtime.java import find_java_home
+from state_engine.machine.java import find_java_home
 from tests.runtime.cluster_job import IN_FUNCTION, ROWS, WRITTEN
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]

@@ -34,7 +34,7 @@ from state_engine import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from state_engine.core.retention import RetentionPolicy
+from state_engine.core.checkpoints.retention import RetentionPolicy
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

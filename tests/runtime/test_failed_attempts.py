@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import StaleParentError, UserFunctionError
-from state_engine.core.write_ids import write_id_in
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS, Picky, Site
 

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
-from state_engine.backends.delta.kernel import DeltaKernel
 from state_engine.core.errors import (
     CommitFailedError,
     CommitUnknownError,
     SinkIdentityError,
     StaleParentError,
 )
-from state_engine.runtime.coordinator import Attempt, CheckpointCoordinator, RunOptions
+from state_engine.microbatch.coordinator import Attempt, CheckpointCoordinator, RunOptions
+from state_engine.storage.delta.kernel import DeltaKernel
 from tests.runtime.small_job import CLOCK_MS, Results, build, results, write_feed
 
 

@@ -23,20 +23,20 @@ from state_engine import (
     MapStateDescriptor,
     StatefulJob,
 )
-from state_engine.core.broadcast_functions import BroadcastProcessFunction
-from state_engine.core.co_functions import CoProcessFunction
-from state_engine.core.keys import canonical_key, encode_keys, key_hash
-from state_engine.core.spark_types import spark_schema
-from state_engine.runtime.element_watermarks import watermarks_by_steps
-from state_engine.runtime.few_routing import _canonical, _chained, route_few
-from state_engine.runtime.frames import WATERMARK, StreamFrame, from_source, order_name
-from state_engine.runtime.graph import OperatorInput, OperatorNode
-from state_engine.runtime.origins import NO_ORIGINS, origins_of
-from state_engine.runtime.routed import HASH, SUBTASK, RoutedInput
-from state_engine.runtime.routing import Routed, Router
-from state_engine.runtime.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
-from state_engine.runtime.sources.few_rows import FEW_ROWS, few_rows
-from state_engine.runtime.sources.file import FileSource
+from state_engine.core.functions.broadcast_functions import BroadcastProcessFunction
+from state_engine.core.functions.co_functions import CoProcessFunction
+from state_engine.core.keys.canonical import canonical_key, encode_keys, key_hash
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.job.graph import OperatorInput, OperatorNode
+from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
+from state_engine.microbatch.routing.few_routing import _canonical, _chained, route_few
+from state_engine.microbatch.routing.origins import NO_ORIGINS, origins_of
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput
+from state_engine.microbatch.routing.routing import Routed, Router
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.few_rows import FEW_ROWS, few_rows
+from state_engine.sources.file import FileSource
+from state_engine.sources.frames import WATERMARK, StreamFrame, from_source, order_name
 from tests.runtime.key_samples import KINDS, arrow_column, random_keys
 
 ROWS = 300

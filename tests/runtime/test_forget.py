@@ -23,7 +23,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.cli import app
+from state_engine.cli.main import app
 from state_engine.core.errors import ConfigurationError
 from tests.runtime.tiny import Site
 

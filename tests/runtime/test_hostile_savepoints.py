@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.core.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
-from state_engine.core.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
-from state_engine.runtime.savepoints import MANIFEST, checksums
-from state_engine.runtime.sinks.sql_target import SQL_KIND, SqlTarget
+from state_engine.operations.savepoints import MANIFEST, checksums
+from state_engine.sinks.sql_target import SQL_KIND, SqlTarget
 from tests.runtime.test_savepoints import moved
 from tests.runtime.tiny import Site
 
@@ -135,7 +135,7 @@ def test_a_manifest_that_lists_files_elsewhere_is_refused(taken: Site, savepoint
     text = json.loads((savepoint / MANIFEST).read_text())
     text["files"][0]["path"] = path
     text.pop("digest")
-    from state_engine.core.savepoint_manifest import _digest
+    from state_engine.core.checkpoints.savepoint_manifest import _digest
 
     (savepoint / MANIFEST).write_text(json.dumps({"digest": _digest(text), **text}))
     is_refused(
@@ -211,7 +211,7 @@ def test_only_the_savepoint_itself_is_deleted(taken: Site, tmp_path: Path, spark
 def test_of_two_savepoints_made_into_one_directory_one_stands(
     taken: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime import savepoints
+    from state_engine.operations import savepoints
 
     place, write_text = tmp_path / "both", savepoints.write_text
 

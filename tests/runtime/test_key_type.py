@@ -28,19 +28,19 @@ from state_engine import (
     StatefulJob,
     StateTtlConfig,
     ValueStateDescriptor,
-    cli_key_type,
     open_state,
 )
-from state_engine.cli import app
-from state_engine.cli_session import console
+from state_engine.cli import key_type as cli_key_type
+from state_engine.cli.main import app
+from state_engine.cli.session import console
 from state_engine.core.errors import (
     ConfigurationError,
     InvalidKeyError,
     StaleParentError,
     StateMigrationError,
 )
-from state_engine.runtime import maintenance, max_parallelism
-from state_engine.runtime.operations import Operations
+from state_engine.operations import maintenance, max_parallelism
+from state_engine.operations.head_moves import Operations
 from tests.runtime.tiny import OUTPUT, Site, Sum
 
 # workers cannot import the tests

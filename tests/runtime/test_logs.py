@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.cli_logs import LOGGER, set_up_logs
-from state_engine.runtime.settings import LoggingSettings, SettingsError, load
+from state_engine.cli.logs import LOGGER, set_up_logs
+from state_engine.machine.settings import LoggingSettings, SettingsError, load
 from tests.runtime.tiny import Site
 
 

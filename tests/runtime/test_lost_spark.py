@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
 from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
-from state_engine.runtime.lost_spark import lost_process, unresolved_host
+from state_engine.spark.lost_spark import lost_process, unresolved_host
 from tests.runtime.tiny import Site
 
 REPOSITORY = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.retention import RetentionPolicy
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.runtime.tiny import Site
 
 pytestmark = pytest.mark.spark
@@ -76,7 +76,7 @@ def test_a_micro_batch_goes_on_upon_a_compaction_that_came_first(
 def test_a_compaction_is_dropped_when_the_head_went_elsewhere(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime import maintenance
+    from state_engine.operations import maintenance
 
     written = maintenance.write_base
 

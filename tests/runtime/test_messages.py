@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine import FileSource, KeyedProcessFunction, RuntimeContext, StatefulJob, TimePartitions
-from state_engine.cli import app
-from state_engine.core.checkpoint import PinnedCheckpoint
+from state_engine.cli.main import app
+from state_engine.core.checkpoints.checkpoint import PinnedCheckpoint
+from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.errors import ConfigurationError, SourceError, UserFunctionError
-from state_engine.core.retention import shown_kind
 from tests.core.rows import checkpoint
 from tests.runtime.tiny import ROWS, Site
 
@@ -87,7 +87,7 @@ def test_promote_has_the_option_that_sinks_recommend() -> None:
 
 
 def test_a_partition_that_cannot_be_read_names_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from state_engine.runtime import partitioned_input
+    from state_engine.sources import partitioned_input
 
     told: dict[str, Any] = {}
 

@@ -100,7 +100,7 @@ def test_wrong_targets(site: Site, target: int, message: str) -> None:
 def test_a_crash_between_the_restore_and_its_publication_is_settled(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime.sinks.delta import DeltaPublisher
+    from state_engine.sinks.delta import DeltaPublisher
 
     with monkeypatch.context() as patch:
         patch.setattr(DeltaPublisher, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
@@ -114,7 +114,7 @@ def test_a_crash_between_the_restore_and_its_publication_is_settled(
 def test_outputs_whose_files_are_gone_before_they_were_published_are_left_by_a_restore(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime.sinks.delta import DeltaPublisher
+    from state_engine.sinks.delta import DeltaPublisher
 
     site.put({"k": ["a"], "v": [1]}, "more")
     with monkeypatch.context() as patch:

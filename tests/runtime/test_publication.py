@@ -14,17 +14,17 @@ import pytest
 import sqlalchemy as sa
 
 from state_engine import DeltaSink, FileSink, ForeachBatchSink, SqlSink
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.backends.delta.log_tail import LogDurability
-from state_engine.core.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
-from state_engine.core.sink_moves import DEAD_LETTERS
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.publication import Declared, Publication
-from state_engine.runtime.sinks.base import Publisher, Sink, SinkRequest
-from state_engine.runtime.sinks.files import FilePublisher
-from state_engine.runtime.sinks.sql import SqlPublisher
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.publication.publication import Declared, Publication
+from state_engine.sinks.base import Publisher, Sink, SinkRequest
+from state_engine.sinks.files import FilePublisher
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.staging import Staging
+from state_engine.storage.delta.log_tail import LogDurability
+from state_engine.storage.layout import JobLayout
 from tests.core.rows import checkpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])

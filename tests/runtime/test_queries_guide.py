@@ -24,7 +24,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.cli import app
+from state_engine.cli.main import app
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -30,8 +30,8 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
-from state_engine.core.ttl import TtlTime
-from state_engine.runtime.frames import StreamFrame
+from state_engine.core.state.ttl import TtlTime
+from state_engine.sources.frames import StreamFrame
 from state_engine.testing import KeyedHarness
 from tests.runtime.pipelines import Pipeline
 

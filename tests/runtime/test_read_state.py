@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.backends.delta.layout import JobLayout
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.runtime.state_files import state_files
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.state_files import state_files
 from tests.runtime.small_job import CLOCK_MS, build, folded, path_of, write_feed
 from tests.runtime.tiny import Site
 

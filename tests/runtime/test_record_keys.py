@@ -23,7 +23,7 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.core.types_namespace import Types
+from state_engine.core.types.types_namespace import Types
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -20,8 +20,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
+from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
-from state_engine.core.format_versions import FORMAT_VERSION
 from tests.fixtures.release_0_1_0 import release_job as jobs
 
 FIXTURE = Path(jobs.__file__).parent

@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine import DataStream, DeltaSink, FileSink, FileSource, SqlSink, StatefulJob
-from state_engine.backends.files import normal_uri
-from state_engine.cli import app
-from state_engine.cli_session import console
+from state_engine.cli.main import app
+from state_engine.cli.session import console
+from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
-from state_engine.core.format_versions import FORMAT_VERSION
-from state_engine.runtime import repairs
-from state_engine.runtime.damage import Damage
-from state_engine.runtime.job_history import read_history
-from state_engine.runtime.root import MARKER, open_root, read_marker, write_marker
-from state_engine.runtime.root_repair import check_transactions
+from state_engine.monitoring import repairs
+from state_engine.monitoring.job_history import read_history
+from state_engine.operations.damage import Damage
+from state_engine.operations.root_repair import check_transactions
+from state_engine.storage.files import normal_uri
+from state_engine.storage.root import MARKER, open_root, read_marker, write_marker
 from tests.runtime.tiny import OUTPUT, ROWS, Site, Sum
 
 ID, OTHER = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"

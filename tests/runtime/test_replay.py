@@ -23,10 +23,10 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoint import CheckpointRow, OperatorCheckpoint, SourceProgress
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, SourceProgress
 from state_engine.core.errors import ConfigurationError, SourceError, StateMigrationError
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.replay import was_drained
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.replay.replay import was_drained
 from tests.core.rows import checkpoint
 from tests.runtime.pipelines import Pipeline
 from tests.runtime.tiny import Site, Sum
@@ -186,7 +186,7 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
 def test_a_promotion_that_crashed_is_published_by_the_next_run_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime.publication import Publication
+    from state_engine.publication.publication import Publication
 
     site.engine().replay(site.job(), code=site.job(OddSum()), branch="fix", from_checkpoint=1)
     with monkeypatch.context() as patch:

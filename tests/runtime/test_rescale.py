@@ -27,22 +27,22 @@ from state_engine import (
     StatefulJob,
     Types,
 )
-from state_engine.core.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import (
     ConfigurationError,
     RescaleError,
     StaleParentError,
     StateMigrationError,
 )
-from state_engine.core.key_groups import (
+from state_engine.core.keys.key_groups import (
     KeyGroupRange,
     assign_to_key_group,
     key_group_range,
     subtask_for_key_group,
 )
-from state_engine.runtime import max_parallelism
-from state_engine.runtime.coordinator import CheckpointCoordinator
-from state_engine.runtime.operations import Operations
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.operations import max_parallelism
+from state_engine.operations.head_moves import Operations
 from tests.runtime.pipelines import Pipeline
 from tests.runtime.small_job import path_of
 from tests.runtime.test_compaction import BATCHES, GROUPS, Everywhere, clocks

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.backends.delta.kernel import Transaction
-from state_engine.backends.delta.layout import TABLE_PROPERTIES
-from state_engine.backends.files import join, normal_uri, write_parquet
-from state_engine.core.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
-from state_engine.core.format_versions import FORMAT_VERSION
-from state_engine.runtime.root import MARKER
+from state_engine.storage.delta.kernel import Transaction
+from state_engine.storage.files import join, normal_uri, write_parquet
+from state_engine.storage.layout import TABLE_PROPERTIES
+from state_engine.storage.root import MARKER
 from tests.runtime.tiny import ROWS, Site
 
 pytestmark = pytest.mark.spark
@@ -135,9 +135,9 @@ def test_an_upgrade_that_crashed_is_run_again(
         raise OSError("out of power")
 
     place = {
-        "rows": "state_engine.runtime.root_upgrade.DeltaKernel.change",
-        "format": "state_engine.runtime.root_upgrade._Checkpoints._say_format",
-        "marker": "state_engine.runtime.root_upgrade.write_marker",
+        "rows": "state_engine.operations.root_upgrade.DeltaKernel.change",
+        "format": "state_engine.operations.root_upgrade._Checkpoints._say_format",
+        "marker": "state_engine.operations.root_upgrade.write_marker",
     }
     with monkeypatch.context() as inside:
         inside.setattr(place[broken], crash)

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StateMigrationError
-from state_engine.core.retention import RetentionPolicy
 from tests.runtime.tiny import OUTPUT, Site, Sum
 
 pytestmark = pytest.mark.spark
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
 def test_a_savepoint_that_fails_leaves_nothing(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.runtime import savepoints
+    from state_engine.operations import savepoints
 
     with monkeypatch.context() as patch:
         patch.setattr(savepoints, "write_text", lambda *_: (_ for _ in ()).throw(OSError("disk full")))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_active_session_is_returned_in_any_thread(spark: SparkSession) -> None:
-    from state_engine.runtime.session import local_session
+    from state_engine.spark.session import local_session
 
     found: list[Any] = []
     thread = Thread(target=lambda: found.append(local_session()))
@@ -34,8 +34,8 @@ def test_workers_run_this_python_and_times_are_utc(spark: SparkSession) -> None:
 
 
 def test_options_of_the_user_win() -> None:
-    from state_engine.runtime.session import session_options
-    from state_engine.runtime.settings import SparkSettings
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import session_options
 
     settings = SparkSettings(
         options={"spark.sql.shuffle.partitions": "9", "spark.driver.extraJavaOptions": "-Da=b"}
@@ -50,7 +50,7 @@ def test_options_of_the_user_win() -> None:
 
 
 def test_spark_connect_is_refused() -> None:
-    from state_engine.runtime.session import SessionError, check_session
+    from state_engine.spark.session import SessionError, check_session
 
     # The client needs packages that nothing else here does, so its class is known by its module only.
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
@@ -59,7 +59,7 @@ def test_spark_connect_is_refused() -> None:
 
 
 def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
-    from state_engine.runtime.session import SessionError, check_session
+    from state_engine.spark.session import SessionError, check_session
 
     check_session(spark)
     # What py4j answers for a class that is not on the class path: a package.
@@ -73,7 +73,7 @@ def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("missing", ["spark.sql.extensions", "spark.sql.catalog.spark_catalog"])
 def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missing: str) -> None:
-    from state_engine.runtime.session import SessionError, check_session
+    from state_engine.spark.session import SessionError, check_session
 
     def get(key: str, default: str) -> str:
         return default if key == missing else str(spark.conf.get(key, default))

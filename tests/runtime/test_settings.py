@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.runtime.settings import MASK, LoadedSettings, SettingsError, load, load_settings
+from state_engine.machine.settings import MASK, LoadedSettings, SettingsError, load, load_settings
 
 
 def loaded(tmp_path: Path, toml: str | None = None, **environ: str) -> LoadedSettings:

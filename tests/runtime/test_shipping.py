@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import SetupError
-from state_engine.runtime.shipping import archived, ship_code
+from state_engine.spark.shipping import archived, ship_code
 
 
 def imported(archive: Path, statement: str) -> str:

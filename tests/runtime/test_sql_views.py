@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from state_engine import KeyedProcessFunction, RuntimeContext, StatefulJob, ValueStateDescriptor
-from state_engine.cli import app
-from state_engine.cli_session import console
+from state_engine.cli.main import app
+from state_engine.cli.session import console
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.key_groups import subtask_for_key_group
-from state_engine.core.retention import RetentionPolicy
-from state_engine.runtime import state_reader
-from state_engine.runtime.state_views import quiet
+from state_engine.core.keys.key_groups import subtask_for_key_group
+from state_engine.queries import state_reader
+from state_engine.queries.state_views import quiet
 from tests.runtime.remembering import STATES, Memory, by_key, entries, model
 from tests.runtime.test_bad_input import raises
 from tests.runtime.test_open_state import BATCHES, opened

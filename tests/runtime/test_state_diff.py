@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from state_engine.cli import app
-from state_engine.cli_session import console
+from state_engine.cli.main import app
+from state_engine.cli.session import console
 from state_engine.core.errors import ConfigurationError
 from tests.runtime.remembering import Memory, model
 from tests.runtime.test_open_state import BATCHES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from state_engine.core.checkpoint import CheckpointRow, StateSchema
-from state_engine.core.time_travel import DeclaredState
-from state_engine.runtime.state_pairs import state_pairs
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.checkpoints.time_travel import DeclaredState
+from state_engine.queries.state_pairs import state_pairs
 from tests.core.rows import checkpoint, operator
 
 SUM, SEEN = StateSchema("sum", "value", "bigint"), StateSchema("seen", "value", "bigint")

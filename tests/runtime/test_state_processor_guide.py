@@ -30,9 +30,9 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
-    cli_key_type,
 )
-from state_engine.cli import app
+from state_engine.cli import key_type as cli_key_type
+from state_engine.cli.main import app
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from state_engine import EmbeddedRocksDBStateBackend, HashMapStateBackend, ListStateDescriptor
-from state_engine.backends.delta.changelog import ListedFile
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.evolution import recorded_schema
-from state_engine.core.hashing import hash_int64_array
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.state_table import APPEND, Change
-from state_engine.runtime import subtask_state
-from state_engine.runtime.subtask_input import Keys
-from state_engine.runtime.subtask_spec import StateFile
-from state_engine.runtime.subtask_state import SubtaskKeyedState
+from state_engine.core.keys.hashing import hash_int64_array
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_table import APPEND, Change
+from state_engine.microbatch.subtask import subtask_state
+from state_engine.microbatch.subtask.subtask_input import Keys
+from state_engine.microbatch.subtask.subtask_spec import StateFile
+from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.changelog import ListedFile
 
 KEY = KeySchema(("k",), (pa.int64(),))
 SEEN = ListStateDescriptor("seen", int)

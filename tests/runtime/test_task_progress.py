@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.runtime.task_progress import task_progress
+from state_engine.spark.task_progress import task_progress
 
 pytestmark = pytest.mark.spark
 

@@ -9,21 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine import KeyedProcessFunction
-from state_engine.backends.delta.changelog import ListedFile
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.backends.files import join
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.keys import key_hash
-from state_engine.core.timers import TIMERS
-from state_engine.core.type_parsing import to_type
-from state_engine.core.watermarks import MIN_TIMESTAMP
-from state_engine.runtime.frames import EVENT_TIME, WATERMARK, order_name
-from state_engine.runtime.output_files import read_exchange
-from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.routed import HASH, SUBTASK, InputLayout, RoutedLayout
-from state_engine.runtime.routing import nothing_new
-from state_engine.runtime.subtask import Subtask
-from state_engine.runtime.subtask_spec import (
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.time.timers import TIMERS
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.type_parsing import to_type
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
+from state_engine.microbatch.routing.routing import nothing_new
+from state_engine.microbatch.subtask.output_files import read_exchange
+from state_engine.microbatch.subtask.subtask import Subtask
+from state_engine.microbatch.subtask.subtask_spec import (
     BatchClocks,
     OutputSpec,
     RestoredOperatorState,
@@ -31,6 +26,11 @@ from state_engine.runtime.subtask_spec import (
     SubtaskReport,
     SubtaskSpec,
 )
+from state_engine.sources.frames import EVENT_TIME, WATERMARK, order_name
+from state_engine.sources.output_type import OutputType
+from state_engine.storage.files import join
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.changelog import ListedFile
 
 KEY = KeySchema(("k",), (pa.string(),))
 ORDER = (order_name(0), order_name(1))

@@ -23,7 +23,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.runtime import frames
+from state_engine.sources import frames
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, RuntimeContext, StateEngine, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StaleParentError, ValueTypeError
-from state_engine.runtime.operations import Operations
-from state_engine.runtime.state_transform import StateChange
+from state_engine.operations.head_moves import Operations
+from state_engine.state_processor.state_transform import StateChange
 from tests.runtime.small_job import CLOCK_MS, build, folded, write_feed
 from tests.runtime.tiny import Site
 

@@ -18,24 +18,29 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
-from state_engine.backends.delta.layout import JobLayout
-from state_engine.core.columns import elements, to_table
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.key_form import KeyForm
-from state_engine.core.key_schema import KeySchema
-from state_engine.core.keys import canonical_key, encode_keys, key_hash
-from state_engine.core.row import Row
-from state_engine.core.time import Instant
-from state_engine.core.type_parsing import arrow_type, to_type
-from state_engine.core.types import StructType, TypeInformation
-from state_engine.core.types_namespace import Types
-from state_engine.core.watermarks import MIN_TIMESTAMP
-from state_engine.runtime.frames import order_name
-from state_engine.runtime.output_files import read_exchange
-from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.routed import HASH, SUBTASK, InputLayout, RoutedLayout
-from state_engine.runtime.subtask import Subtask
-from state_engine.runtime.subtask_spec import BatchClocks, OutputSpec, RestoredOperatorState, SubtaskSpec
+from state_engine.core.keys.canonical import canonical_key, encode_keys, key_hash
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.columns import elements, to_table
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.row import Row
+from state_engine.core.types.type_parsing import arrow_type, to_type
+from state_engine.core.types.types_namespace import Types
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
+from state_engine.microbatch.subtask.output_files import read_exchange
+from state_engine.microbatch.subtask.subtask import Subtask
+from state_engine.microbatch.subtask.subtask_spec import (
+    BatchClocks,
+    OutputSpec,
+    RestoredOperatorState,
+    SubtaskSpec,
+)
+from state_engine.sources.frames import order_name
+from state_engine.sources.output_type import OutputType
+from state_engine.storage.layout import JobLayout
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.core.type_samples import LEAVES, Leg, samples
 

@@ -20,7 +20,7 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError
-from state_engine.runtime import frames
+from state_engine.sources import frames
 from tests.runtime.pipelines import Pipeline
 
 # workers cannot import the tests

@@ -24,7 +24,7 @@ import psutil
 
 from jobs.flights_data import feed_path, prepare_feed
 from state_engine import CheckpointRow
-from state_engine.runtime.job_history import JobHistory, read_history
+from state_engine.monitoring.job_history import JobHistory, read_history
 from tests.ui.waiting import until
 
 PROJECT = Path(__file__).parents[2]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from state_engine import SqlSink
-from state_engine.core.checkpoint import StagedSink
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.sinks.sql import SqlPublisher
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.staging import Staging
 from tests.runtime.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.runtime.sinks.base import SinkRequest
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.sinks.base import SinkRequest
+from state_engine.sinks.staging import Staging
 
 APP = "0123/job/out"
 

@@ -9,14 +9,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import DEAD_LETTERS_SCHEMA, JobLayout, file_name, partition_path
-from state_engine.backends.files import join, write_parquet
-from state_engine.core.checkpoint import DataFile, StagedSink
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
 from state_engine.core.errors import SinkError
-from state_engine.core.sink_moves import DEAD_LETTERS
-from state_engine.runtime.dead_letters import DeadLetterPublisher
-from state_engine.runtime.job_tables import JobTables
+from state_engine.job.job_tables import JobTables
+from state_engine.publication.dead_letters import DeadLetterPublisher
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, JobLayout, file_name, partition_path
 
 APP = "0123/job/dead_letters"
 

@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import file_name
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.sinks.delta import DeltaPublisher
-from state_engine.runtime.sinks.delta_log import writers
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks.delta import DeltaPublisher
+from state_engine.sinks.delta_log import writers
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.layout import file_name
 from tests.runtime.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

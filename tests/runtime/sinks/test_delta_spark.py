@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
 from state_engine import DeltaSink
-from state_engine.backends.delta.kernel import DeltaKernel
-from state_engine.backends.delta.layout import file_name
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import DamagedFileError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.sinks.delta_spark import SparkDeltaPublisher
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks.delta_spark import SparkDeltaPublisher
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.layout import file_name
 from tests.faults.retried_flips import PLACES, flipped
 from tests.runtime.sinks.requests import APP, asked
 

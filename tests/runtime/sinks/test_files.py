@@ -16,12 +16,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from state_engine import FileSink
-from state_engine.backends.delta.layout import file_name
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.sinks.file_moves import Mover
-from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks.file_moves import Mover
+from state_engine.sinks.files import FilePublisher
+from state_engine.storage.layout import file_name
 from tests.runtime.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, FileSink, StatefulJob
-from state_engine.backends.delta.checkpoint_store import CheckpointStore
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, UserFunctionError
-from state_engine.runtime.coordinator import CheckpointCoordinator
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.storage.checkpoint_store import CheckpointStore
 from tests.faults.plane import Fault, installed
 from tests.runtime.tiny import ROWS, Site, Sum
 

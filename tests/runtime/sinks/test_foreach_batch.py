@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from state_engine import ForeachBatchSink
-from state_engine.core.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import (
     ConfigurationError,
     InvalidNameError,
@@ -20,10 +20,10 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
-from state_engine.runtime.output_files import write_sink_file
-from state_engine.runtime.sinks import foreach_batch
-from state_engine.runtime.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks import foreach_batch
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher
+from state_engine.sinks.staging import Staging
 from tests.runtime.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64())])

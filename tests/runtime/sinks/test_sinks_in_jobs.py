@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import DeltaSink, FileSink, FileSource, StateEngine, StatefulJob
 from state_engine.core.errors import ConfigurationError, SinkIdentityError
-from state_engine.runtime.sinks.base import Publisher
-from state_engine.runtime.sinks.delta import DeltaPublisher
-from state_engine.runtime.sinks.files import FilePublisher
+from state_engine.sinks.base import Publisher
+from state_engine.sinks.delta import DeltaPublisher
+from state_engine.sinks.files import FilePublisher
 from tests.runtime.sources.runs import Numbered, with_one_key, write_ids
 
 

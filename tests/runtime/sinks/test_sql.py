@@ -22,10 +22,10 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
-from state_engine.runtime.sinks import sql_database
-from state_engine.runtime.sinks.sql import SqlPublisher
-from state_engine.runtime.sinks.sql_ledger import LEDGER, Ledger
-from state_engine.runtime.sinks.staging import Staging
+from state_engine.sinks import sql_database
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.sql_ledger import LEDGER, Ledger
+from state_engine.sinks.staging import Staging
 from tests.runtime.sinks.databases import APP, Database, move
 
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from state_engine import FileSource, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
 from state_engine.core.errors import SinkError, SinkIdentityError
-from state_engine.runtime.sinks.base import Publisher
-from state_engine.runtime.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.runtime.sinks.sql import SqlPublisher
+from state_engine.sinks.base import Publisher
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher
+from state_engine.sinks.sql import SqlPublisher
 from tests.runtime.tiny import ROWS, Site, Sum
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

@@ -17,7 +17,7 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
-from state_engine.runtime.sinks.sql_ledger import LEDGER
+from state_engine.sinks.sql_ledger import LEDGER
 from tests.runtime.sinks.databases import APP, KERNEL, SCHEMA, Database
 from tests.runtime.sinks.requests import asked
 from tests.runtime.sinks.servers import PASSWORD_ENV, Server, postgres_binaries

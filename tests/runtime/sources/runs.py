@@ -22,7 +22,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.runtime.sources.base import Source
+from state_engine.sources.base import Source
 
 
 class Numbered(KeyedProcessFunction):

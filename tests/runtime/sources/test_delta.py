@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.runtime.sources.base import Slice
+from state_engine.sources.base import Slice
 from tests.runtime.sources.runs import SourceRun
 
 

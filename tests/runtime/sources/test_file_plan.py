@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine import FileSource
-from state_engine.backends.files import open_location
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.runtime.sources.base import Element, Slice
-from state_engine.runtime.sources.file_ends import file_ends
-from state_engine.runtime.sources.file_ranges import FileRange, cut
+from state_engine.sources.base import Element, Slice
+from state_engine.sources.file_ends import file_ends
+from state_engine.sources.file_ranges import FileRange, cut
+from state_engine.storage.files import open_location
 from tests.runtime.sources.runs import write_ids
 
 NO_SPARK: Any = None
@@ -184,7 +184,7 @@ def test_no_file_that_was_consumed_is_opened_again(tmp_path: Path, monkeypatch: 
         opened.append(uri)
         return open_location(uri)
 
-    monkeypatch.setattr("state_engine.runtime.sources.file_ends.open_location", look)
+    monkeypatch.setattr("state_engine.sources.file_ends.open_location", look)
     assert ranges(plan(source, part.elements)) == [("b.parquet", 0, None)]
     assert opened == [f"file://{tmp_path}/b.parquet"]
 

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, KeyedProcessFunction, SourceFunction, StatefulJob, Types
-from state_engine.core.checkpointed import ListCheckpointed
-from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.sources.function import FunctionSource
+from state_engine.core.operator_state.checkpointed import ListCheckpointed
+from state_engine.sources.function import FunctionSource
+from state_engine.sources.output_type import OutputType
 from tests.runtime.pipelines import Pipeline
 
 NO_SPARK: Any = None

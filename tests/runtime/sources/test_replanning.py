@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDat
 
 from state_engine import PythonDataSource, SourceFunction, Types
 from state_engine.core.errors import SourceError
-from state_engine.runtime.output_type import OutputType
-from state_engine.runtime.sources.base import Element
-from state_engine.runtime.sources.collection import CollectionSource
-from state_engine.runtime.sources.function import FunctionSource
+from state_engine.sources.base import Element
+from state_engine.sources.collection import CollectionSource
+from state_engine.sources.function import FunctionSource
+from state_engine.sources.output_type import OutputType
 
 NO_SPARK: Any = None
 

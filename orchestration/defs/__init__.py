@@ -1,1 +1,0 @@
-"""One file a concept: what Dagster shows and starts of it."""

@@ -1,1 +1,0 @@
-"""From the engine to Dagster: names, declared states, metadata, and the factory that uses them."""

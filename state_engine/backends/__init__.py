@@ -1,1 +1,0 @@
-"""Working state and checkpoint storage."""

@@ -1,0 +1,80 @@
+"""The commands ``statelake dead-letters list`` and ``replay``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli.operations import Job
+from state_engine.cli.session import console, declared, opened
+from state_engine.microbatch.letters import DeadLetter
+
+app = typer.Typer(help="Rows that were refused.", no_args_is_help=True)
+_WIDTH = 60
+
+
+def add_to(application: typer.Typer) -> None:
+    """Add the commands to the application."""
+    application.add_typer(app, name="dead-letters")
+
+
+@app.command(name="list")
+def list_letters(
+    job: Job,
+    sent: Annotated[bool, typer.Option("--sent", help="Also those that were sent again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a letter.")] = False,
+) -> None:
+    """List the rows that a job refused, and whether they can be sent again."""
+    with opened() as engine:
+        found = engine.list_dead_letters(declared(job).job, sent=sent)
+    if as_json:
+        for one in found[-limit:]:
+            typer.echo(json.dumps({k: v for k, v in vars(one).items() if not k.startswith("_")}))
+        return
+    console.print(_table(found[-limit:]))
+    _print(f"{job}: {len(found):,} dead letters" + (" in all" if sent else " wait"))
+
+
+@app.command(name="replay")
+def replay_letters(
+    job: Job,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", help="This letter; all that wait by default.")
+    ] = None,
+    operator: Annotated[str | None, typer.Option(help="Only what this operator refused.")] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Letters of a micro-batch.")] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be sent.")] = False,
+) -> None:
+    """Send dead letters through today's code, each exactly once."""
+    found = declared(job)
+    with opened() as engine:
+        found.prepare()
+        report = engine.replay_dead_letters(
+            found.job, ids=ids or None, operator=operator, max_rows=max_rows, dry_run=dry_run
+        )
+    done = "would be sent" if dry_run else "were sent"
+    _print(f"{job}: {len(report.sent):,} dead letters {done}, {report.refused:,} were refused again")
+    for name, why in list(report.left.items())[:10]:
+        _print(f"{job}: {name} cannot be sent: {why}")
+
+
+def _table(letters: list[DeadLetter]) -> Table:
+    shown = Table("id", "operator", "where from", "error", "row", "")
+    for one in letters:
+        cells = (one.id, one.operator or one.source or "", one.position or "", one.error, one.row or "")
+        state = "sent" if one.sent else one.problem
+        shown.add_row(*(escape(_short(cell)) for cell in cells), escape(_short(state)))
+    return shown
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _print(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

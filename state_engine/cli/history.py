@@ -1,0 +1,67 @@
+"""The history of a job as a table: what was committed, upon what, and who abandoned what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.retention import pins, shown_kind
+
+_NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
+_USUAL = {"refused": {"0"}, "kind": {"checkpoint"}, "now": {""}}
+_TEXTS = _NAMES[6:]
+
+
+def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
+    """One line a checkpoint; columns in which nothing happened are left out.
+
+    Args:
+        rows: all of a job, oldest first.
+        last: how many to show, the newest ones.
+    """
+    now = standing({row.checkpoint_id: row for row in rows})
+    lines = [_cells(row, now.get(row.checkpoint_id, "")) for row in rows[-last:]]
+    columns = dict(zip(_NAMES, zip(*lines, strict=True), strict=True))
+    columns = {name: cells for name, cells in columns.items() if set(cells) != _USUAL.get(name)}
+    table = Table(box=box.SIMPLE)
+    for name in columns:
+        # only who asked may be broken: half a number would be worse than none
+        justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+        table.add_column(name, justify=justify, no_wrap=name != _NAMES[-1], overflow="fold")
+    for line in zip(*columns.values(), strict=True):
+        table.add_row(*line)
+    return table
+
+
+def standing(rows: Mapping[int, CheckpointRow]) -> dict[int, str]:
+    """What a person should know of a row today, by id: its branch, who abandoned it, whether it can be restored."""
+    found: dict[int, list[str]] = {}
+    for i, row in rows.items():
+        if row.branch != MAIN:
+            found.setdefault(i, []).append(f"on {row.branch}")
+    for i, by in lineage.abandoned_by(rows).items():
+        found.setdefault(i, []).append(f"left by {by}")
+    for pin in pins(rows).values():
+        found.setdefault(pin.checkpoint_id, []).append(f"savepoint {pin.name}")
+    for i in lineage.retired(rows):
+        found.setdefault(i, []).append("retired")
+    return {i: ", ".join(texts) for i, texts in found.items()}
+
+
+def _cells(row: CheckpointRow, now: str) -> list[str]:
+    numbers = (
+        row.rows_in,
+        row.rows_refused,
+        sum(sink.rows for sink in row.sinks),
+        sum(operator.changed_entries for operator in row.operators),
+    )
+    parent = "" if row.parent_id is None else str(row.parent_id)
+    counts = [f"{number:,}" for number in numbers]
+    created = f"{row.created_at:%m-%d %H:%M:%S}"
+    return [str(row.checkpoint_id), parent, *counts, shown_kind(row), created, now, escape(row.requested_by)]

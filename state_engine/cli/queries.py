@@ -1,0 +1,167 @@
+"""Commands that look into a job's state: SQL over its views, and what changed between two checkpoints."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import math
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli.operations import Job
+from state_engine.cli.session import console, opened
+from state_engine.core.checkpoints.time_travel import moment
+from state_engine.core.errors import ConfigurationError
+from state_engine.queries.state_views import View, plain_message, quiet
+
+Format = Annotated[
+    Literal["table", "csv", "json"],
+    typer.Option("--format", help="For people; for spreadsheets; or one JSON object a line."),
+]
+Limit = Annotated[int, typer.Option(min=0, help="Show so many rows; 0 for all.")]
+
+Cells = tuple[Any, ...]
+
+state = typer.Typer(help="Look at keyed state.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(sql)
+    app.add_typer(state, name="state")
+
+
+def sql(
+    job: Job,
+    query: Annotated[str | None, typer.Argument(help="A SELECT over the job's views.")] = None,
+    views: Annotated[
+        bool, typer.Option("--views", help="List the views with their columns instead.")
+    ] = False,
+    checkpoint_id: Annotated[
+        int | None, typer.Option("--checkpoint", help="As of this checkpoint, on any path.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="As of this time, such as 2026-03-01T12:30; in UTC.")
+    ] = None,
+    output: Format = "table",
+    limit: Limit = 100,
+    unrestricted: Annotated[
+        bool, typer.Option("--unrestricted", help="Let the query reach Java methods, files and programs.")
+    ] = False,
+) -> None:
+    """Ask a job's state, operator state and history with SQL."""
+    if (query is None) is not views:
+        raise ConfigurationError(f'give a query or --views: statelake sql {job} "SELECT * FROM checkpoints"')
+    with opened() as engine:
+        if query is None:
+            console.print(_views(engine.sql_views(job, checkpoint_id, as_of=as_of)))
+        else:
+            answer = engine.sql(job, query, checkpoint_id, as_of=as_of, unrestricted=unrestricted)
+            show(answer, output=output, limit=limit)
+
+
+@state.command("diff")
+def diff(
+    job: Job,
+    before: Annotated[str, typer.Argument(metavar="FROM", help="Id of a checkpoint, or a time.")],
+    after: Annotated[str, typer.Argument(metavar="TO", help="Id of a checkpoint, or a time.")],
+    operator: Annotated[str | None, typer.Option(metavar="UID", help="Only of this operator.")] = None,
+    name: Annotated[str | None, typer.Option("--state", metavar="NAME", help="Only this state.")] = None,
+    limit: Limit = 100,
+) -> None:
+    """Show what changed in keyed state between two checkpoints, entry by entry."""
+    with opened() as engine:
+        ends = [int(at) if at.isdigit() else moment(at) for at in (before, after)]
+        for found in engine.diff(job, *ends, operator=operator, state=name):
+            counts = found.counts()
+            told = ", ".join(f"{n:,} {kind}" for kind, n in counts.items() if n) or "no change"
+            console.print(f"{found.operator}.{found.state}: {told}", highlight=False, markup=False)
+            if any(counts.values()):
+                show(found.changes, output="table", limit=limit)
+
+
+def show(frame: DataFrame, *, output: str, limit: int) -> None:
+    """Print the rows of a DataFrame; tells where there are more."""
+    try:
+        with quiet():
+            found = (frame.limit(limit + 1) if limit else frame).toArrow()
+    except PySparkException as error:
+        raise ConfigurationError(f"the query failed: {plain_message(error)}") from None
+    shown = found.slice(0, limit) if limit else found
+    columns = [[_plain(v, c.type) for v in c.to_pylist()] for c in shown.columns]
+    _PRINTERS[output](shown.column_names, list(zip(*columns, strict=True)))
+    if shown.num_rows < found.num_rows:
+        print(f"There are more than {limit} rows; --limit 0 shows all.", file=sys.stderr)
+
+
+def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:
+    table = Table(box=box.SIMPLE)
+    for name in names:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_text(cell)) for cell in row))
+    console.print(table)
+
+
+def _print_csv(names: Sequence[str], rows: Sequence[Cells]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_text(cell) for cell in row] for row in rows)
+
+
+def _print_json(names: Sequence[str], rows: Sequence[Cells]) -> None:
+    for row in rows:
+        print(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+
+
+_PRINTERS = {"table": _print_table, "csv": _print_csv, "json": _print_json}
+
+
+def _text(cell: Any) -> str:
+    """A cell as text: nothing for null, JSON for what has parts."""
+    return "" if cell is None else cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """What JSON can hold: instants are ISO 8601 in UTC, binary is base64, decimals are text.
+
+    Maps are objects where their keys are texts, else arrays of pairs.
+    """
+    p = pa.types
+    if value is None:
+        return None
+    if p.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if p.is_map(kind):
+        pairs = [[_plain(k, kind.key_type), _plain(v, kind.item_type)] for k, v in value]
+        return dict(pairs) if p.is_string(kind.key_type) else pairs
+    if p.is_list(kind):
+        return [_plain(part, kind.value_type) for part in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return (
+            value.isoformat() if kind.tz is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        )
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+def _views(found: Sequence[View]) -> Table:
+    table = Table("view", "columns", "a row is", box=box.SIMPLE)
+    for view in found:
+        columns = ", ".join(f"{name} {kind}" for name, kind in view.columns)
+        table.add_row(escape(view.sql_name), escape(columns), escape(view.about))
+    return table

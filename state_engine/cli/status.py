@@ -1,0 +1,159 @@
+"""The command ``statelake status``: how jobs are, for people and for monitoring; it starts neither Spark nor Java.
+
+Exit codes: 0 fine; 1 a job is stuck, its outputs are not published, or it refuses all its rows; 2 a job never ran, or
+it cannot be told.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli.session import console, loaded_settings, look_for_modules_here
+from state_engine.core.errors import StatelakeError
+from state_engine.core.names import check_name
+from state_engine.job.job import StatefulJob
+from state_engine.machine.settings import Settings
+from state_engine.monitoring.job_history import read_history
+from state_engine.monitoring.job_status import JobStatus, status_of_history
+
+REGISTRY = "jobs"
+"""The package that finds jobs by the settings; imported by name, because it stands above this one."""
+
+_STYLES = {
+    "ok": "green",
+    "stuck": "red",
+    "unpublished": "red",
+    "refusing": "red",
+    "never_ran": "yellow",
+    "unknown": "yellow",
+}
+_MINUTES = 30.0
+_MOST_FILES = 10
+
+
+def status(
+    job: Annotated[
+        str | None, typer.Argument(help="Name of the job; all registered ones by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, by job.")] = False,
+    stuck_minutes: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="A job is stuck when so long nothing was committed, and a source has news or a partition is over.",
+        ),
+    ] = _MINUTES,
+) -> None:
+    """Tell how jobs are; ends with 0: fine, 1: stuck, unpublished or refusing, 2: never ran or unknown."""
+    try:
+        found = _looked_at(job, timedelta(minutes=stuck_minutes))
+    except StatelakeError as error:  # 1 is for jobs
+        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(code=2) from None
+    if as_json:
+        typer.echo(json.dumps({one.job: one.to_json() for one in found}, indent=2))
+    else:
+        console.print(table(found))
+        for one in found:
+            for text in notes(one):
+                console.print(f"{escape(one.job)}: {escape(text)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(code=worst(found))
+
+
+def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
+    settings = loaded_settings().settings
+    known = registered(settings)
+    names = [check_name(job, what="job")] if job else list(known)
+    return [look(settings.root, name, known.get(name), stuck_after=stuck_after) for name in names]
+
+
+def registered(settings: Settings) -> Mapping[str, StatefulJob]:
+    """The jobs that the settings name; none where there is no registry."""
+    look_for_modules_here()
+    try:
+        registry = importlib.import_module(REGISTRY)
+    except ModuleNotFoundError:
+        return {}
+    return {one.job.name: one.job for one in registry.load_jobs(settings)}
+
+
+def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta) -> JobStatus:
+    """How one job is; whatever keeps it from being looked at makes it unknown."""
+    try:
+        history = read_history(root, name)
+    except (StatelakeError, OSError) as error:
+        return JobStatus(name, "unknown", problem=str(error))
+    now_ms = time.time_ns() // 1_000_000
+    if job is not None and job.partitions is not None:  # until the next one is over, nothing can be committed
+        stuck_after += job.partitions.interval
+    return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after)
+
+
+def worst(found: list[JobStatus]) -> int:
+    """The exit code over several jobs: what certainly is wrong counts more than what nobody knows."""
+    codes = {one.exit_code for one in found}
+    return 1 if 1 in codes else max(codes, default=2)
+
+
+def notes(one: JobStatus) -> list[str]:
+    """What a line of the table has no room for."""
+    waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
+    if len(one.files_waiting) > _MOST_FILES:
+        waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
+    waiting += [
+        f"sink {sink} at {path} is left alone: the code does not have it any more"
+        for sink, path in one.left_alone.items()
+    ]
+    return [*waiting, *([one.problem] if one.problem else [])]
+
+
+def table(found: list[JobStatus]) -> Table:
+    """One line a job."""
+    names = (
+        "job",
+        "is",
+        "head",
+        "kind",
+        "age",
+        "last batch",
+        "unpublished",
+        "source has news",
+        "changelog files",
+        "dead letters",
+    )
+    shown = Table(*names)
+    for one in found:
+        shown.add_row(
+            escape(one.job),
+            f"[{_STYLES[one.state]}]{one.state}[/]",
+            _text(one.head_id),
+            _text(one.head_kind),
+            _age(one.head_age_s),
+            _age(one.batch_age_s),
+            ", ".join(map(str, one.unpublished)),
+            ", ".join(f"{name}: {_NEWS[news]}" for name, news in (one.lag or {}).items()),
+            str(one.changelog_files),
+            f"{one.dead_letters:,}",
+        )
+    return shown
+
+
+_NEWS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else str(timedelta(seconds=int(seconds)))

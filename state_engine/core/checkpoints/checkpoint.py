@@ -1,0 +1,334 @@
+"""A checkpoint: one row of the ``checkpoints`` table, the commit point of a micro-batch or an operation.
+
+The row lists, by exact name, every file that its attempt wrote, so that the state as of a checkpoint can be read from
+the rows on its path alone. The classes below are both the Python objects and the table's schema (``ROW_TYPE``).
+Plays the part of Flink's ``CompletedCheckpoint`` and its metadata file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import cast
+
+from state_engine.core.names import stored_name
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+
+MAIN = "main"
+"""The branch that publishes to sinks."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file that a subtask wrote.
+
+    Attributes:
+        path: relative to the table or sink directory it belongs to.
+        bytes: size.
+        rows: number of rows.
+        subtask: which subtask wrote it.
+        key_group_min, key_group_max: key groups inside, inclusive; None where rows have none.
+        key_hash_min, key_hash_max: hashes inside; None where rows have none.
+        footer: CRC-32 of its footer, compared before it is opened; None where nothing was recorded: in files of other
+            formats than Parquet, and of older versions.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    subtask: int
+    key_group_min: int | None = None
+    key_group_max: int | None = None
+    key_hash_min: int | None = None
+    key_hash_max: int | None = None
+    footer: int | None = None
+
+
+@dataclass(frozen=True)
+class StateSchema:
+    """Declaration of one state as of a checkpoint.
+
+    Attributes:
+        name: of the state.
+        kind: its primitive.
+        type: stored type of its column, as text.
+        ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
+        stored_as: the name that its rows and its column have, where that is another one: a name that is no identifier
+            gets one, a renamed state keeps what it was stored as, and a state that comes back gets a new one. None for
+            ``name``; see ``column_name``.
+    """
+
+    name: str
+    kind: str
+    type: str
+    ttl: str = ""
+    stored_as: str | None = None
+
+    @property
+    def column_name(self) -> str:
+        """Name of the state in its rows; its column is ``v_<column_name>``."""
+        return self.stored_as or self.name
+
+
+@dataclass(frozen=True)
+class BaseRange:
+    """Which compaction base holds a range of key groups, and the checkpoint that it stands for."""
+
+    key_group_start: int
+    key_group_end: int
+    base_id: str
+    checkpoint_id: int
+
+
+@dataclass(frozen=True)
+class OperatorCheckpoint:
+    """What a checkpoint holds of one keyed operator.
+
+    Attributes:
+        uid: identity of the operator across versions of the job.
+        parallelism, max_parallelism: of this checkpoint.
+        key_schema: stored type of the key, as text.
+        states: declared states, also those that this batch did not touch.
+        changelog: files of changes that this attempt wrote.
+        bases: compaction bases in force, empty before the first compaction.
+        changed_entries: rows in ``changelog``.
+        key_type: declared type of the key, as text; empty on streams without key.
+        next_timers_ms: time of the first timer that is left, by domain.
+        base_files: files of the base that this attempt wrote, whose ``base_id`` is the attempt's ``write_id``.
+        directory: name of the operator's directory, where that is another one than its uid; derived from the uid by
+            ``stored_name`` and never read back, for those who look at the tables from outside.
+    """
+
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    key_schema: str
+    states: list[StateSchema]
+    changelog: list[DataFile]
+    bases: list[BaseRange]
+    changed_entries: int
+    key_type: str = ""
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
+    base_files: list[DataFile] = field(default_factory=list)
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        name = stored_name(self.uid)
+        object.__setattr__(self, "directory", None if name == self.uid else name)
+
+
+@dataclass(frozen=True)
+class OperatorStatePart:
+    """Where the list of one state of one subtask lies, and how long it is.
+
+    Attributes:
+        subtask: whose list it is; 0 for broadcast state, of which one copy is stored.
+        write_id: the attempt whose files hold it: this one, or an earlier one where it did not change since.
+        elements: rows in the table: elements, entries of a map, or key groups; 0 for an empty list.
+        digest: of the elements in order, as hexadecimal text: tells whether the list changed.
+    """
+
+    subtask: int
+    write_id: str
+    elements: int
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class OperatorStateSchema:
+    """One state of an operator that belongs to subtasks and not to keys.
+
+    Attributes:
+        name: of the state.
+        scheme: even_split, union, broadcast, raw_operator or raw_keyed.
+        type: stored type of an element, as text.
+        parts: one a subtask that has the state, also where its list is empty.
+    """
+
+    name: str
+    scheme: str
+    type: str
+    parts: list[OperatorStatePart]
+
+
+@dataclass(frozen=True)
+class OperatorStateRef:
+    """Where the operator state of one operator or source lies: written by this attempt, or by an earlier one.
+
+    Attributes:
+        operator: uid of the operator, or name of the source.
+        write_id: the last attempt that changed any of it.
+        elements: rows over all states and subtasks; of a source, those that this attempt appended.
+        parallelism: number of subtasks that the lists belong to.
+        states: by name; none for a source, whose position is folded along the path of checkpoints.
+        last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
+            the lists out anew, and a checkpoint since it is still to be told to listeners; empty for a source.
+    """
+
+    operator: str
+    write_id: str
+    elements: int
+    parallelism: int = 1
+    states: list[OperatorStateSchema] = field(default_factory=list)
+    last_run: str = ""
+
+    def write_ids(self) -> set[str]:
+        """The attempts whose files hold elements."""
+        return {part.write_id for state in self.states for part in state.parts if part.elements}
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """What a checkpoint consumed from one source.
+
+    Attributes:
+        name: of the source.
+        position_from, position_to: summaries of the position before and after, as JSON.
+        rows: rows read in this batch, as counted by the subtasks.
+        watermark_ms: event-time watermark of the source after this batch.
+    """
+
+    name: str
+    position_from: str
+    position_to: str
+    rows: int
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True)
+class StagedSink:
+    """Files that wait to be published to one sink, with all that publishing needs.
+
+    Attributes:
+        name: of the sink.
+        kind: ``delta``, ``parquet`` or ``csv``.
+        path: where the sink is.
+        identity: of the table or directory when the files were staged; another one is never written to.
+        schema: columns that were checked, as JSON.
+        files: what is staged.
+        withdrawn: files published before that leave the sink in the same commit, because the checkpoint moves the
+            head to another path.
+    """
+
+    name: str
+    kind: str
+    path: str
+    identity: str
+    schema: str
+    files: list[DataFile]
+    withdrawn: list[DataFile] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows over all files."""
+        return sum(f.rows for f in self.files)
+
+
+@dataclass(frozen=True)
+class PinnedCheckpoint:
+    """A checkpoint that must stay restorable: what a savepoint is a copy of, from before it is copied.
+
+    Attributes:
+        name: of the savepoint.
+        checkpoint_id: what it is a copy of.
+        path: directory of the savepoint.
+    """
+
+    name: str
+    checkpoint_id: int
+    path: str
+
+
+@dataclass(frozen=True)
+class RescaledOperator:
+    """The parallelism that an operation gave to an operator, until the job declares another one than it did then.
+
+    Attributes:
+        uid: of the operator.
+        parallelism: in force.
+        declared: what the job declared when it was rescaled.
+    """
+
+    uid: str
+    parallelism: int
+    declared: int
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One committed checkpoint; see the module docstring.
+
+    Attributes:
+        checkpoint_id: grows by one per committed row, over all branches.
+        parent_id: the checkpoint it continues; None for the first.
+        branch: ``main``, or the name of a replay.
+        kind: checkpoint, compaction, retention, restore, rescale, promote, transform, import or bootstrap.
+        write_id: names the attempt that wrote the files.
+        created_at: when the attempt started.
+        clock_ms: processing time of the batch, in milliseconds; never below the parent's.
+        watermark_ms: event-time watermark after the batch, in milliseconds; None without event time.
+        rows_in: rows that reached operators and sinks from the sources, after DataFrame code in between.
+        rows_refused: of these, rows set aside as dead letters.
+        durations_ms: by step, as far as known at the commit.
+        metrics: sums of user metrics over subtasks.
+        delta_versions: version of each table that this attempt committed to, by table name.
+        job: name of the job, code_version: as given by the job, requested_by: who or what asked for it.
+        replaced_id: head that this row abandons: of a restore or promotion; None elsewhere.
+        retired: checkpoints that can no longer be restored from this row on: of a retention row.
+        pinned: savepoints whose checkpoints are kept from this row on, unpinned: names of those that are not any more.
+        rescaled: operators whose parallelism an operation changed, as long as that is in force.
+        partition: key of the time partition that the job has reached; empty for a continuous job.
+        partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
+        late_rows: rows that this micro-batch found in the sources although their partition had been run before.
+        backfill: the backfill that this row belongs to, in words; empty for none.
+        drained: whether this micro-batch fired all event-time timers, because the input had ended.
+        digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
+            older versions. See ``row_digest``.
+    """
+
+    checkpoint_id: int
+    parent_id: int | None
+    branch: str
+    kind: str
+    write_id: str
+    created_at: datetime
+    clock_ms: int
+    watermark_ms: int | None
+    rows_in: int
+    rows_refused: int
+    operators: list[OperatorCheckpoint]
+    operator_state: list[OperatorStateRef]
+    operator_state_files: list[DataFile]
+    sources: list[SourceProgress]
+    sinks: list[StagedSink]
+    dead_letters: list[DataFile]
+    durations_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    delta_versions: dict[str, int] = field(default_factory=dict)
+    job: str = ""
+    code_version: str = ""
+    requested_by: str = ""
+    replaced_id: int | None = None
+    retired: list[int] = field(default_factory=list)
+    pinned: list[PinnedCheckpoint] = field(default_factory=list)
+    unpinned: list[str] = field(default_factory=list)
+    rescaled: list[RescaledOperator] = field(default_factory=list)
+    partition: str = ""
+    partition_start_ms: int | None = None
+    partition_end_ms: int | None = None
+    late_rows: int = 0
+    backfill: str = ""
+    drained: bool = False
+    digest: str = ""
+
+    def operator(self, uid: str) -> OperatorCheckpoint | None:
+        """The part of one operator; None where this checkpoint has none."""
+        return next((o for o in self.operators if o.uid == uid), None)
+
+    def sink(self, name: str) -> StagedSink | None:
+        """What is staged for one sink; None where nothing is."""
+        return next((s for s in self.sinks if s.name == name), None)
+
+
+ROW_TYPE = cast(StructType, to_type(CheckpointRow, parameter="CheckpointRow"))

@@ -1,0 +1,269 @@
+"""Which files that checkpoints list somebody still needs, and which nobody does: what a collector may delete by name.
+
+A checkpoint that is not retired needs, to be restored:
+
+    keyed state       the base files in force of its key groups, and the changes on its path after each of these bases
+    operator state    the files that hold the lists that it points to, and source positions: all of its path since the
+                      newest compaction that stated them whole
+    replays           the source positions of the micro-batches after it on the path of ``main``
+    outputs           those of its path, for a move of the head puts back what sinks do not show
+
+What sinks show is theirs and never deleted; but where they hold a copy of it (a database, a function, a table that
+Spark writes), the staged files go as soon as no move of the head can put them back. Rows stay for ever. Files that no
+row lists are orphans of an attempt, to be known by the ``write_id`` in their names. Plays the part of Flink's
+``SharedStateRegistry`` and its subsumption of checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
+from state_engine.core.checkpoints.lineage import COMPACTION, Rows, head, open_branches, path, retired
+from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, DEAD_LETTERS, Outputs, content, published
+from state_engine.core.names import stored_name
+
+OPERATORS = "operators"
+"""Name of the directory that holds one directory of tables an operator."""
+
+OPERATOR_STATE = "operator_state"
+"""Name of the table of operator state and source positions."""
+
+Files = dict[str, set[DataFile]]
+"""By table: the job's own by their names under its directory, as in ``delta_versions``; sinks by their paths."""
+
+
+@dataclass(frozen=True)
+class KeyedStateFiles:
+    """What reading the keyed state of an operator as of a checkpoint takes.
+
+    Attributes:
+        base: files of the bases in force; of each only the key groups of its range count.
+        changelog: files of changes, oldest first, each with the checkpoint that wrote it; of each only the key groups
+            count whose base stands for an older checkpoint, or that have none.
+    """
+
+    base: list[DataFile]
+    changelog: list[tuple[int, DataFile]]
+
+
+def keyed_state_files(on_path: Sequence[CheckpointRow], uid: str) -> KeyedStateFiles:
+    """The files that hold the keyed state of an operator at the end of a path; none where it has no state there.
+
+    Changes from before a checkpoint that did not know the operator are not its own: its state was dropped there.
+    """
+    last = on_path[-1].operator(uid) if on_path else None
+    base: list[DataFile] = []
+    changelog: list[tuple[int, DataFile]] = []
+    if last is None:
+        return KeyedStateFiles(base, changelog)
+    all_based = not _gap(0, last.max_parallelism - 1, last.bases)
+    oldest = min(b.checkpoint_id for b in last.bases) if all_based else 0
+    sought = {
+        b.base_id for b in last.bases
+    }  # a base that nothing has changed since stands for later checkpoints
+    for row in reversed(on_path):
+        operator = row.operator(uid)
+        if operator is None or (row.checkpoint_id < oldest and not sought):
+            break
+        own = [b for b in last.bases if b.base_id == row.write_id]
+        sought.discard(row.write_id)
+        base += [file for file in operator.base_files if any(_overlaps(file, b) for b in own)]
+        newer = [b for b in last.bases if b.checkpoint_id >= row.checkpoint_id]
+        if row.checkpoint_id > oldest or not all_based:
+            changelog += [(row.checkpoint_id, f) for f in reversed(operator.changelog) if _counts(f, newer)]
+    return KeyedStateFiles(base, changelog[::-1])
+
+
+def position_files(on_path: Sequence[CheckpointRow]) -> list[DataFile]:
+    """The files that hold the positions of sources at the end of a path, oldest first.
+
+    Micro-batches append to positions; a compaction may state them whole, and what is before it does not count then.
+    """
+    found: list[DataFile] = []
+    for row in reversed(on_path):
+        own = [file for file in row.operator_state_files if operator_of(file) is None]
+        found += reversed(own)
+        if own and row.kind == COMPACTION:
+            break
+    return found[::-1]
+
+
+def operator_of(file: DataFile) -> str | None:
+    """The operator, as its name is stored, whose state a file of the table of operator state holds.
+
+    None for source positions.
+
+    Example:
+        >>> operator_of(DataFile("write_id=w/part-00000-w-0.counter.parquet", 1, 1, 0))
+        'counter'
+    """
+    parts = file.path.rsplit("/", 1)[-1].split(".")
+    return parts[1] if len(parts) == 3 else None
+
+
+def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+    """The files that a checkpoint that can be restored needs, or that a sink shows.
+
+    Args:
+        rows: as they are now.
+        as_of: count as needed, too, what was needed then or at any time since; None for what is needed now only.
+        unpublished: rows whose outputs some sink has not seen yet.
+    """
+    before = _until(rows, as_of)
+    roots = set(rows) - retired(before) | set(unpublished)
+    roots |= {row.checkpoint_id for row in open_branches(rows).values()}
+    roots |= {pin.checkpoint_id for pin in pins(rows).values()}
+    found: Files = {}
+    ancestors: dict[int, CheckpointRow] = {}
+    pointed: set[tuple[str, str]] = set()
+    for root in roots:
+        on_path = path(rows, root)
+        ancestors |= {row.checkpoint_id: row for row in on_path}
+        pointed |= {
+            (stored_name(r.operator), write_id)
+            for r in rows[root].operator_state
+            for write_id in r.write_ids()
+        }
+        for operator in rows[root].operators:
+            held = keyed_state_files(on_path, operator.uid)
+            _add(found, base_table(operator.uid), held.base)
+            _add(found, changelog_table(operator.uid), (file for _, file in held.changelog))
+    for row in ancestors.values():
+        kept = (f for f in row.operator_state_files if operator_of(f) and _held(f, row.write_id, pointed))
+        _add(found, OPERATOR_STATE, kept)
+    _add(found, OPERATOR_STATE, _positions(rows, roots))
+    copied = _copied(rows, before, roots, unpublished)
+    _add_outputs(found, _without(content(ancestors.values()), copied))
+    # what was published since is of rows that were not retired before
+    _add_outputs(found, _without(published(before), copied))
+    return found
+
+
+def listed(rows: Iterable[CheckpointRow]) -> Files:
+    """All files that rows list as written by their attempts."""
+    known = list(rows)
+    found: Files = {}
+    for row in known:
+        _add(found, OPERATOR_STATE, row.operator_state_files)
+        for operator in row.operators:
+            _add(found, base_table(operator.uid), operator.base_files)
+            _add(found, changelog_table(operator.uid), operator.changelog)
+    _add_outputs(found, content(known))
+    return found
+
+
+def unreachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+    """The listed files that nothing needs, nor has needed since ``as_of``: of no use to anyone for that long.
+
+    A collector asks with ``as_of`` = now less the age that protects readers and attempts, deletes what is still there,
+    and in sinks nothing that the table lists. Arguments as for :func:`reachable`.
+    """
+    needed = reachable(rows, as_of=as_of, unpublished=unpublished)
+    found = {table: files - needed.get(table, set()) for table, files in listed(rows.values()).items()}
+    return {table: files for table, files in found.items() if files}
+
+
+def operator_directory(uid: str) -> str:
+    """Where the tables of an operator are in the directory of its job, and its files in that of a savepoint."""
+    return f"{OPERATORS}/{stored_name(uid)}"
+
+
+def base_table(uid: str) -> str:
+    """Name of the table of an operator's bases."""
+    return keyed_tables(operator_directory(uid))[1]
+
+
+def changelog_table(uid: str) -> str:
+    """Name of the table of an operator's changes."""
+    return keyed_tables(operator_directory(uid))[0]
+
+
+def keyed_tables(directory: str) -> tuple[str, str]:
+    """The tables of changes and of bases in the directory of an operator."""
+    return f"{directory}/changelog", f"{directory}/base"
+
+
+def _copied(rows: Rows, before: Rows, roots: Collection[int], unpublished: Collection[int]) -> Outputs:
+    """Outputs that sinks hold a copy of, and that no move of the head to any root, or from one, can put back.
+
+    That is so where they are shown, and on the path of every root; and where nothing can be replayed from the very
+    beginning.
+    """
+    if any(rows[root].parent_id is None for root in roots):
+        return {}
+    paths = [{row.checkpoint_id for row in path(rows, root)} for root in roots]
+    everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
+    now = published(rows)
+    found: Outputs = {}
+    for key, shown in published(before).items():
+        found[key] = {
+            file: origin
+            for file, origin in shown.items()
+            if origin.sink.kind in COPIED_KINDS
+            and origin.checkpoint_id in everywhere
+            and file in now.get(key, {})
+        }
+    return found
+
+
+def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
+    return {
+        key: {file: origin for file, origin in files.items() if file not in left_out.get(key, {})}
+        for key, files in outputs.items()
+    }
+
+
+def _until(rows: Rows, as_of: datetime | None) -> Rows:
+    """The rows from before the first that is younger: what later ones ended had not ended then."""
+    if as_of is None:
+        return rows
+    younger = min((i for i, row in rows.items() if row.created_at > as_of), default=None)
+    return rows if younger is None else {i: row for i, row in rows.items() if i < younger}
+
+
+def _held(file: DataFile, write_id: str, pointed: set[tuple[str, str]]) -> bool:
+    return (operator_of(file), write_id) in pointed
+
+
+def _positions(rows: Rows, roots: Collection[int]) -> Iterator[DataFile]:
+    """Source positions of checkpoints, and of the micro-batches that a replay from any of them goes through."""
+    top = head(rows)
+    on_main = path(rows, top.checkpoint_id if top else None)
+    first = min((row.checkpoint_id for row in on_main if row.checkpoint_id in roots), default=0)
+    for row in on_main:
+        if row.checkpoint_id > first:
+            yield from (file for file in row.operator_state_files if operator_of(file) is None)
+    for root in roots:
+        yield from position_files(path(rows, root))
+
+
+def _overlaps(file: DataFile, base: BaseRange) -> bool:
+    low, high = file.key_group_min, file.key_group_max
+    return low is None or high is None or (low <= base.key_group_end and base.key_group_start <= high)
+
+
+def _counts(file: DataFile, newer: Sequence[BaseRange]) -> bool:
+    """Whether a file of changes has key groups that none of the bases covers."""
+    low, high = file.key_group_min, file.key_group_max
+    return low is None or high is None or _gap(low, high, newer)
+
+
+def _gap(low: int, high: int, bases: Iterable[BaseRange]) -> bool:
+    """Whether any key group from ``low`` to ``high`` is in no base."""
+    for base in sorted(bases, key=lambda b: b.key_group_start):
+        if base.key_group_start <= low <= base.key_group_end:
+            low = base.key_group_end + 1
+    return low <= high
+
+
+def _add(found: Files, table: str, files: Iterable[DataFile]) -> None:
+    found.setdefault(table, set()).update(files)
+
+
+def _add_outputs(found: Files, outputs: Outputs) -> None:
+    for (name, sink_path), files in outputs.items():
+        _add(found, DEAD_LETTERS if name == DEAD_LETTERS else sink_path, files)

@@ -1,0 +1,144 @@
+"""Formats of a root: what changed from one to the next, and how a row of ``checkpoints`` gets from one to the next.
+
+A root says its format; this version reads and writes one only. An older one is upgraded explicitly, step by step. The
+steps are pure functions over rows as plain values (dicts and lists): what they meet on storage is for
+``operations.root_upgrade``. Plays the part of Flink's ``MetadataSerializers``, which keeps a reader for every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.core.errors import RootError
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+
+FORMAT_VERSION = 6
+"""Of the tables under a root. A root of another format is refused."""
+
+PlainRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FormatStep:
+    """From the format before to ``version``.
+
+    Attributes:
+        version: the format that it leads to.
+        changes: what is new in it, in words.
+        row: a row of the format before as one of this format.
+    """
+
+    version: int
+    changes: str
+    row: Callable[[PlainRow], PlainRow]
+
+
+def _with_bases(row: PlainRow) -> PlainRow:
+    none: PlainRow = {"replaced_id": None, "retired": [], "pinned": [], "unpinned": [], "rescaled": []}
+    return row | none | {
+        "operators": [one | {"base_files": []} for one in row["operators"]],
+        "sinks": [one | {"withdrawn": []} for one in row["sinks"]],
+    }  # fmt: skip
+
+
+def _with_stored_names(row: PlainRow) -> PlainRow:
+    def named(operator: PlainRow) -> PlainRow:
+        return operator | {"states": [state | {"stored_as": None} for state in operator["states"]]}
+
+    return row | {"operators": [named(one) for one in row["operators"]]}
+
+
+def _with_partitions(row: PlainRow) -> PlainRow:
+    none: PlainRow = {"partition": "", "partition_start_ms": None, "partition_end_ms": None}
+    return row | none | {"late_rows": 0, "backfill": ""}
+
+
+def _before_the_newest(row: PlainRow) -> PlainRow:
+    """With watermarks one millisecond lower.
+
+    They were the newest event time less the out-of-orderness, one too high: an element as old as the newest would count
+    as late. Lowered in all rows alike, they never go back; the timers that are stored are above either.
+    """
+
+    def lowered(one: PlainRow) -> PlainRow:
+        known = one.get("watermark_ms")
+        return one if known is None else one | {"watermark_ms": max(known, MIN_TIMESTAMP + 1) - 1}
+
+    row = lowered(row)
+    return row | {"sources": [lowered(one) for one in row["sources"]]} if "sources" in row else row
+
+
+def _with_proofs(row: PlainRow) -> PlainRow:
+    row = _before_the_newest(row)
+    operators = [one | {"directory": None} for one in row["operators"]]
+    # the checksums of footers are not known of older files: they stay null
+    return row | {"operators": operators, "drained": False, "digest": ""}
+
+
+STEPS = (
+    FormatStep(3, "rows tell of bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
+    FormatStep(4, "rows tell under which name a renamed state is stored", _with_stored_names),
+    FormatStep(5, "rows tell time partitions, late rows and backfills", _with_partitions),
+    FormatStep(
+        6,
+        "damaged rows and files show; watermarks are a millisecond before the newest time",
+        _with_proofs,
+    ),
+)
+"""In order. Roots of format 1 were never released, and nothing leads from them."""
+
+
+def steps_from(version: int, *, where: str) -> list[FormatStep]:
+    """The steps from a format to this version's; none where it is this version's.
+
+    Args:
+        where: for messages: what has this format.
+
+    Raises:
+        RootError: the format is newer than this version knows, or too old.
+
+    Example:
+        >>> [step.version for step in steps_from(2, where="the root")]
+        [3, 4, 5, 6]
+    """
+    if version > FORMAT_VERSION:
+        raise newer(where, version)
+    if version < STEPS[0].version - 1:
+        raise RootError(
+            f"{where} has format {version} of an unreleased version, from which no upgrade leads: remove the root, or "
+            "take another one, and run the jobs anew"
+        )
+    return [step for step in STEPS if step.version > version]
+
+
+def upgraded_row(row: PlainRow, steps: list[FormatStep]) -> PlainRow:
+    """A row after some steps.
+
+    Example:
+        >>> row = {"checkpoint_id": 1, "operators": [], "sinks": []}
+        >>> upgraded_row(row, steps_from(2, where="the root"))["retired"]
+        []
+    """
+    for step in steps:
+        row = step.row(row)
+    return row
+
+
+def newer(where: str, version: int) -> RootError:
+    """The error for what a newer version wrote."""
+    return RootError(
+        f"{where} was written by a newer Statelake: it has format {version}, this version reads format "
+        f"{FORMAT_VERSION}. Upgrade Statelake"
+    )
+
+
+def older(uri: str, version: int) -> RootError:
+    """The error for a root of an older format, which says how to upgrade it, if there is a way."""
+    steps_from(version, where=uri)
+    return RootError(
+        f"{uri} has format {version} of an older Statelake, this version reads and writes format {FORMAT_VERSION}. "
+        f"Stop its jobs, then upgrade it with: statelake upgrade (in Python: StateEngine.upgrade('{uri}')); "
+        "--dry-run tells what it will do"
+    )

@@ -1,0 +1,60 @@
+"""Rows of ``checkpoints`` that no micro-batch makes: restore, rescale, retention and the like.
+
+Such a row continues another one: it holds what that one stands for, and what the operation changes. It reads nothing
+and stages nothing of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+
+
+def continuing(
+    parent: CheckpointRow,
+    *,
+    kind: str,
+    checkpoint_id: int,
+    write_id: str,
+    created_at: datetime,
+    requested_by: str,
+) -> CheckpointRow:
+    """A row of ``main`` that changes nothing of what its parent stands for.
+
+    Args:
+        parent: what it continues, of any branch.
+        kind: of the operation.
+        checkpoint_id: its own.
+        write_id: names the attempt.
+        created_at: when the attempt started.
+        requested_by: who or what asked for it.
+    """
+    return replace(
+        parent,
+        checkpoint_id=checkpoint_id,
+        parent_id=parent.checkpoint_id,
+        branch=MAIN,
+        kind=kind,
+        write_id=write_id,
+        created_at=created_at,
+        requested_by=requested_by,
+        rows_in=0,
+        rows_refused=0,
+        operators=[replace(o, changelog=[], base_files=[], changed_entries=0) for o in parent.operators],
+        operator_state_files=[],
+        sources=[replace(s, position_from=s.position_to, rows=0) for s in parent.sources],
+        sinks=[],
+        dead_letters=[],
+        durations_ms={},
+        metrics={},
+        delta_versions={},
+        replaced_id=None,
+        retired=[],
+        pinned=[],
+        unpinned=[],
+        late_rows=0,
+        backfill="",
+        drained=False,
+    )

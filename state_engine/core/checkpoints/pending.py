@@ -1,0 +1,103 @@
+"""What a path changes in sinks, and which of them may not show all of it.
+
+A row in the foreground (every kind but compaction and retention) is committed only after all rows before it were
+published. So at most the last of them is not, whatever became since of the sinks of older ones: nobody walks the path
+again to publish, and a sink that was given up is asked for nothing.
+
+    newest       the last row in the foreground: all that may wait
+    behind       what a sink does not show although it was published: it was put back from a backup, or emptied
+    left alone   sinks that today's code does not have; what they show is not looked up
+
+Flink has no counterpart: its committers keep what they did not commit in their own state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.lineage import IN_THE_BACKGROUND
+from state_engine.core.checkpoints.sink_moves import SinkKey, publications
+
+Locate = Callable[[StagedSink], StagedSink]
+"""A sink with the path that it has now."""
+
+
+@dataclass(frozen=True)
+class SinkChange:
+    """What one row changes in one sink."""
+
+    row: CheckpointRow
+    staged: StagedSink
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Of the row."""
+        return self.row.checkpoint_id
+
+
+@dataclass(frozen=True)
+class PathChanges:
+    """What a path changes in sinks.
+
+    Attributes:
+        newest_id: the last row in the foreground; 0 where there is none.
+        by_sink: changes by name and path of the sink, oldest first.
+        declared: the sinks of today's code; None where it is not known.
+    """
+
+    newest_id: int
+    by_sink: dict[SinkKey, list[SinkChange]]
+    declared: Collection[SinkKey] | None = None
+
+    def looked_at(self, *, since: int | None = None) -> list[SinkKey]:
+        """The sinks that are asked what they show: those of today's code.
+
+        Args:
+            since: where the code is not known, those that this row or a later one changes; None for the newest only.
+        """
+        if self.declared is not None:
+            return [key for key in self.by_sink if key in self.declared]
+        first = self.newest_id if since is None else since
+        return [key for key, changes in self.by_sink.items() if changes[-1].checkpoint_id >= first]
+
+    def left_alone(self) -> list[SinkChange]:
+        """The newest change of every sink that today's code does not have; none where the code is not known."""
+        if self.declared is None:
+            return []
+        return [changes[-1] for key, changes in self.by_sink.items() if key not in self.declared]
+
+    def unseen(self, key: SinkKey, seen: int) -> list[SinkChange]:
+        """What a sink does not show that has seen the outputs of a checkpoint, and of those before it."""
+        return [change for change in self.by_sink[key] if change.checkpoint_id > seen]
+
+    def behind(self, unseen: Sequence[SinkChange]) -> list[SinkChange]:
+        """Of what a sink does not show, that which it has shown before."""
+        return [change for change in unseen if change.checkpoint_id < self.newest_id]
+
+
+def newest_in_foreground(path: Sequence[CheckpointRow]) -> int:
+    """The last row of a path that may not be published yet; 0 where there is none."""
+    return next((row.checkpoint_id for row in reversed(path) if row.kind not in IN_THE_BACKGROUND), 0)
+
+
+def path_changes(
+    path: Sequence[CheckpointRow],
+    *,
+    declared: Collection[SinkKey] | None = None,
+    locate: Locate = lambda staged: staged,
+) -> PathChanges:
+    """What a path of ``main`` changes in sinks.
+
+    Args:
+        path: oldest first.
+        declared: name and path, as of now, of the sinks of today's code, dead letters included.
+        locate: gives sinks the path that they have now.
+    """
+    found: dict[SinkKey, list[SinkChange]] = {}
+    for row in path:
+        for staged in map(locate, publications(row)):
+            if staged.files or staged.withdrawn:
+                found.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
+    return PathChanges(newest_in_foreground(path), found, declared)

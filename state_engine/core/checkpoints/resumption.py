@@ -1,0 +1,75 @@
+"""How an operator goes on: what lies on the path of checkpoints between its last run and the next one.
+
+Three questions are answered here, all from the rows alone. Whether its state is handed out as after a restore; which
+checkpoint its function is told it continues from; and which checkpoints its ``CheckpointListener`` is told to be
+complete. A listener is told at the start of the next micro-batch in which its operator runs, before any element: so
+never before the commit, in order, and at least once, for a batch that fails is told the same again. Plays the part of
+Flink's ``CheckpointCoordinator`` towards tasks that it restores and notifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
+
+CHECKPOINT = "checkpoint"
+BEGINNINGS = ("import", "bootstrap")
+"""Kinds of rows with which a job begins that has state before its first micro-batch: of a savepoint, or of tables."""
+TRANSFORM = "transform"
+"""Kind of rows that change keyed state without any input."""
+RESTORED = ("restore", *BEGINNINGS)
+"""Kinds of rows after which operator state is handed out anew, union state included."""
+
+
+def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef) -> bool:
+    """Whether the job was restored or imported after the operator's last run.
+
+    Args:
+        path: rows from the first checkpoint to the parent, oldest first.
+        ref: what the parent holds of the operator.
+    """
+    return any(row.kind in RESTORED for row in _after_last_run(path, ref.last_run))
+
+
+def restored_checkpoint_id(path: Sequence[CheckpointRow]) -> int | None:
+    """Id of the micro-batch that a path ends with, for ``get_restored_checkpoint_id``; None where there is none.
+
+    Rows of compactions, restores and the like are passed over; an imported savepoint counts as what it is the copy of,
+    and so does what a job began with otherwise.
+    """
+    counted = (CHECKPOINT, *BEGINNINGS)
+    return next((row.checkpoint_id for row in reversed(path) if row.kind in counted), None)
+
+
+def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef | None) -> list[int]:
+    """Ids that the operator's listeners are to be told now, oldest first: of its last run, and of all since.
+
+    Those before were told when that last run began, and it was committed. None are told to an operator that no
+    checkpoint knows.
+
+    Args:
+        path: rows from the first checkpoint to the parent, oldest first.
+        ref: what the parent holds of the operator; None where it does not know it.
+    """
+    if ref is None:
+        return []
+    last = [row for row in path if row.write_id == ref.last_run]
+    rows = [*last, *_after_last_run(path, ref.last_run)]
+    return [row.checkpoint_id for row in rows if row.kind == CHECKPOINT]
+
+
+def completed_after(path: Sequence[CheckpointRow], told: int | None) -> list[int]:
+    """Ids that a listener on the driver is to be told now, oldest first.
+
+    Args:
+        path: rows from the first checkpoint to the head, oldest first.
+        told: the last id that the listener was told; None where it was told none.
+    """
+    return [row.checkpoint_id for row in path if row.kind == CHECKPOINT and row.checkpoint_id > (told or 0)]
+
+
+def _after_last_run(path: Sequence[CheckpointRow], last_run: str) -> Sequence[CheckpointRow]:
+    """The rows after the one that an attempt committed; all where it is not on the path, as after an import."""
+    at = next((i for i in range(len(path) - 1, -1, -1) if path[i].write_id == last_run), -1)
+    return path[at + 1 :]

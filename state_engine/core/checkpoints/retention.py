@@ -1,0 +1,156 @@
+"""``RetentionPolicy``: which checkpoints stay restorable, and which the next ``retention`` row retires.
+
+A retired checkpoint is never restored again, so what only it needs may be collected (:mod:`.collection`). Its row stays
+for ever. Mirrors Flink's ``state.checkpoints.num-retained`` and ``ExternalizedCheckpointRetention``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
+from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
+from state_engine.core.errors import ConfigurationError
+
+COUNTED = (CHECKPOINT, *BEGINNINGS, TRANSFORM)
+"""Kinds that are checkpoints by themselves. Rows of other operations hold the state of the checkpoint that they follow,
+and stay as long as it does."""
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """Which checkpoints to keep, besides those that savepoints pin and the heads of branches.
+
+    Args:
+        keep_last: how many along the path to the head; of a job in time partitions, the last one of each of so many
+            partitions. At least 1.
+        keep_younger_than_ms: keep whatever is younger, also on paths that a restore left, so that it can be undone;
+            None for no such rule.
+
+    Raises:
+        ConfigurationError: a number that is none, or too small.
+    """
+
+    keep_last: int = 10
+    keep_younger_than_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("keep_last", self.keep_last, at_least=1)
+        if self.keep_younger_than_ms is not None:
+            _check("keep_younger_than_ms", self.keep_younger_than_ms, at_least=0)
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """What a policy comes to.
+
+    Attributes:
+        keep: ids that stay restorable, ascending.
+        retired: ids that were restorable and shall not be any more, ascending: for the ``retention`` row.
+    """
+
+    keep: tuple[int, ...]
+    retired: tuple[int, ...]
+
+
+def plan(
+    rows: Rows,
+    policy: RetentionPolicy,
+    *,
+    now_ms: int,
+    given_up: Collection[str] = (),
+    partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
+) -> Retirement:
+    """What to keep and what to retire. To be planned anew whenever another row was committed first.
+
+    Args:
+        rows: as they are now.
+        policy: how much to keep.
+        now_ms: time of the attempt, in milliseconds since 1970.
+        given_up: replays that nobody is going to promote: their heads are retired, which ends them.
+        partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
+            its row says.
+    """
+    top = head(rows)
+    if top is None:
+        return Retirement((), ())
+    gone = retired(rows)
+    keep = _last(path(rows, top.checkpoint_id), policy.keep_last, partition_of)
+    if policy.keep_younger_than_ms is not None:
+        since_ms = now_ms - policy.keep_younger_than_ms
+        keep |= {i for i, row in rows.items() if row.created_at.timestamp() * 1000 > since_ms}
+    for name, row in open_branches(rows).items():
+        if name == MAIN or name not in given_up:
+            keep.add(row.checkpoint_id)
+        else:
+            keep.discard(row.checkpoint_id)
+    keep |= {pin.checkpoint_id for pin in pins(rows).values()}
+    keep -= gone
+    return Retirement(tuple(sorted(keep)), tuple(sorted(set(rows) - keep - gone)))
+
+
+def shown_kind(row: CheckpointRow) -> str:
+    """The kind of a row as people are shown it: rows of retention that only pin or let go are about savepoints."""
+    if row.kind == "retention" and not row.retired:
+        if row.pinned:
+            return "savepoint"
+        if row.unpinned:
+            return "savepoint gone"
+    return row.kind
+
+
+def pins(rows: Rows) -> dict[str, PinnedCheckpoint]:
+    """Savepoints whose checkpoints are kept, by name; no restore takes a pin away."""
+    found: dict[str, PinnedCheckpoint] = {}
+    for _, row in sorted(rows.items()):
+        for name in row.unpinned:
+            found.pop(name, None)
+        found |= {pin.name: pin for pin in row.pinned}
+    return found
+
+
+def restore_refusal(rows: Rows, checkpoint_id: int) -> str | None:
+    """Why a checkpoint cannot be restored, copied or replayed from, and what to do instead; None where it can.
+
+    To be asked again whenever another row was committed first.
+    """
+    if checkpoint_id not in rows:
+        known = f"known ids: {min(rows)} to {max(rows)}" if rows else "there are none yet"
+        return f"there is no checkpoint {checkpoint_id}; {known}"
+    by = next((row for row in rows.values() if checkpoint_id in row.retired), None)
+    if by is None:
+        return None
+    gone = retired(rows)
+    kept = sorted(i for i, row in rows.items() if row.kind in COUNTED and i not in gone)
+    return (
+        f"checkpoint {checkpoint_id} was retired by row {by.checkpoint_id} on {by.created_at:%Y-%m-%d %H:%M} and its "
+        f"files may be gone. Take one of {kept}, or a savepoint"
+    )
+
+
+def _last(
+    on_path: list[CheckpointRow], count: int, partition_of: Callable[[CheckpointRow], str | None]
+) -> set[int]:
+    """The last checkpoints of a path, or of each of the last partitions, with the operations that follow them."""
+    keep: set[int] = set()
+    operations: set[int] = set()
+    partition: str | None = None
+    for row in reversed(on_path):
+        operations.add(row.checkpoint_id)
+        if row.kind not in COUNTED:
+            continue
+        mine = partition_of(row)
+        if mine is None or mine != partition:
+            keep |= operations
+            partition, count = mine, count - 1
+        operations = set()
+        if not count:
+            break
+    return keep
+
+
+def _check(name: str, value: object, *, at_least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ConfigurationError(f"{name} must be a whole number of at least {at_least}, not {value!r}")

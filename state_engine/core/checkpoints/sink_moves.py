@@ -1,0 +1,160 @@
+"""What sinks show, and how a row that moves the head to another path moves their outputs along.
+
+    content(rows)     what a path should show: the outputs that its micro-batches staged, those of a replay included
+    published(rows)   what the rows of ``main`` made sinks show so far, one after the other
+    moves(...)        from the one to the other: what a restore or promotion withdraws and puts back
+
+Rows of other branches stage outputs and never publish. The lists of a row that moves the head describe the way, not the
+path: they count for ``published`` and not for ``content``. After any move without ``kept`` both are equal at the head.
+Dead letters are a sink of that name; the path of their table is left empty, and a file's own path tells its partition.
+Flink has no counterpart: its sinks cannot take back what they committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.lineage import Rows, path
+from state_engine.core.checkpoints.resumption import CHECKPOINT
+from state_engine.core.errors import SinkIdentityError
+
+DEAD_LETTERS = "dead_letters"
+"""Name and kind of the sink of refused rows; no other sink has it."""
+
+COPIED_KINDS = frozenset(("sql", "foreach_batch", "delta_spark"))
+"""Kinds of sinks that hold a copy of what was staged for them, and not the files themselves."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an output comes from: the checkpoint that staged it, and the sink's identity and schema then."""
+
+    checkpoint_id: int
+    sink: StagedSink
+
+
+SinkKey = tuple[str, str]
+"""Name and path: where a job gave its sink another path, each table keeps what is its own."""
+Outputs = dict[SinkKey, dict[DataFile, Origin]]
+"""The files of every sink, in the order in which they came."""
+
+
+def publications(row: CheckpointRow) -> list[StagedSink]:
+    """What is to be published once a row is committed; nothing on a replay's branch."""
+    return _staged(row) if row.branch == MAIN else []
+
+
+def content(rows: Iterable[CheckpointRow]) -> Outputs:
+    """The outputs that these rows contribute to the path that they are on."""
+    found: Outputs = {}
+    for row in rows:
+        for staged in _staged(row) if row.kind == CHECKPOINT else []:
+            origin = Origin(row.checkpoint_id, staged)
+            found.setdefault(_key(staged), {}).update(dict.fromkeys(staged.files, origin))
+    return found
+
+
+def published(rows: Rows) -> Outputs:
+    """What sinks show when every row of ``main`` is published, outputs that moves kept included."""
+    origins = content(rows.values())
+    found: Outputs = {}
+    for _, row in sorted(rows.items()):
+        for staged in publications(row):
+            shown = found.setdefault(_key(staged), {})
+            for file in staged.withdrawn:
+                shown.pop(file, None)
+            shown |= {file: origins[_key(staged)][file] for file in staged.files}
+    return found
+
+
+def leaving(rows: Rows, old_head_id: int | None, new_parent_id: int | None) -> list[CheckpointRow]:
+    """The rows on the path of the old head that are not on the new one, oldest first."""
+    stay = {row.checkpoint_id for row in path(rows, new_parent_id)}
+    return [row for row in path(rows, old_head_id) if row.checkpoint_id not in stay]
+
+
+def moves(
+    rows: Rows, old_head_id: int | None, new_parent_id: int | None, *, kept: Collection[int] = ()
+) -> list[StagedSink]:
+    """What a row that replaces a head and continues another row must withdraw from each sink, and put (back) there.
+
+    Args:
+        rows: as they are now; every row of ``main`` is published before the move is.
+        old_head_id: the head that is left; None where there is none.
+        new_parent_id: what the new row continues; None for nothing.
+        kept: checkpoints whose outputs stay although they leave the path. ``outputs="keep"`` is all of ``leaving``:
+            the sinks lose nothing and get what the new path has and they do not show, so every output is there at
+            least once. Later moves do not withdraw what was kept, unless the head came back to its path in between.
+
+    Returns:
+        One a sink that changes; ``files`` and ``withdrawn`` in the order in which they were staged.
+
+    Raises:
+        SinkIdentityError: outputs would have to go into another table than the one that they were staged for.
+    """
+    old_path, new_path = path(rows, old_head_id), path(rows, new_parent_id)
+    old, new, shown = content(old_path), content(new_path), published(rows)
+    found = []
+    for key, sink in newest_sinks([*old_path, *new_path]).items():
+        there, then = shown.get(key, {}), new.get(key, {})
+        withdrawn = [
+            file
+            for file, origin in old.get(key, {}).items()
+            if file in there and file not in then and origin.checkpoint_id not in kept
+            # what was staged for a table that was re-created since went with that table
+            and origin.sink.identity == sink.identity
+        ]  # fmt: skip
+        back = {file: origin for file, origin in then.items() if file not in there}
+        _check_identity(sink, back.values())
+        if withdrawn or back:
+            found.append(replace(sink, files=list(back), withdrawn=withdrawn))
+    return found
+
+
+def kept_outputs(rows: Rows, head_id: int | None) -> dict[int, list[StagedSink]]:
+    """Outputs that sinks show though they are not on the head's path, because a move kept them.
+
+    Returns:
+        By the checkpoint that staged them, as ``withdrawn`` of its sinks: ready for the row that takes them out.
+    """
+    wanted = content(path(rows, head_id))
+    newest = newest_sinks(rows.values())
+    found: dict[int, dict[SinkKey, list[DataFile]]] = {}
+    for key, shown in published(rows).items():
+        for file, origin in shown.items():
+            if file not in wanted.get(key, {}) and origin.sink.identity == newest[key].identity:
+                found.setdefault(origin.checkpoint_id, {}).setdefault(key, []).append(file)
+    return {
+        staged_by: [replace(newest[key], withdrawn=files) for key, files in sinks.items()]
+        for staged_by, sinks in sorted(found.items())
+    }
+
+
+def _staged(row: CheckpointRow) -> list[StagedSink]:
+    if not row.dead_letters:
+        return row.sinks
+    return [*row.sinks, StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", "", "", row.dead_letters)]
+
+
+def _key(staged: StagedSink) -> SinkKey:
+    # dead letters are in the job's own table, wherever the root was when they were staged
+    return staged.name, "" if staged.name == DEAD_LETTERS else staged.path
+
+
+def newest_sinks(rows: Iterable[CheckpointRow]) -> dict[SinkKey, StagedSink]:
+    """Every sink as the newest row knows it, without files."""
+    found: dict[SinkKey, StagedSink] = {}
+    for row in sorted(rows, key=lambda row: row.checkpoint_id):
+        found |= {_key(staged): replace(staged, files=[], withdrawn=[]) for staged in _staged(row)}
+    return found
+
+
+def _check_identity(sink: StagedSink, back: Iterable[Origin]) -> None:
+    others = sorted({o.checkpoint_id for o in back if o.sink.identity != sink.identity})
+    if others:
+        raise SinkIdentityError(
+            f"sink '{sink.name}': {sink.path} was re-created after checkpoints {others} staged outputs for it, so "
+            "these cannot be put back. Choose a checkpoint whose outputs are in the table, or run its input again"
+        )

@@ -1,0 +1,210 @@
+"""Which checkpoint a reader looks at, what it holds of a state, and what has expired in it.
+
+What the readers with and without Spark have in common. Pure functions over the rows of the ``checkpoints`` table.
+Flink has no counterpart: its State Processor API opens one savepoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.ttl import TtlTime, TtlVisibility
+from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.type_text import shown_storage, type_from_text
+
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999 in milliseconds: the last time that a timestamp of SQL or of Python tells."""
+
+METADATA = ("updated_at", "expires_at", "key_group")
+"""Columns beside key and value."""
+
+
+def moment(as_of: datetime | str) -> datetime:
+    """A time with its zone; UTC where none is given.
+
+    Raises:
+        ConfigurationError: the text is no ISO 8601 time.
+
+    Example:
+        >>> moment("2026-03-01 12:30"), moment("2026-03-01T12:30+02:00").hour
+        (datetime.datetime(2026, 3, 1, 12, 30, tzinfo=datetime.timezone.utc), 10)
+    """
+    if isinstance(as_of, str):
+        try:
+            as_of = datetime.fromisoformat(as_of)
+        except ValueError:
+            raise ConfigurationError(
+                f"'{as_of}' is no time: write it as 2026-03-01T12:30:00, in UTC, or with its offset as in +02:00"
+            ) from None
+    return as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
+
+
+def path_as_of(
+    rows: Rows,
+    *,
+    job: str,
+    root: str,
+    checkpoint_id: int | None = None,
+    as_of: datetime | str | None = None,
+) -> list[CheckpointRow]:
+    """The path to the checkpoint that is asked for: any one by its id, one on the path of the head by time.
+
+    Args:
+        rows: all of the job.
+        job, root: for messages.
+        checkpoint_id: on any path; the head by default.
+        as_of: the newest one that was made at or before this time, on the path of today's head.
+
+    Raises:
+        ConfigurationError: there is none, or both are given.
+    """
+    head = lineage.head(rows)
+    if head is None:
+        raise ConfigurationError(f"job '{job}' has no checkpoint in {root} yet: run it first")
+    if as_of is None:
+        return lineage.path(rows, head.checkpoint_id if checkpoint_id is None else checkpoint_id)
+    if checkpoint_id is not None:
+        raise ConfigurationError("give checkpoint_id or as_of, not both")
+    at, path = moment(as_of), lineage.path(rows, head.checkpoint_id)
+    older = [place for place, row in enumerate(path, 1) if moment(row.created_at) <= at]
+    if not older:
+        first = path[0]
+        raise ConfigurationError(
+            f"job '{job}' had no checkpoint at {_told(at)}: its first one, {first.checkpoint_id}, was made at "
+            f"{_told(moment(first.created_at))}"
+        )
+    return path[: older[-1]]
+
+
+def why_missing(error: MissingFilesError, rows: Rows, path: Sequence[CheckpointRow]) -> MissingFilesError:
+    """The error, or a plainer one where files are missing because the checkpoint was given up."""
+    if path and path[-1].checkpoint_id in lineage.retired(rows):
+        return MissingFilesError(
+            f"checkpoint {path[-1].checkpoint_id} was given up by retention, and its files are being collected: read a "
+            f"younger checkpoint ({error})"
+        )
+    return error
+
+
+@dataclass(frozen=True)
+class DeclaredState:
+    """A state as a checkpoint declares it.
+
+    Attributes:
+        operator, schema: its declarations.
+        row: the checkpoint.
+    """
+
+    operator: OperatorCheckpoint
+    schema: StateSchema
+    row: CheckpointRow
+
+    @property
+    def shape(self) -> str:
+        """How it is stored: value, list or map."""
+        return SHAPES[self.schema.kind]
+
+    @property
+    def key_type(self) -> pa.StructType:
+        """Stored type of the key."""
+        return parse_ddl(self.operator.key_schema).arrow
+
+    @property
+    def column_type(self) -> pa.DataType:
+        """Stored type of the state's column in files."""
+        return type_from_text(self.schema.type).storage
+
+    @property
+    def shown_type(self) -> pa.DataType:
+        """The same with the names that fields were declared with, which are others where a field was renamed."""
+        return shown_storage(self.schema.type)
+
+    def key_names(self, *, metadata: bool) -> list[str]:
+        """Names of the key's columns for readers; one that another column has gets ``key_`` before it."""
+        others = {"value", *(["map_key"] if self.shape == "map" else []), *(METADATA if metadata else ())}
+        names = KeySchema.recorded(self.operator.key_schema, self.operator.key_type).names
+        return [_free(name, {*others, *(n.lower() for n in names if n != name)}) for name in names]
+
+    def columns(self) -> list[tuple[str, pa.DataType]]:
+        """Names and types of all columns for readers."""
+        keys = zip(self.key_names(metadata=True), (f.type for f in self.key_type), strict=True)
+        column, stamp = self.shown_type, pa.timestamp("us", "UTC")
+        if self.shape == "map":
+            values = [("map_key", column.field("key").type), ("value", column.field("value").type)]
+        elif self.shape == "list":
+            values = [("value", pa.list_(column.value_type.field("value").type))]
+        else:
+            values = [("value", column)]
+        return [*keys, *values, ("updated_at", stamp), ("expires_at", stamp), ("key_group", pa.int64())]
+
+
+def declared_state(path: Sequence[CheckpointRow], uid: str, state: str) -> DeclaredState:
+    """A state at the end of a path.
+
+    Raises:
+        ConfigurationError: there is no such operator or state; names those that are.
+    """
+    last = path[-1] if path else None
+    operator = last.operator(uid) if last else None
+    if last is None or operator is None:
+        known = [o.uid for o in last.operators] if last else []
+        raise ConfigurationError(f"there is no state of an operator '{uid}'; operators with state: {known}")
+    for schema in operator.states:
+        if schema.name == state:
+            return DeclaredState(operator, schema, last)
+    raise ConfigurationError(
+        f"operator '{uid}' has no state '{state}'; its states: {[s.name for s in operator.states]}"
+    )
+
+
+def declared_states(path: Sequence[CheckpointRow]) -> list[DeclaredState]:
+    """All keyed states at the end of a path, timers included."""
+    return [DeclaredState(o, s, row) for row in path[-1:] for o in row.operators for s in o.states]
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What a reader needs to know of a time to live.
+
+    Attributes:
+        ttl_ms: how long items live; None where they do not expire.
+        hidden_ms: items of this time and before are not shown; None where all are.
+    """
+
+    ttl_ms: int | None = None
+    hidden_ms: int | None = None
+
+
+def expiry_of(state: DeclaredState, *, include_expired: bool) -> Expiry:
+    """By the clock or watermark that the checkpoint recorded, and only where the job itself never sees what expired."""
+    if not state.schema.ttl:
+        return Expiry()
+    config = json.loads(state.schema.ttl)
+    ttl_ms = int(config["ttl_ms"])
+    event_time = config.get("time") == TtlTime.EventTime.name
+    now = state.row.watermark_ms if event_time else state.row.clock_ms
+    shown = include_expired or config["visibility"] != TtlVisibility.NeverReturnExpired.name
+    if now is None or shown:
+        return Expiry(ttl_ms)
+    return Expiry(ttl_ms, max(now - ttl_ms, -(2**63)))
+
+
+def _told(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    while name.lower() in taken:
+        name = f"key_{name}"
+    return name

@@ -1,0 +1,1 @@
+"""Functions that users write, and what they are given: contexts, metrics, output tags."""

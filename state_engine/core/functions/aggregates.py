@@ -1,0 +1,88 @@
+"""``ReduceFunction``, ``AggregateFunction`` and ``FoldFunction``: how values are combined.
+
+Used by reducing, aggregating and folding state and by rolling aggregates of keyed streams. Mirror the interfaces of
+these names in ``org.apache.flink.api.common.functions``. They work on fresh copies, so changing an argument in place
+and returning it is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function import Function
+
+
+class ReduceFunction(Function):
+    """Combines two values into one of the same type.
+
+    Example:
+        >>> ReduceFunction.of(max, what="largest").reduce(3, 5)
+        5
+    """
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """The combination of the value so far and a new one."""
+        raise NotImplementedError(f"{type(self).__name__} must define reduce(self, value1, value2)")
+
+    @staticmethod
+    def of(function: ReduceFunction | Callable[[Any, Any], Any], *, what: str) -> ReduceFunction:
+        """The function itself, or a plain callable as one. Raises ConfigurationError, naming ``what``."""
+        if isinstance(function, ReduceFunction):
+            return function
+        if not callable(function):
+            raise ConfigurationError(f"{what} must be a ReduceFunction or a callable, not {function!r}")
+        return _PlainReduce(function)
+
+
+class AggregateFunction(Function):
+    """Adds values to an accumulator, whose type may differ from that of the values and of the result."""
+
+    def create_accumulator(self) -> Any:
+        """A new accumulator, before anything was added."""
+        raise NotImplementedError(f"{type(self).__name__} must define create_accumulator(self)")
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator after one more value."""
+        raise NotImplementedError(f"{type(self).__name__} must define add(self, value, accumulator)")
+
+    def get_result(self, accumulator: Any) -> Any:
+        """What an accumulator stands for."""
+        raise NotImplementedError(f"{type(self).__name__} must define get_result(self, accumulator)")
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Two accumulators as one, where states are merged; either may be changed in place and returned."""
+        raise NotImplementedError(f"{type(self).__name__} must define merge(self, acc_a, acc_b)")
+
+
+def defines_merge(function: AggregateFunction) -> bool:
+    """Whether an aggregate function can make one accumulator of two."""
+    return getattr(function.merge, "__func__", None) is not AggregateFunction.merge
+
+
+class FoldFunction(Function):
+    """Folds elements into a value of another type."""
+
+    def fold(self, accumulator: Any, value: Any) -> Any:
+        """The accumulator after one more element."""
+        raise NotImplementedError(f"{type(self).__name__} must define fold(self, accumulator, value)")
+
+    @staticmethod
+    def of(function: FoldFunction | Callable[[Any, Any], Any], *, what: str) -> FoldFunction:
+        """The function itself, or a plain callable as one. Raises ConfigurationError, naming ``what``."""
+        if isinstance(function, FoldFunction):
+            return function
+        if not callable(function):
+            raise ConfigurationError(f"{what} must be a FoldFunction or a callable, not {function!r}")
+        return _PlainFold(function)
+
+
+class _PlainReduce(ReduceFunction):
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.reduce = function  # type: ignore[method-assign, assignment]
+
+
+class _PlainFold(FoldFunction):
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.fold = function  # type: ignore[method-assign, assignment]

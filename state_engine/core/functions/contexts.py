@@ -1,0 +1,103 @@
+"""What functions learn about the element or timer they are called for.
+
+One object serves all calls of a subtask: it looks at the current element. Functions see these classes under the names
+that PyFlink nests in them (``KeyedProcessFunction.Context`` and so on).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.state.state_table import NO_KEY, KeyContext, no_key
+from state_engine.core.time.timer_service import TimerService
+from state_engine.core.time.timers import DOMAINS, Timer
+from state_engine.core.types.durations import TimeDomain
+
+
+class BroadcastStates(Protocol):
+    """Gives the broadcast states of a subtask; ``OperatorStateStore`` is one."""
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor, *, read_only: bool = False) -> Any:
+        """The broadcast state of a descriptor."""
+
+
+class ElementContext:
+    """What is known about the current element of any stream."""
+
+    def __init__(self, key: KeyContext, timers: TimerService) -> None:
+        self._key, self._timers = key, timers
+
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds; None where the source declares none."""
+        return self._key.timestamp
+
+    def timer_service(self) -> TimerService:
+        """Clocks and, on keyed streams, timers."""
+        return self._timers
+
+    def current_processing_time(self) -> int:
+        """The batch's recorded clock, in milliseconds since 1970."""
+        return self._timers.current_processing_time()
+
+    def current_watermark(self) -> int:
+        """The watermark before the element in milliseconds; the smallest long where there is none."""
+        return self._timers.current_watermark()
+
+
+class KeyedContext(ElementContext):
+    """What is known about the current element of a keyed stream."""
+
+    def get_current_key(self) -> Any:
+        """The key of the current element, as declared."""
+        key = self._key.key
+        if key is NO_KEY:
+            raise no_key("(current key)")
+        present = self._key.present
+        return key if present is None else present(key)
+
+
+class TimerContext(KeyedContext):
+    """What is known about the timer that fires.
+
+    Attributes:
+        timer: set by the operator before every call.
+    """
+
+    timer: Timer
+
+    def timestamp(self) -> int:
+        """Time of the timer in milliseconds."""
+        return self.timer.time
+
+    def time_domain(self) -> TimeDomain:
+        """Whether it is an event-time or a processing-time timer."""
+        return DOMAINS[self.timer.domain]
+
+
+class BroadcastReader:
+    """Reads broadcast state; mixed into the contexts that may not write it.
+
+    Attributes:
+        broadcast_states: set by the operator that makes the context.
+    """
+
+    broadcast_states: BroadcastStates
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
+        """The broadcast state of a descriptor, for reading only."""
+        return self.broadcast_states.get_broadcast_state(state_descriptor, read_only=True)
+
+
+class BroadcastWriter:
+    """Reads and writes broadcast state; mixed into the context of broadcast elements.
+
+    Attributes:
+        broadcast_states: set by the operator that makes the context.
+    """
+
+    broadcast_states: BroadcastStates
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
+        """The broadcast state of a descriptor."""
+        return self.broadcast_states.get_broadcast_state(state_descriptor, read_only=False)

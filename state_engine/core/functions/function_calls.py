@@ -1,0 +1,228 @@
+"""How each class of function is called for an element: the one place that knows all of them.
+
+The operator has a single loop, which calls ``process(value, context)`` and takes the outputs from what comes back.
+``calls_of`` makes such calls from every function class. An element of two connected streams comes as the pair of its
+stream, 0 or 1, and the value. Plays the part of Flink's many operators (``StreamMap``, ``CoProcessOperator``,
+``CoBroadcastWithKeyedOperator``, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.broadcast_functions import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+)
+from state_engine.core.functions.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from state_engine.core.functions.contexts import BroadcastStates, ElementContext, TimerContext
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.keyed_functions import (
+    MapWithState,
+    RollingAggregate,
+    RollingReduce,
+    RunningAggregate,
+)
+from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
+from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
+from state_engine.core.functions.sink_function import SinkFunction
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.time.timer_service import TimerService
+
+Process = Callable[[Any, Any], Any]
+"""Called with an element and its context; gives what the function returned, or a list, or None."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One method of a function, ready to be called.
+
+    Attributes:
+        name: of the method, for messages.
+        process: called with the element (or a timer's time) and ``context``.
+        context: what the function learns about the element.
+    """
+
+    name: str
+    process: Process
+    context: Any
+
+
+@dataclass(frozen=True)
+class FunctionCalls:
+    """All that an operator calls of a function.
+
+    Attributes:
+        element: for elements.
+        broadcast: for broadcast elements; None where the function takes none.
+        timer: for timers; None where the function would not notice them.
+        two_inputs: whether an element is a pair of its stream, 0 or 1, and its value.
+    """
+
+    element: Call
+    broadcast: Call | None = None
+    timer: Call | None = None
+    two_inputs: bool = False
+
+
+def has_timers(function: Any) -> bool:
+    """Whether a function defines ``on_timer``: only then there is anything to keep timers for."""
+    return isinstance(function, TimedFunction) and type(function).on_timer is not TimedFunction.on_timer
+
+
+def sees_time(function: Any) -> bool:
+    """Whether a function may see the watermark: from its context, or through state that lives by event time."""
+    if isinstance(function, MapWithState | RollingAggregate | RollingReduce | RunningAggregate):
+        return False
+    if isinstance(
+        function, MapFunction | FlatMapFunction | FilterFunction | CoMapFunction | CoFlatMapFunction
+    ):
+        return type(function).open is not Function.open
+    return True
+
+
+def takes_two_inputs(function: Any) -> bool:
+    """Whether a function is one of two connected streams."""
+    return isinstance(
+        function, CoMapFunction | CoFlatMapFunction | CoProcessFunction | KeyedCoProcessFunction
+    )
+
+
+def takes_broadcast(function: Any) -> bool:
+    """Whether a function is one of a stream and a broadcast stream."""
+    return isinstance(function, BroadcastProcessFunction | KeyedBroadcastProcessFunction)
+
+
+def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
+    """Refuse a function that this kind of stream cannot run. Raises ConfigurationError."""
+    name = type(function).__name__
+    if isinstance(function, TimedFunction) and not keyed:
+        raise ConfigurationError(
+            f"operator '{operator}': {name} is a {_base(function)}, which works on keyed streams: call key_by first"
+        )
+    if isinstance(function, BroadcastProcessFunction) and keyed:
+        raise ConfigurationError(
+            f"operator '{operator}': {name} is a BroadcastProcessFunction, but the stream is keyed: "
+            "make it a KeyedBroadcastProcessFunction"
+        )
+    if not any(isinstance(function, kind) for kind in _MAKERS):
+        raise ConfigurationError(
+            f"operator '{operator}': {function!r} is no function of a stream; "
+            f"derive it from one of {', '.join(sorted(kind.__name__ for kind in _MAKERS))}"
+        )
+
+
+def calls_of(
+    function: Any, *, key: KeyContext, timers: TimerService, broadcast_states: BroadcastStates
+) -> FunctionCalls:
+    """The calls of a function that ``check_stream`` has let pass."""
+    maker = next(make for kind, make in _MAKERS.items() if isinstance(function, kind))
+    calls: FunctionCalls = maker(function, lambda made_by: made_by(key, timers))
+    contexts = [c.context for c in (calls.element, calls.broadcast, calls.timer) if c is not None]
+    for context in contexts:
+        context.broadcast_states = broadcast_states
+    return calls
+
+
+MakeContext = Callable[[type[ElementContext]], Any]
+
+
+def _map(function: MapFunction, make: MakeContext) -> FunctionCalls:
+    call = function.map
+    return FunctionCalls(Call("map", lambda value, ctx: [call(value)], make(ElementContext)))
+
+
+def _flat_map(function: FlatMapFunction, make: MakeContext) -> FunctionCalls:
+    call = function.flat_map
+    return FunctionCalls(Call("flat_map", lambda value, ctx: call(value), make(ElementContext)))
+
+
+def _filter(function: FilterFunction, make: MakeContext) -> FunctionCalls:
+    call = function.filter
+    return FunctionCalls(
+        Call("filter", lambda value, ctx: [value] if call(value) else None, make(ElementContext))
+    )
+
+
+def _sink(function: SinkFunction, make: MakeContext) -> FunctionCalls:
+    return FunctionCalls(Call("invoke", partial(_invoke, function.invoke), make(SinkFunction.Context)))
+
+
+def _invoke(invoke: Process, value: Any, context: Any) -> None:
+    invoke(value, context)  # a sink has no outputs, whatever it returns
+
+
+def _process(function: Any, make: MakeContext) -> FunctionCalls:
+    return FunctionCalls(
+        Call("process_element", function.process_element, make(type(function).Context)),
+        timer=_timer(function, make),
+    )
+
+
+def _co_map(function: CoMapFunction, make: MakeContext) -> FunctionCalls:
+    calls = (function.map1, function.map2)
+
+    def mapped(pair: Any, ctx: Any) -> list[Any]:
+        output = calls[pair[0]](pair[1])
+        return [] if output is None else [output]  # as PyFlink, and unlike a map over one stream
+
+    return FunctionCalls(Call("map", mapped, make(ElementContext)), two_inputs=True)
+
+
+def _co_flat_map(function: CoFlatMapFunction, make: MakeContext) -> FunctionCalls:
+    calls = (function.flat_map1, function.flat_map2)
+    call = Call("flat_map", lambda pair, ctx: calls[pair[0]](pair[1]), make(ElementContext))
+    return FunctionCalls(call, two_inputs=True)
+
+
+def _co_process(function: Any, make: MakeContext) -> FunctionCalls:
+    calls = (function.process_element1, function.process_element2)
+    call = Call(
+        "process_element", lambda pair, ctx: calls[pair[0]](pair[1], ctx), make(type(function).Context)
+    )
+    return FunctionCalls(call, timer=_timer(function, make), two_inputs=True)
+
+
+def _broadcast(function: Any, make: MakeContext) -> FunctionCalls:
+    kind = type(function)
+    return FunctionCalls(
+        Call("process_element", function.process_element, make(kind.ReadOnlyContext)),
+        broadcast=Call("process_broadcast_element", function.process_broadcast_element, make(kind.Context)),
+        timer=_timer(function, make),
+    )
+
+
+def _timer(function: Any, make: MakeContext) -> Call | None:
+    if not has_timers(function):
+        return None
+    context: TimerContext = make(type(function).OnTimerContext)
+    return Call("on_timer", function.on_timer, context)
+
+
+def _base(function: Any) -> str:
+    return next(kind.__name__ for kind in type(function).__mro__ if kind in _MAKERS)
+
+
+_MAKERS: dict[type, Callable[[Any, MakeContext], FunctionCalls]] = {
+    KeyedProcessFunction: _process,
+    ProcessFunction: _process,
+    KeyedCoProcessFunction: _co_process,
+    CoProcessFunction: _co_process,
+    KeyedBroadcastProcessFunction: _broadcast,
+    BroadcastProcessFunction: _broadcast,
+    CoMapFunction: _co_map,
+    CoFlatMapFunction: _co_flat_map,
+    MapFunction: _map,
+    FlatMapFunction: _flat_map,
+    FilterFunction: _filter,
+    SinkFunction: _sink,
+}

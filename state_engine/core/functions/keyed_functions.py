@@ -1,0 +1,251 @@
+"""What the shortcuts of keyed streams stand for: ``map_with_state``, ``reduce``, ``aggregate``, rolling ``sum``.
+
+Each keeps one state per key and has one output per element, as in Flink: there these are ``mapWithState`` of the Scala
+API, ``StreamGroupedReduceOperator``, and ``SumAggregator`` and ``ComparableAggregator``; ``aggregate`` exists there on
+windows only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
+
+
+class MapWithState(KeyedProcessFunction):
+    """Calls ``function(value, state) -> (output, new state)``; the state is None before the first and after a None.
+
+    Args:
+        function: any callable.
+        state_type: type of the state, as a descriptor would take it.
+        name: of the state.
+
+    Raises:
+        ConfigurationError: the function is not callable, or the type is none.
+
+    Example:
+        >>> from state_engine.testing import KeyedHarness
+        >>> count = MapWithState(lambda pair, seen: ((pair[0], seen or 0), (seen or 0) + pair[1]), int)
+        >>> KeyedHarness(count, key_by=lambda pair: pair[0]).process([("a", 2), ("a", 3), ("b", 1)])
+        [('a', 0), ('a', 2), ('b', 0)]
+    """
+
+    def __init__(
+        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: Any, *, name: str = "state"
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"map_with_state takes a callable, not {function!r}")
+        self._function, self._descriptor = function, ValueStateDescriptor(name, state_type)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Get the state."""
+        self._state = runtime_context.get_state(self._descriptor)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """One output, and the new state."""
+        result = self._function(value, self._state.value())
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ValueTypeError(
+                f"the function of map_with_state returned {result!r}: return (output, new state), "
+                "with None for no state"
+            )
+        output, state = result
+        self._state.update(state)
+        return [output]
+
+
+class RollingReduce(KeyedProcessFunction):
+    """Emits, for every element, the reduction of all elements of its key so far.
+
+    Args:
+        function: a ReduceFunction, or a callable of two values.
+        value_type: type of the elements.
+        name: of the state.
+
+    Example:
+        >>> from state_engine.testing import KeyedHarness
+        >>> harness = KeyedHarness(RollingReduce(lambda a, b: a + b, int), key_by=lambda value: value % 2)
+        >>> harness.process([1, 2, 3])
+        [1, 2, 4]
+    """
+
+    def __init__(
+        self,
+        function: ReduceFunction | Callable[[Any, Any], Any],
+        value_type: Any,
+        *,
+        name: str = "reduced",
+    ) -> None:
+        self._function = ReduceFunction.of(function, what="reduce")
+        self._descriptor = ValueStateDescriptor(name, value_type)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the user's function, and get the state."""
+        self._function.open(runtime_context)
+        self._state = runtime_context.get_state(self._descriptor)
+
+    def close(self) -> None:
+        """Close the user's function."""
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """The reduction with this element."""
+        found = self._state.value()
+        reduced = value if found is None else self._function.reduce(found, value)
+        if reduced is None:
+            raise ValueTypeError(f"the reduce function returned None for {found!r} and {value!r}")
+        self._state.update(reduced)
+        return [self._state.value()]
+
+
+class RunningAggregate(KeyedProcessFunction):
+    """Emits, for every element, the aggregation of all elements of its key so far.
+
+    Args:
+        function: gives the result of an accumulator.
+        accumulator_type: what is stored.
+        name: of the state.
+
+    Example:
+        >>> from state_engine.core.functions.aggregates import AggregateFunction
+        >>> from state_engine.testing import KeyedHarness
+        >>> class Average(AggregateFunction):
+        ...     def create_accumulator(self):
+        ...         return (0, 0)
+        ...     def add(self, value, accumulator):
+        ...         return accumulator[0] + value, accumulator[1] + 1
+        ...     def get_result(self, accumulator):
+        ...         return accumulator[0] / accumulator[1]
+        >>> harness = KeyedHarness(RunningAggregate(Average(), tuple[int, int]), key_by=lambda value: value % 2)
+        >>> harness.process([1, 2, 4, 3])
+        [1.0, 2.0, 3.0, 2.0]
+    """
+
+    def __init__(
+        self, function: AggregateFunction, accumulator_type: Any, *, name: str = "aggregated"
+    ) -> None:
+        self._function = function
+        self._descriptor = AggregatingStateDescriptor(name, function, accumulator_type)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the user's function, and get the state."""
+        self._function.open(runtime_context)
+        self._state = runtime_context.get_aggregating_state(self._descriptor)
+
+    def close(self) -> None:
+        """Close the user's function."""
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """The aggregation with this element."""
+        self._state.add(value)
+        return [self._state.get()]
+
+
+RollingKind = Literal["sum", "min", "max", "min_by", "max_by"]
+
+
+class RollingAggregate(RollingReduce):
+    """Emits, for every element, the first element of its key with one field summed up, or its least or greatest.
+
+    The other fields stay those of the key's first element, as in Flink; ``min_by`` and ``max_by`` emit the whole
+    element that has the least or greatest value, of several the first. A null field counts as no value.
+
+    Args:
+        kind: ``sum``, ``min``, ``max``, ``min_by`` or ``max_by``.
+        field: name or position of the field; of bare values, 0.
+        value_type: type of the elements.
+        name: of the state.
+
+    Example:
+        >>> from state_engine.testing import KeyedHarness
+        >>> most = RollingAggregate("max", 1, tuple[str, int])
+        >>> KeyedHarness(most, key_by=lambda pair: pair[0]).process([("a", 2), ("a", 1), ("a", 3)])
+        [('a', 2), ('a', 2), ('a', 3)]
+    """
+
+    def __init__(
+        self,
+        kind: RollingKind,
+        field: int | str = 0,
+        value_type: Any = None,
+        *,
+        name: str = "rolling",
+    ) -> None:
+        if kind not in (*_COMBINE, *_BETTER):
+            raise ConfigurationError(
+                f"a rolling aggregate is one of {sorted((*_COMBINE, *_BETTER))}, not {kind!r}"
+            )
+        one = _OneField(_COMBINE[kind], field) if kind in _COMBINE else _WholeElement(_BETTER[kind], field)
+        super().__init__(one, value_type, name=name)
+
+
+class _OneField(ReduceFunction):
+    def __init__(self, combine: Callable[[Any, Any], Any], field: int | str) -> None:
+        self._combine, self._field = combine, field
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        old, new = _field(value1, self._field), _field(value2, self._field)
+        if new is None:
+            return value1
+        return _with_field(value1, self._field, new if old is None else self._combine(old, new))
+
+
+class _WholeElement(ReduceFunction):
+    def __init__(self, better: Callable[[Any, Any], Any], field: int | str) -> None:
+        self._better, self._field = better, field
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        old, new = _field(value1, self._field), _field(value2, self._field)
+        return value2 if new is not None and (old is None or self._better(new, old)) else value1
+
+
+_BETTER: dict[str, Callable[[Any, Any], Any]] = {"min_by": lambda a, b: a < b, "max_by": lambda a, b: a > b}
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {"sum": lambda a, b: a + b, "min": min, "max": max}
+
+
+def _field(value: Any, field: int | str) -> Any:
+    try:
+        if isinstance(value, tuple):
+            return value[_position(value, field)]
+        if isinstance(value, dict):
+            return value[field]
+        if dataclasses.is_dataclass(value):
+            return getattr(value, _name(value, field))
+    except (KeyError, IndexError, AttributeError, ValueError):
+        raise ValueTypeError(
+            f"a rolling aggregate needs the field {field!r}, which {value!r} does not have"
+        ) from None
+    if field != 0:
+        raise ValueTypeError(f"a rolling aggregate of field {field!r} needs records, not {value!r}")
+    return value
+
+
+def _with_field(value: Any, field: int | str, new: Any) -> Any:
+    """A record with another value in one field."""
+    if isinstance(value, tuple):
+        parts = list(value)
+        parts[_position(value, field)] = new
+        return tuple(parts)  # the state's type makes its own kind of record of it
+    if isinstance(value, dict):
+        return {**value, field: new}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{_name(value, field): new})
+    return new
+
+
+def _position(value: tuple[Any, ...], field: int | str) -> int:
+    if isinstance(field, int):
+        return field
+    # the columns of plain tuples are called f0, f1, …
+    return (getattr(value, "_fields", None) or [f"f{at}" for at in range(len(value))]).index(field)
+
+
+def _name(value: Any, field: int | str) -> str:
+    return field if isinstance(field, str) else dataclasses.fields(value)[field].name

@@ -1,0 +1,1 @@
+"""A job's operator run in memory, for tests of functions."""

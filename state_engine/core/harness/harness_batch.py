@@ -1,0 +1,84 @@
+"""``HarnessBatch``: the elements of one micro-batch of a harness, dealt out to its subtasks.
+
+The part that sources and the shuffle play on the engine, for ``state_engine.testing``: it knows every element's key,
+time and subtask and the watermark before it, and puts the outputs of all subtasks back into their total order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from state_engine.core.harness.harness_run import HarnessRun
+from state_engine.core.operator.output_order import place_of_output
+from state_engine.core.time.watermarks import MIN_TIMESTAMP, moves_of, watermarks_before
+
+
+@dataclass(frozen=True)
+class HarnessBatch:
+    """Elements in their total order.
+
+    Attributes:
+        elements: of one input; pairs of input (0 or 1) and element where there are two.
+        keys: of the elements; None where the stream is not keyed.
+        stamps: event times in milliseconds.
+        marks: the watermark before every element, and after the last one.
+        ends_ms: the watermark of every input after the batch.
+        parts: the positions of the elements that each subtask gets.
+    """
+
+    elements: list[Any]
+    keys: list[Any] | None
+    stamps: list[int | None]
+    marks: list[int]
+    ends_ms: list[int]
+    parts: list[list[int]]
+
+    def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
+        """Keys, elements and times of one subtask, and the watermarks before them."""
+        mine = self.parts[subtask]
+        keys = None if self.keys is None else [self.keys[i] for i in mine]
+        elements, stamps = [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
+        return keys, elements, stamps, [self.marks[i] for i in mine]
+
+    def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
+        """The outputs of all subtasks, or one side output by the id of its tag, in total order."""
+        found: list[tuple[Any, Any]] = []
+        for run in runs:
+            out = run.out if tag is None else run.out.side.get(tag)
+            if out is not None:
+                places = [place_of_output(origin, self._place_in(run.subtask)) for origin in out.origins]
+                found += zip(places, out.values, strict=True)
+        return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+
+    def _place_in(self, subtask: int) -> Callable[[int], tuple[int, int]]:
+        mine = self.parts[subtask]
+        return lambda index: (self.marks[mine[index]], mine[index])
+
+
+def watermarks(
+    start_ms: Sequence[int], stamps: list[int | None], inputs: list[int], *, out_of_orderness_ms: int | None
+) -> tuple[list[int], list[int]]:
+    """The watermark before every element and after the last one, and that of every input after the batch.
+
+    Args:
+        start_ms: of every input; the smallest counts.
+        inputs: the input of every element.
+        out_of_orderness_ms: None where elements do not move it.
+
+    Example:
+        >>> watermarks([0], [5, None, 3, 9], [0] * 4, out_of_orderness_ms=2)
+        ([0, 2, 2, 2, 6], [6])
+        >>> watermarks([0, 0], [50, 30, 90], [0, 1, 1], out_of_orderness_ms=0)
+        ([0, 0, 29, 49], [49, 89])
+    """
+    if out_of_orderness_ms is None:
+        return [min(start_ms)] * (len(stamps) + 1), list(start_ms)
+    event_ms = np.array([MIN_TIMESTAMP if stamp is None else stamp for stamp in stamps], np.int64)
+    delays = dict.fromkeys(range(len(start_ms)), out_of_orderness_ms)
+    moves = moves_of(np.array(inputs, np.int64), event_ms, None, delays)
+    ends = [max([start, *moves.to_ms[moves.origins == at].tolist()]) for at, start in enumerate(start_ms)]
+    return [*watermarks_before(moves, start_ms).tolist(), min(ends)], ends

@@ -1,0 +1,191 @@
+"""``HarnessRun``: one subtask of a harness during one micro-batch, with state in memory.
+
+What ``state_engine.testing`` runs in the place of a Spark task: the operators themselves are those of the engine.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.core.functions.function_calls import has_timers
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
+from state_engine.core.operator.outputs import ElementRefused, Outputs
+from state_engine.core.operator.source_operator import SourceOperator
+from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.memory_state import MemoryState
+from state_engine.core.state.state_table import Change, KeyContext
+from state_engine.core.time.timer_service import TimerService
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.every_type import TypeInformation
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What all subtasks of a batch have in common; see ``OperatorHarness`` and ``StreamOperator`` for the names."""
+
+    function: Any
+    operator: str
+    parallelism: int
+    max_parallelism: int
+    clock_ms: int
+    watermark_ms: int
+    end_watermark_ms: int
+    has_event_time: bool
+    output_type: TypeInformation
+    dead_letters: bool
+    side_outputs: dict[str, OutputTag] | None
+    parameters: dict[str, str]
+    checkpoint_id: int
+    state: MemoryState
+    backend: Any = None
+    key_form: KeyForm | None = None
+
+
+class HarnessRun:
+    """One subtask during one batch; it changes nothing outside of itself.
+
+    Attributes:
+        function: this subtask's copy.
+        out: what it produced.
+        state: its operator state at the end.
+        changes: of keyed state.
+        metrics: of its function.
+    """
+
+    def __init__(self, settings: BatchSettings, subtask: int, start: SubtaskSnapshot | None) -> None:
+        self._settings, self.subtask, self._start = settings, subtask, start
+        self.function = copy.deepcopy(settings.function)
+        self.out, self.state = Outputs(), SubtaskSnapshot()
+        self.changes: list[tuple[StateDescriptor, list[Change]]] = []
+        self.metrics: dict[str, float] = {}
+
+    def run(
+        self,
+        keys: list[Any] | None,
+        values: list[Any],
+        stamps: list[int | None],
+        marks: list[int],
+        *,
+        broadcast: list[tuple[Any, int | None]],
+        drain: bool,
+    ) -> None:
+        """Feed the elements. Raises what the function raised, unless refused elements are set aside.
+
+        Args:
+            keys, values, stamps, marks: of the elements: their times, and the watermarks before them.
+            broadcast: broadcast elements with their times.
+            drain: whether to fire all event-time timers at the end.
+        """
+        s = self._settings
+        context = KeyContext(
+            clock_ms=s.clock_ms,
+            watermark_ms=None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms,
+            has_event_time=s.has_event_time,
+        )
+        context.present = s.key_form
+        with self._working_state(keys, context) as (store, changes):
+            operator = self._operator(context, store)
+            try:
+                operator.open()
+                try:
+                    if broadcast:
+                        elements, times = zip(*broadcast, strict=True)
+                        operator.process_broadcast(elements, times, self.out)
+                    operator.process(keys, values, stamps, self.out, watermarks=marks)
+                    operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
+                    self.state = operator.snapshot()
+                finally:
+                    operator.close()
+            except ElementRefused as refused:
+                raise refused.__cause__ or refused from None
+            self.metrics = operator.metrics()
+            self.changes = changes()
+
+    def collect(self, max_elements: int) -> bool:
+        """Run a source; whether it may have more."""
+        s = self._settings
+        operator = SourceOperator(
+            self.function,
+            info=self._info(),
+            output_type=s.output_type,
+            clock_ms=s.clock_ms,
+            restored=self._start,
+            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
+            checkpoint_id=s.checkpoint_id,
+        )
+        operator.open()
+        try:
+            found = operator.run(max_elements)
+            self.state = operator.snapshot()
+        finally:
+            operator.close()
+        self.out.values, self.out.origins = found.values, list(range(len(found.values)))
+        self.metrics = operator.metrics()
+        return found.full
+
+    @contextmanager
+    def _working_state(
+        self, keys: list[Any] | None, context: KeyContext
+    ) -> Iterator[tuple[KeyedStateStore | None, Callable[[], Any]]]:
+        """Keyed states of the batch, and what gives their changes at its end."""
+        s = self._settings
+        if keys is None:
+            yield None, list
+        elif s.backend is None:
+            store = KeyedStateStore(s.operator, context, self._loader(keys))
+            yield store, lambda: list(store.changes())
+        else:
+            own = key_group_range(s.max_parallelism, s.parallelism, self.subtask)
+            load = self._loader(keys)
+            with s.backend.create_keyed_backend(
+                s.operator, key_groups=own, context=context, load=load
+            ) as keyed:
+                yield keyed.store, lambda: keyed.snapshot(s.checkpoint_id).result()
+
+    def _operator(self, context: KeyContext, store: KeyedStateStore | None) -> StreamOperator:
+        s = self._settings
+        return StreamOperator(
+            self.function,
+            info=self._info(),
+            store=store,
+            context=context,
+            timers=TimerService(s.clock_ms, s.watermark_ms),
+            output_type=s.output_type,
+            dead_letters=s.dead_letters,
+            side_outputs=s.side_outputs,
+            restored=self._start,
+            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
+            checkpoint_id=s.checkpoint_id,
+        )
+
+    def _info(self) -> TaskInfo:
+        s = self._settings
+        return TaskInfo(s.operator, self.subtask, s.parallelism, s.max_parallelism, parameters=s.parameters)
+
+    def _loader(self, keys: Iterable[Any]) -> Callable[[StateDescriptor], dict[Any, Any]]:
+        s, touched = self._settings, set(keys)
+        if has_timers(self.function):
+            touched |= {k for k in s.state.keys_with_timers() if self._owns(k)}
+        return lambda descriptor: s.state.load(descriptor, touched, operator=s.operator)
+
+    def _owns(self, key: Any) -> bool:
+        s = self._settings
+        group = assign_to_key_group(key, s.max_parallelism)
+        return subtask_for_key_group(s.max_parallelism, s.parallelism, group) == self.subtask
+
+
+class Unchanged(TypeInformation):
+    """The type of outputs that are left as they are."""
+
+    def compiled(self) -> Callable[[Any], Any]:
+        return lambda value: value

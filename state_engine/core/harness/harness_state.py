@@ -1,0 +1,134 @@
+"""``HarnessState``: what a harness keeps between micro-batches, and ``Snapshot``, what is restored from.
+
+The part that committed checkpoints play on the engine, for ``state_engine.testing``: the state of all subtasks is
+taken over at once, after the last of them is through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.harness.harness_run import HarnessRun
+from state_engine.core.operator_state.checkpointed import CheckpointListener
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot, assign
+from state_engine.core.operator_state.stored_elements import stored_elements
+from state_engine.core.state.memory_state import MemoryState
+from state_engine.core.time.timers import TIMERS
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Stored state of a harness, and its clocks.
+
+    Attributes:
+        keyed: keyed state, timers included.
+        operator: operator state by subtask.
+        clock_ms: of the next batch.
+        watermarks_ms: of the inputs at its start.
+        checkpoint_id: number of batches so far.
+        elements: number of elements so far.
+    """
+
+    keyed: MemoryState
+    operator: tuple[SubtaskSnapshot, ...]
+    clock_ms: int
+    watermarks_ms: tuple[int, ...]
+    checkpoint_id: int
+    elements: int
+
+    @property
+    def watermark_ms(self) -> int:
+        """That of the slowest input."""
+        return min(self.watermarks_ms)
+
+
+@dataclass
+class HarnessState:
+    """Stored state of a harness between two batches; see ``Snapshot`` for the attributes.
+
+    Attributes:
+        operator: None where no batch has run yet.
+        restored: whether the next batch is the first one after a restore.
+    """
+
+    keyed: MemoryState = field(default_factory=MemoryState)
+    operator: tuple[SubtaskSnapshot, ...] | None = None
+    watermarks_ms: tuple[int, ...] = (MIN_TIMESTAMP,)
+    checkpoint_id: int = 0
+    elements: int = 0
+    restored: bool = False
+
+    @property
+    def watermark_ms(self) -> int:
+        """That of the slowest input."""
+        return min(self.watermarks_ms)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> HarnessState:
+        """The state to continue from a snapshot with, which stays as it is."""
+        return cls(
+            keyed=snapshot.keyed.copied(),
+            operator=snapshot.operator or None,
+            watermarks_ms=snapshot.watermarks_ms,
+            checkpoint_id=snapshot.checkpoint_id,
+            elements=snapshot.elements,
+            restored=True,
+        )
+
+    def snapshot(self, *, clock_ms: int) -> Snapshot:
+        """A full snapshot: where a state asks for it, what has expired is left out, here and not in what is kept."""
+        watermark_ms = None if self.watermark_ms == MIN_TIMESTAMP else self.watermark_ms
+        return Snapshot(
+            keyed=self.keyed.without_expired(clock_ms=clock_ms, watermark_ms=watermark_ms),
+            operator=self.operator or (),
+            clock_ms=clock_ms,
+            watermarks_ms=self.watermarks_ms,
+            checkpoint_id=self.checkpoint_id,
+            elements=self.elements,
+        )
+
+    def assigned(
+        self, operator: str, *, parallelism: int, max_parallelism: int
+    ) -> list[SubtaskSnapshot | None]:
+        """The operator state that each subtask starts with. Raises RescaleError where it cannot be divided."""
+        if self.operator is None:
+            return [None] * parallelism
+        return list(
+            assign(
+                self.operator,
+                parallelism,
+                operator=operator,
+                max_parallelism=max_parallelism,
+                restored=self.restored,
+            )
+        )
+
+    def commit(self, runs: list[HarnessRun]) -> None:
+        """Take over the state of all subtasks, and tell listeners."""
+        for run in runs:
+            for descriptor, changes in run.changes:
+                self.keyed.fold(descriptor, changes)
+        self.operator, self.restored = tuple(run.state for run in runs), False
+        self.checkpoint_id += 1
+        for run in runs:
+            if isinstance(run.function, CheckpointListener):
+                run.function.notify_checkpoint_complete(self.checkpoint_id)
+
+    def values(self, name: str) -> Any:
+        """What is stored of one state: keyed state by key, operator state by subtask.
+
+        Raises:
+            ConfigurationError: there is no such state yet.
+        """
+        if name in self.keyed.entries:
+            return self.keyed.values(name)
+        snapshots = self.operator or ()
+        subtasks = [snapshot.state(name) for snapshot in snapshots]
+        if not any(subtasks):
+            operator = {state.name for snapshot in snapshots for state in snapshot.states}
+            known = sorted({*self.keyed.entries, *operator} - {TIMERS})
+            raise ConfigurationError(f"there is no state '{name}' yet; states: {known}")
+        return [stored_elements(found) if found else [] for found in subtasks]

@@ -1,0 +1,1 @@
+"""An operator in one subtask during one micro-batch, in plain Python."""

@@ -1,0 +1,133 @@
+"""What a subtask of an operator produced in a micro-batch: outputs, side outputs and refusals, with their origins.
+
+An origin says what an output came from, and so where it stands in the total order that outputs inherit:
+
+| origin | what came from it | place |
+|---|---|---|
+| int | the element of this index, and timers that it set when they were due already | the element's |
+| ``TimerOrigin`` | a timer | see ``core.operator.output_order``: not where batches are cut |
+| ``BroadcastOrigin`` | the broadcast element of this index | the element's, or first of all without ``order_by`` |
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from state_engine.core.time.timers import EVENT, Timer
+
+
+class TimerOrigin(NamedTuple):
+    """A timer that an output came from.
+
+    Attributes:
+        stage, at: when it fired: stage of the batch and time in it, see ``timers.Entry``.
+        key: as declared.
+    """
+
+    stage: int
+    at: int
+    key: Any
+
+
+class BroadcastOrigin(NamedTuple):
+    """The broadcast element, by its index, that an output came from."""
+
+    element: int
+
+
+Origin = int | TimerOrigin | BroadcastOrigin
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An element or a timer that its function refused.
+
+    Attributes:
+        index: position of the element in this subtask's input (of broadcast elements, where ``broadcast``); None for
+            a timer, and where opening, closing or a snapshot raised.
+        key: its key; None where there is none.
+        error: class and message of what was raised; for a timer also which one.
+        traceback_text: where it was raised.
+        timer: the timer, where one was refused.
+        broadcast: whether it is a broadcast element.
+    """
+
+    index: int | None
+    key: Any
+    error: str
+    traceback_text: str
+    timer: Timer | None = None
+    broadcast: bool = False
+
+    @property
+    def place(self) -> str | None:
+        """Where a refused timer stands: ``timer at 5 ms (event time)``; None for anything else."""
+        return None if self.timer is None else place_of(self.timer)
+
+    def caused_by(self, error: Exception) -> Refusal:
+        """The same, with what was raised: behind what it says already, and where."""
+        return replace(
+            self,
+            error=f"{self.error}{type(error).__name__}: {error}",
+            traceback_text="".join(traceback.format_exception(error)),
+        )
+
+
+def place_of(timer: Timer) -> str:
+    """A timer in words."""
+    return f"timer at {timer.time} ms ({'event' if timer.domain == EVENT else 'processing'} time)"
+
+
+class ElementRefused(Exception):
+    """Ends the batch at the first refused element or timer; carries its Refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.error)
+        self.refusal = refusal
+
+
+@dataclass
+class SideOutputs:
+    """The values of one side output and their origins, in the order they were yielded."""
+
+    values: list[Any] = field(default_factory=list)
+    origins: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Outputs:
+    """What a subtask produced: ``values[i]`` came from ``origins[i]``, in the order they were yielded.
+
+    Attributes:
+        origins: of each value, an Origin.
+        side: side outputs by the id of their tag; only those that got a value.
+        refused: elements and timers that were set aside.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    origins: list[Any] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    side: dict[str, SideOutputs] = field(default_factory=dict)
+
+    def lengths(self) -> dict[str | None, int]:
+        """How much there is, to come back to by ``cut``."""
+        found: dict[str | None, int] = {tag: len(side.values) for tag, side in self.side.items()}
+        found[None] = len(self.values)
+        return found
+
+    def cut(self, lengths: dict[str | None, int]) -> None:
+        """Forget what came after ``lengths``."""
+        parts: list[tuple[str | None, Any]] = [(None, self), *self.side.items()]
+        for tag, part in parts:
+            length = lengths.get(tag, 0)
+            del part.values[length:], part.origins[length:]
+
+    def forget(self, origin: Origin) -> None:
+        """Forget the newest outputs, as far back as they came from this origin."""
+        parts: list[Any] = [self, *self.side.values()]
+        for part in parts:
+            while part.origins and part.origins[-1] == origin:
+                part.origins.pop()
+                part.values.pop()

@@ -1,0 +1,72 @@
+"""``SourceOperator``: one subtask of a ``SourceFunction`` during one micro-batch. Mirrors Flink's ``StreamSource``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.functions.source_function import SourceContext, SourceFunction, run_source
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator_state.checkpointed import has_operator_state
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.types.every_type import TypeInformation
+
+
+class SourceOperator:
+    """Runs a source: ``open``, ``run``, ``snapshot``, ``close``. What the function raises comes out as it is.
+
+    Args:
+        function: the user's source; owned by this subtask.
+        info: name, subtask and parallelism.
+        output_type: what elements are normalised to.
+        clock_ms: processing time of the batch.
+        restored: operator state that the subtask starts with.
+        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+    """
+
+    def __init__(
+        self,
+        function: SourceFunction,
+        *,
+        info: TaskInfo,
+        output_type: TypeInformation,
+        clock_ms: int,
+        restored: SubtaskSnapshot | None = None,
+        restored_checkpoint_id: int | None = None,
+        checkpoint_id: int = 1,
+    ) -> None:
+        self.function, self._normalise = function, output_type.compiled()
+        self._life = OperatorLifecycle(
+            function,
+            info=info,
+            restored=restored,
+            restored_checkpoint_id=restored_checkpoint_id,
+            checkpoint_id=checkpoint_id,
+            clock_ms=clock_ms,
+        )
+
+    def open(self) -> None:
+        """Give the function its state and open it."""
+        self._life.initialize()
+        self._life.open()
+
+    def run(self, max_elements: int) -> SourceContext:
+        """The elements of this batch, at most so many but for the last locked section."""
+        return run_source(
+            self.function,
+            max_elements=max_elements,
+            normalise=self._normalise,
+            stateful=has_operator_state(self.function),
+        )
+
+    def snapshot(self) -> SubtaskSnapshot:
+        """The operator state after the last element."""
+        return self._life.snapshot()
+
+    def close(self) -> None:
+        """Close the function."""
+        self._life.close()
+
+    def metrics(self) -> dict[str, Any]:
+        """What the function's metrics say by now, by name."""
+        return self._life.runtime_context.metrics()

@@ -1,0 +1,300 @@
+"""``StreamOperator``: runs a function over the elements of one subtask during one micro-batch.
+
+The one loop that every element goes through, in the harness and on Spark alike. A key's due timers fire before its
+next element and the others at the end of the batch, so results do not depend on where batches are cut. An element is
+atomic, and so is a timer: where its function raises and the policy is ``dead_letter``, its changes of state and timers
+and its outputs are undone and it is set aside; otherwise the first failure ends the batch. Mirrors Flink's
+``AbstractUdfStreamOperator`` with its operators for each kind of function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count, repeat
+from typing import Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function_calls import calls_of, check_stream, has_timers
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.atomic_call import (
+    NOT_THE_ELEMENTS_FAULT,
+    SURELY_OUTPUTS,
+    AtomicCall,
+    outputs_of,
+)
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.outputs import (
+    BroadcastOrigin,
+    ElementRefused,
+    Origin,
+    Outputs,
+    Refusal,
+    TimerOrigin,
+    place_of,
+)
+from state_engine.core.operator.side_outputs import TAGGED, SideOutputWriter, TaggedOr
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.state_table import NO_KEY, KeyContext
+from state_engine.core.time.timer_firing import in_firing_order
+from state_engine.core.time.timer_service import TimerService
+from state_engine.core.time.timers import Entry, TimerQueue
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.every_type import TypeInformation
+
+
+class StreamOperator:
+    """One subtask of an operator during one micro-batch: ``open``, elements, ``fire_rest``, ``snapshot``, ``close``.
+
+    Args:
+        function: the user's function; owned by this subtask.
+        info: name, subtask and parallelism.
+        store: keyed states, made with the same ``context``; None where the stream is not keyed.
+        context: the current key.
+        timers: the clocks of the batch.
+        output_type: what outputs are normalised to.
+        dead_letters: whether refused elements are set aside instead of ending the batch.
+        side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
+        restored: operator state that the subtask starts with.
+        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+
+    Raises:
+        ConfigurationError: the function cannot run on this kind of stream.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        *,
+        info: TaskInfo,
+        store: KeyedStateStore | None,
+        context: KeyContext,
+        timers: TimerService,
+        output_type: TypeInformation,
+        dead_letters: bool = False,
+        side_outputs: Mapping[str, OutputTag] | None = None,
+        restored: SubtaskSnapshot | None = None,
+        restored_checkpoint_id: int | None = None,
+        checkpoint_id: int = 1,
+    ) -> None:
+        check_stream(function, operator=info.task_name, keyed=store is not None)
+        self.function, self.store = function, store
+        self._operator, self._context, self._timers = info.task_name, context, timers
+        self._dead_letters = dead_letters
+        self._one = AtomicCall(
+            context,
+            normalise=TaggedOr(output_type).compiled(),
+            side=SideOutputWriter(info.task_name, side_outputs).write,
+            dead_letters=dead_letters,
+        )
+        self._life = OperatorLifecycle(
+            function,
+            info=info,
+            restored=restored,
+            restored_checkpoint_id=restored_checkpoint_id,
+            checkpoint_id=checkpoint_id,
+            clock_ms=timers.current_processing_time(),
+            keyed_store=store,
+            context=context,
+        )
+        self._calls = calls_of(function, key=context, timers=timers, broadcast_states=self._life.store)
+        self._queue: TimerQueue | None = None
+
+    def open(self) -> None:
+        """Give the function its state, open it, and load its timers."""
+        self._guard(self._life.initialize)
+        self._guard(self._life.open)
+        if self.store is None:
+            return
+        if has_timers(self.function):
+            timers = self._timers
+            self._queue = TimerQueue(
+                self.store,
+                self._context,
+                clock_ms=timers.current_processing_time(),
+                watermark_ms=timers.current_watermark(),
+            )
+        self._timers.bind(self._context, self._queue)
+
+    def snapshot(self) -> SubtaskSnapshot:
+        """The operator state at the end of the batch; call it after ``fire_rest``, also where no element came."""
+        found: list[SubtaskSnapshot] = []
+        self._guard(lambda: found.append(self._life.snapshot()))
+        return found[0]
+
+    def close(self) -> None:
+        """Close the function."""
+        self._guard(self._life.close)
+
+    def metrics(self) -> dict[str, float]:
+        """What the function's metrics say by now, by name."""
+        return self._life.runtime_context.metrics()
+
+    def process(
+        self,
+        keys: Iterable[Any] | None,
+        values: Iterable[Any],
+        timestamps: Iterable[int | None],
+        out: Outputs,
+        *,
+        watermarks: Iterable[int] | None = None,
+    ) -> None:
+        """Feed elements in order; outputs and refusals are appended to ``out``.
+
+        Args:
+            keys: of the elements; None where the stream is not keyed.
+            values: the elements; pairs of stream (0 or 1) and element where there are two inputs.
+            timestamps: event times in milliseconds.
+            out: where outputs go.
+            watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
+
+        Raises:
+            ElementRefused: an element or a timer failed and the policy is not dead_letter.
+        """
+        context, call, queue = self._context, self._calls.element, self._queue
+        element, process, method = call.context, call.process, call.name
+        normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
+        emit, emit_origin = out.values.append, out.origins.append
+        undo = context.undo = [] if self._dead_letters else None
+        after, index, key, watermark_ms = context.on_element, 0, None, self._timers.watermark_ms
+        try:
+            for index, key, value, timestamp, before_ms in zip(
+                count(),
+                repeat(NO_KEY) if keys is None else keys,
+                values,
+                timestamps,
+                repeat(watermark_ms) if watermarks is None else watermarks,
+            ):
+                context.key, context.timestamp = key, timestamp
+                if before_ms != watermark_ms:
+                    watermark_ms = before_ms
+                    self._advance(before_ms)
+                if queue is not None:
+                    self._fire_before(queue, index, out)
+                try:
+                    result = process(value, element)
+                    if result is not None:
+                        for output in (
+                            result if type(result) in SURELY_OUTPUTS else outputs_of(result, method)
+                        ):
+                            normal = normalise(output)
+                            if normal is TAGGED:
+                                side(output, index, out)
+                            else:
+                                emit(normal)
+                                emit_origin(index)
+                except NOT_THE_ELEMENTS_FAULT:
+                    raise
+                except Exception as error:
+                    out.forget(index)
+                    refuse(Refusal(index, None if key is NO_KEY else key, "", ""), error, out)
+                if undo:
+                    undo.clear()
+                for hook in after:
+                    hook()
+        finally:
+            self._leave()
+
+    def process_broadcast(
+        self,
+        values: Iterable[Any],
+        timestamps: Iterable[int | None],
+        out: Outputs,
+        *,
+        watermarks: Iterable[int] | None = None,
+    ) -> None:
+        """Feed the broadcast elements of the batch, before all others. Raises as ``process`` does."""
+        call = self._calls.broadcast
+        if call is None:
+            raise ConfigurationError(
+                f"operator '{self._operator}': {type(self.function).__name__} takes no broadcast elements; "
+                "use a BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
+            )
+        self._context.undo = [] if self._dead_letters else None
+        try:
+            before = repeat(self._timers.watermark_ms) if watermarks is None else watermarks
+            for index, value, timestamp, before_ms in zip(count(), values, timestamps, before):
+                self._context.timestamp = timestamp
+                self._advance(before_ms)
+                origin = BroadcastOrigin(index)
+                refusal = Refusal(index, None, "", "", broadcast=True)
+                self._one.run(call, value, origin, refusal, out)
+        finally:
+            self._leave()
+
+    def fire_rest(self, end_watermark_ms: int, out: Outputs, *, drain: bool = False) -> None:
+        """Fire what is due at the end of the batch, for all loaded keys, until nothing is.
+
+        In order of stage and time, keys by their hash. Timers that are set meanwhile fire, too, where they are due.
+
+        Args:
+            end_watermark_ms: the watermark at the end of the batch.
+            out: where outputs go.
+            drain: then fire all other event-time timers, too, with the largest watermark: the input has ended for good.
+
+        Raises:
+            ElementRefused: a timer failed and the policy is not dead_letter.
+        """
+        queue = self._queue
+        if queue is None:
+            return
+        self._context.undo = [] if self._dead_letters else None
+        try:
+            for watermark_ms, draining in [(end_watermark_ms, False), (MAX_TIMESTAMP, True)][: 1 + drain]:
+                for key, entry in in_firing_order(queue, self._context, watermark_ms, drain=draining):
+                    self._fire(queue, key, entry, out, told_ms=MAX_TIMESTAMP if draining else None)
+        finally:
+            self._leave()
+
+    # -- timers ----------------------------------------------------------------------------------------------------
+
+    def _fire_before(self, queue: TimerQueue, index: int, out: Outputs) -> None:
+        """Fire the timers of the current key that are due before its element."""
+        context = self._context
+        key, timestamp = context.key, context.timestamp
+        if queue.may_be_due(key, queue.watermark_ms):
+            while (entry := queue.next_due(queue.watermark_ms)) is not None:
+                self._fire(queue, key, entry, out)
+            context.timestamp = timestamp
+        queue.element = index
+
+    def _fire(
+        self, queue: TimerQueue, key: Any, entry: Entry, out: Outputs, *, told_ms: int | None = None
+    ) -> None:
+        context, timers, call = self._context, self._timers, self._calls.timer
+        assert call is not None
+        timer = queue.take(entry)
+        if context.undo is not None:
+            context.undo.clear()  # a timer that fails is gone all the same
+        origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
+        context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
+        call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
+        timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
+        context.set_watermark(entry.watermark_ms)
+        try:
+            self._one.run(
+                call, timer.time, origin, Refusal(None, key, f"{place_of(timer)}: ", "", timer), out
+            )
+        finally:
+            queue.firing, timers.watermark_ms = None, before_ms
+            context.set_watermark(before_ms)
+
+    def _advance(self, watermark_ms: int) -> None:
+        """Set the watermark before an element, for the function, its timers and state that lives by event time."""
+        self._timers.watermark_ms = watermark_ms
+        self._context.set_watermark(watermark_ms)
+        if self._queue is not None:
+            self._queue.watermark_ms = watermark_ms
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except NOT_THE_ELEMENTS_FAULT:
+            raise
+        except Exception as error:
+            raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error
+
+    def _leave(self) -> None:
+        context = self._context
+        context.key, context.timestamp, context.undo = NO_KEY, None, None

@@ -1,0 +1,91 @@
+"""``trial_open``: which keyed states a function declares, asked of a copy of it that never sees an element.
+
+States are declared in ``open`` and ``initialize_state``, so both are called, on empty state. A function may want there
+what only a task has (a model file, say): what it declared until then is told, and what kept it from going on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.time.timers import TIMERS
+
+
+@dataclass(frozen=True)
+class TrialOpen:
+    """What came of opening a copy of a function.
+
+    Attributes:
+        states: that it declared, timers left out.
+        problem: what kept it from being opened whole; None where nothing did.
+    """
+
+    states: list[StateDescriptor]
+    problem: Exception | None = None
+
+
+def trial_open(
+    function: Any,
+    info: TaskInfo,
+    *,
+    loader: Callable[[StateDescriptor], dict[Any, Any]] = lambda _: {},
+) -> TrialOpen:
+    """Open a copy of a function on empty state, and close it.
+
+    Args:
+        function: the user's; it is left alone.
+        info: of the task that it is to take itself for.
+        loader: asked for the entries of each state that the function declares; what it raises is the problem.
+
+    Example:
+        >>> from state_engine import KeyedProcessFunction, ValueStateDescriptor
+        >>> class Count(KeyedProcessFunction):
+        ...     def open(self, context):
+        ...         self.count = context.get_state(ValueStateDescriptor("count", "bigint"))
+        >>> [state.name for state in trial_open(Count(), TaskInfo("count")).states]
+        ['count']
+    """
+    store = KeyedStateStore(info.task_name, KeyContext(), loader)
+    problem: Exception | None = None
+    try:
+        with on_trial(function, info, keyed_store=store) as run:
+            run.initialize()
+            run.open()
+    except Exception as error:
+        problem = error
+    return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem)
+
+
+@contextmanager
+def on_trial(
+    function: Any, info: TaskInfo, *, keyed_store: KeyedStateStore | None
+) -> Iterator[OperatorLifecycle]:
+    """A copy of a function as a task would have it before its first element; it is closed in the end.
+
+    Args:
+        function: the user's; it is left alone.
+        info: of the task that it is to take itself for.
+        keyed_store: hands out keyed states; None outside of keyed streams.
+    """
+    run = OperatorLifecycle(
+        copy.deepcopy(function),
+        info=info,
+        restored=None,
+        checkpoint_id=1,
+        clock_ms=0,
+        keyed_store=keyed_store,
+    )
+    try:
+        yield run
+    finally:
+        with suppress(Exception):  # nothing is wanted of it any more
+            run.close()

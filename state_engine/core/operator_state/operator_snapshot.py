@@ -1,0 +1,173 @@
+"""What a checkpoint holds of an operator's state that belongs to subtasks and not to keys, and who gets it back.
+
+A ``SubtaskSnapshot`` is what one subtask hands over at the end of a micro-batch: the list of every managed state, as
+JSON texts (:mod:`.json_values`), and raw bytes. It is immutable, so what the function does later cannot change it, and
+two are equal exactly where nothing changed. :func:`assign` gives the snapshots of one parallelism to the subtasks of
+another. Mirrors Flink's ``OperatorSubtaskState`` and the part of ``StateAssignmentOperation`` that deals with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from state_engine.core.errors import RescaleError, StateAccessError
+from state_engine.core.keys.key_groups import subtask_for_key_group
+from state_engine.core.operator_state.redistribution import broadcast, even_split_states, union
+
+EVEN_SPLIT, UNION, BROADCAST = "even_split", "union", "broadcast"
+RAW_OPERATOR, RAW_KEYED = "raw_operator", "raw_keyed"
+"""Schemes: what becomes of a state when the parallelism changes."""
+
+Lists = list[list[str]]
+
+
+@dataclass(frozen=True)
+class StateElements:
+    """The list of one managed state in one subtask.
+
+    Attributes:
+        name: of the state.
+        scheme: even_split, union or broadcast.
+        type: stored type of an element, as text.
+        elements: in order, each as JSON; for broadcast state the entries, as objects with ``key`` and ``value``.
+    """
+
+    name: str
+    scheme: str
+    type: str
+    elements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SubtaskSnapshot:
+    """The operator state of one subtask.
+
+    Attributes:
+        states: managed states by name, also those without elements.
+        raw_operator: what the function wrote for the subtask; empty where it wrote nothing.
+        raw_keyed: (key group, bytes) in key group order, for the groups that the function started.
+    """
+
+    states: tuple[StateElements, ...] = ()
+    raw_operator: bytes = b""
+    raw_keyed: tuple[tuple[int, bytes], ...] = ()
+
+    def state(self, name: str) -> StateElements | None:
+        """One managed state; None where the subtask has none of this name."""
+        return next((s for s in self.states if s.name == name), None)
+
+
+def assign(
+    snapshots: Sequence[SubtaskSnapshot],
+    parallelism: int,
+    *,
+    operator: str,
+    max_parallelism: int,
+    restored: bool,
+) -> list[SubtaskSnapshot]:
+    """What each of `parallelism` subtasks starts with, from the snapshots of all the subtasks before.
+
+    A micro-batch boundary is not a restore: where the parallelism stays and nothing was restored, every subtask gets
+    its own lists back, whatever the scheme, and one copy of broadcast state. Where the parallelism changes, the scheme
+    of each state decides; union also acts at a restore or import. Raw keyed state goes with its key groups.
+
+    Args:
+        snapshots: by subtask; only the copy of subtask 0 counts for broadcast state.
+        parallelism, max_parallelism: of the operator now; max parallelism is the one the snapshots were made with.
+        operator: uid, for messages.
+        restored: whether the job was restored or imported since the snapshots were made.
+
+    Raises:
+        RescaleError: there is raw operator state and the parallelism changes.
+        StateAccessError: subtasks hold different states under one name.
+
+    Example:
+        >>> two = [SubtaskSnapshot((StateElements("s", "union", "bigint", (n,)),)) for n in ("1", "2")]
+        >>> [s.states[0].elements for s in assign(two, 2, operator="o", max_parallelism=128, restored=False)]
+        [('1',), ('2',)]
+        >>> [s.states[0].elements for s in assign(two, 2, operator="o", max_parallelism=128, restored=True)]
+        [('1', '2'), ('1', '2')]
+    """
+    declared = declared_states(operator, dict(enumerate(snapshots)))
+    one_copy = {s.name: s for s in snapshots[0].states if s.scheme == BROADCAST} if snapshots else {}
+    if len(snapshots) == parallelism and not restored:
+        return [_with_own_lists(snapshot, one_copy) for snapshot in snapshots]
+    raw = _raw_operator(operator, snapshots, parallelism)
+    groups = _raw_keyed(snapshots, parallelism, max_parallelism)
+    lists = _redistributed(snapshots, declared, parallelism)
+    return [
+        SubtaskSnapshot(
+            tuple(replace(declared[name], elements=tuple(lists[name][i])) for name in sorted(declared)),
+            raw[i],
+            tuple(groups[i]),
+        )
+        for i in range(parallelism)
+    ]
+
+
+def declared_states(operator: str, snapshots: dict[int, SubtaskSnapshot]) -> dict[str, StateElements]:
+    """The managed states of an operator by name, without elements.
+
+    Raises:
+        StateAccessError: subtasks hold different states under one name.
+    """
+    found: dict[str, tuple[int, StateElements]] = {}
+    for subtask, snapshot in snapshots.items():
+        for state in snapshot.states:
+            first, known = found.setdefault(state.name, (subtask, replace(state, elements=())))
+            if (known.scheme, known.type) != (state.scheme, state.type):
+                raise StateAccessError(
+                    f"operator '{operator}': state '{state.name}' is {known.scheme} of {known.type} in subtask "
+                    f"{first} and {state.scheme} of {state.type} in subtask {subtask}; declare it alike in all of them"
+                )
+    return {name: state for name, (_, state) in found.items()}
+
+
+def _with_own_lists(own: SubtaskSnapshot, copies: dict[str, StateElements]) -> SubtaskSnapshot:
+    lists = [s for s in own.states if s.scheme != BROADCAST]
+    return replace(own, states=tuple(sorted([*lists, *copies.values()], key=lambda s: s.name)))
+
+
+def _redistributed(
+    snapshots: Sequence[SubtaskSnapshot], declared: dict[str, StateElements], parallelism: int
+) -> dict[str, Lists]:
+    """Per state, the list of every new subtask."""
+    old = {
+        name: [list(found.elements) if (found := s.state(name)) else [] for s in snapshots]
+        for name in declared
+    }
+    by_scheme: dict[str, dict[str, Lists]] = {scheme: {} for scheme in (EVEN_SPLIT, UNION, BROADCAST)}
+    for name, state in declared.items():
+        by_scheme[state.scheme][name] = old[name]
+    # all at once: their sum is level, too
+    new = even_split_states(by_scheme[EVEN_SPLIT], parallelism)
+    new |= {name: union(lists, parallelism) for name, lists in by_scheme[UNION].items()}
+    return new | {name: broadcast(lists[:1], parallelism) for name, lists in by_scheme[BROADCAST].items()}
+
+
+def _raw_operator(operator: str, snapshots: Sequence[SubtaskSnapshot], parallelism: int) -> list[bytes]:
+    raw = [s.raw_operator for s in snapshots]
+    if len(raw) == parallelism:
+        return raw
+    if any(raw):
+        raise RescaleError(raw_operator_refusal(operator, sum(map(bool, raw)), len(raw), parallelism))
+    return [b""] * parallelism
+
+
+def raw_operator_refusal(operator: str, holders: int, old: int, new: int) -> str:
+    """Why raw operator state, which some of ``old`` subtasks hold, cannot go to ``new`` ones."""
+    return (
+        f"operator '{operator}' has raw operator state in {holders} of {old} subtasks, which only "
+        f"its function can take apart: its parallelism cannot become {new}. Keep parallelism {old}, "
+        "or first run a version that moves the state into a list state of get_operator_state_store()"
+    )
+
+
+def _raw_keyed(
+    snapshots: Sequence[SubtaskSnapshot], parallelism: int, max_parallelism: int
+) -> list[list[tuple[int, bytes]]]:
+    new: list[list[tuple[int, bytes]]] = [[] for _ in range(parallelism)]
+    for group, data in sorted(pair for snapshot in snapshots for pair in snapshot.raw_keyed):
+        new[subtask_for_key_group(max_parallelism, parallelism, group)].append((group, data))
+    return new

@@ -1,0 +1,293 @@
+"""Evolution: which changes of a state's declared type are supported, and how what is stored is read after one.
+
+Supported are: a field is added to a record (null in what was written before), dropped, or renamed by an alias, a number
+is widened (whole numbers up to 64 bits, float to double, decimals of the same scale), and any of these inside of
+records, lists and the values of maps. Keys of maps may only be widened. Time to live is no part of the type: it may be
+switched on and off. Anything else is refused. Which class a record has, and the order of its fields, may change freely:
+fields are known by name.
+
+Nothing stored is written anew. A renamed field stays in the column of its old name, and a field that comes back after
+it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
+(``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
+``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.errors import StateMigrationError
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.types.every_type import DictType, ListType, StructType
+from state_engine.core.types.scalar_types import TimestampType
+from state_engine.core.types.stored_form import conform, grown
+from state_engine.core.types.type_information import TypeInformation
+from state_engine.core.types.type_text import type_from_text, type_to_text
+from state_engine.core.types.widening import compare_key, compare_scalar, inside, named
+
+_WAY_OUT = (
+    "A field may be added, dropped or renamed by an alias, and a number widened; for any other change restore the old "
+    "declaration, or give the new state another name (drop_states(...) gives the old one up), or restore a checkpoint "
+    "from before"
+)
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """A supported change, or none.
+
+    Attributes:
+        recorded, declared: the types before and after, as text.
+        type: the declared type, with the names that its fields have in storage.
+        changes: what changed, in words; empty where nothing did.
+    """
+
+    recorded: str
+    declared: str
+    type: TypeInformation
+    changes: tuple[str, ...] = ()
+
+    @property
+    def storage(self) -> pa.DataType:
+        """The stored form of the declared type: what it reads and the function's state writes."""
+        return self.type.storage
+
+    def read(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it.
+
+        Raises:
+            StateMigrationError: the column is of another kind than was recorded.
+        """
+        return conform(column, self.storage)
+
+    def table_type(self, column: pa.DataType) -> pa.DataType:
+        """The type that the table's column must get: with the new fields, and with all that were ever dropped.
+
+        The same type where the table need not grow; ``stored_form.added_fields`` tells what to add.
+
+        Args:
+            column: the type that the table's column has now.
+
+        Raises:
+            StateMigrationError: the column has a field of a new one's name and of another type.
+        """
+        return grown(column, self.storage)
+
+    @staticmethod
+    def write(column: pa.Array | pa.ChunkedArray, table_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
+        """A column of the declared type's storage in the form of the table: fields that were dropped are null."""
+        return conform(column, table_type)
+
+
+class MapEntryType(StructType):
+    """One entry of a map state: its key, by which it is found, and its value."""
+
+    def __init__(self, key: TypeInformation, value: TypeInformation) -> None:
+        super().__init__(("key", "value"), (key, value))
+
+
+def column_type_of(descriptor: StateDescriptor) -> TypeInformation:
+    """The declared type of a state's whole column; its storage is the descriptor's ``column_type``.
+
+    Example:
+        >>> from state_engine.core.state.descriptors import ListStateDescriptor
+        >>> type_to_text(column_type_of(ListStateDescriptor("recent", "smallint")))
+        'array<struct<`value`: smallint, `updated_at`: timestamp>>'
+    """
+    if isinstance(descriptor, MapStateDescriptor):
+        return MapEntryType(descriptor.key_type, descriptor.value_type)
+    if descriptor.shape == "list":
+        stamped = StructType(("value", "updated_at"), (descriptor.value_type, TimestampType("UTC")))
+        return ListType(stamped)
+    return descriptor.value_type
+
+
+def value_type_of(column: TypeInformation, shape: str) -> TypeInformation:
+    """The type of a value, list element or map value, from that of the state's whole column."""
+    if shape == "value":
+        return column
+    entry = column.element if isinstance(column, ListType) else column
+    assert isinstance(entry, StructType)
+    return entry.types[0 if shape == "list" else 1]
+
+
+def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
+    """How a state is recorded in checkpoints: its primitive, its declared type, its time to live.
+
+    Example:
+        >>> from datetime import time
+        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
+        >>> recorded_schema(ValueStateDescriptor("opened", time))
+        StateSchema(name='opened', kind='value', type='time_of_day', ttl='', stored_as=None)
+    """
+    ttl, name, stored_as = (
+        descriptor.ttl.to_json() if descriptor.ttl else "",
+        descriptor.name,
+        descriptor.stored_as,
+    )
+    text = type_to_text(column_type_of(descriptor))
+    return StateSchema(name, descriptor.kind, text, ttl, None if stored_as == name else stored_as)
+
+
+def evolve_state(
+    recorded: StateSchema, descriptor: StateDescriptor, *, operator: str, earlier: Iterable[StateSchema] = ()
+) -> Evolution:
+    """How a state that a checkpoint recorded is read by what a function declares now.
+
+    Args:
+        recorded: the state as of the checkpoint.
+        descriptor: the declaration of today.
+        operator: uid of the operator, for messages.
+        earlier: the state as of the checkpoints before it.
+
+    Raises:
+        StateMigrationError: the change is not a supported one; says what was recorded, what is declared, what to do.
+
+    Example:
+        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
+        >>> was = recorded_schema(ValueStateDescriptor("last", "struct<delay: int>"))
+        >>> now = ValueStateDescriptor("last", "struct<delay: bigint, origin: string>")
+        >>> evolve_state(was, now, operator="delays").changes
+        ("'delay' is widened from int to bigint", "'origin' is added")
+    """
+    what = f"operator '{operator}': state '{descriptor.name}'"
+    if recorded.kind != descriptor.kind:
+        raise StateMigrationError(
+            f"{what} is stored as {recorded.kind} of {recorded.type}, the function declares {descriptor.kind} of "
+            f"{type_to_text(column_type_of(descriptor))}. {_WAY_OUT}"
+        )
+    return evolve(
+        recorded.type, column_type_of(descriptor), what=what, earlier=[schema.type for schema in earlier]
+    )
+
+
+def evolve(
+    recorded: str, declared: TypeInformation, *, what: str = "the state", earlier: Iterable[str] = ()
+) -> Evolution:
+    """How values of a recorded type are read as values of a declared one.
+
+    Args:
+        recorded: what ``type_to_text`` said of the type before.
+        declared: the type of today.
+        what: whose type it is, for messages.
+        earlier: older recorded texts: names of their fields are not used for other fields.
+
+    Raises:
+        StateMigrationError: the change is not a supported one.
+
+    Example:
+        >>> from state_engine.core.types.type_parsing import to_type
+        >>> old = pa.array([{"a": 1, "b": 2}])
+        >>> found = evolve("struct<a: int, b: int>", to_type("a bigint, c date", parameter="p"))
+        >>> found.read(old).to_pylist(), str(found.table_type(old.type))
+        ([{'a': 1, 'c': None}], 'struct<a: int64, b: int64, c: date32[day]>')
+    """
+    text = type_to_text(declared)
+    if recorded == text:
+        return Evolution(recorded, text, declared)
+    changes: list[str] = []
+    try:
+        bound = _bound(
+            type_from_text(recorded),
+            declared,
+            "",
+            changes,
+            [type_from_text(t) for t in dict.fromkeys(earlier)],
+        )
+    except StateMigrationError as error:
+        raise StateMigrationError(
+            f"{what} is stored as {recorded}, the function declares {text}: {error}. {_WAY_OUT}"
+        ) from None
+    return Evolution(recorded, type_to_text(bound), bound, tuple(changes))
+
+
+_Types = list[TypeInformation]
+
+
+def _bound(
+    old: TypeInformation, new: TypeInformation, at: str, changes: list[str], earlier: _Types
+) -> TypeInformation:
+    """The new type with the names that its fields have in storage; notes what changed below ``at``.
+
+    Args:
+        earlier: what was stored in the same place before; types of another kind are none of its.
+
+    Raises:
+        StateMigrationError: a change is not supported.
+    """
+    if isinstance(new, MapEntryType) and isinstance(old, StructType):
+        compare_key(old.types[0], new.types[0], inside(at, "key"), changes)
+        values = [t.types[1] for t in earlier if isinstance(t, StructType)]
+        value = _bound(old.types[1], new.types[1], inside(at, "value"), changes, values)
+        return MapEntryType(new.types[0], value)
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        return _bound_fields(old, new, at, changes, [t for t in earlier if isinstance(t, StructType)])
+    if isinstance(old, ListType) and isinstance(new, ListType):
+        elements = [t.element for t in earlier if isinstance(t, ListType)]
+        return ListType(_bound(old.element, new.element, inside(at, "element"), changes, elements))
+    if isinstance(old, DictType) and isinstance(new, DictType):
+        compare_key(old.key, new.key, inside(at, "key"), changes)
+        values = [t.value for t in earlier if isinstance(t, DictType)]
+        return DictType(new.key, _bound(old.value, new.value, inside(at, "value"), changes, values))
+    compare_scalar(old, new, at, changes)
+    return new
+
+
+def _bound_fields(
+    old: StructType, new: StructType, at: str, changes: list[str], earlier: list[StructType]
+) -> StructType:
+    column_of = dict(zip(old.names, old.stored, strict=True))
+    type_of = dict(zip(old.names, old.types, strict=True))
+    was = {name: found for name in new.names if (found := _former(name, old, new, at)) is not None}
+    if not was:
+        raise StateMigrationError(
+            f"{named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
+        )
+    # tables do not tell upper from lower case
+    taken = {column.lower() for record in (old, *earlier) for column in record.stored}
+    types: dict[str, TypeInformation] = {}
+    columns: dict[str, str] = {}
+    for name in old.names:  # in the order that they had, for the words
+        for kept in (n for n in new.names if was.get(n) == name):
+            column = columns[kept] = column_of[name]
+            inner = [t.types[t.stored.index(column)] for t in earlier if column in t.stored]
+            if kept != name:
+                changes.append(f"'{inside(at, name)}' is renamed to '{kept}'")
+            declared = new.types[new.names.index(kept)]
+            types[kept] = _bound(type_of[name], declared, inside(at, kept), changes, inner)
+    changes += [f"'{inside(at, name)}' is dropped" for name in old.names if name not in was.values()]
+    for name, kind in zip(new.names, new.types, strict=True):
+        if name not in was:
+            changes.append(f"'{inside(at, name)}' is added")
+            types[name], columns[name] = kind, unused(name, taken, lambda name, n: f"{name}__{n}")
+            taken.add(columns[name].lower())
+    stored = [columns[name] for name in new.names]
+    return StructType(
+        new.names, [types[n] for n in new.names], new.made_by, stored=stored, aliases=new.aliases
+    )
+
+
+def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) -> str:
+    """The name, or where it is taken the first of the others that is not."""
+    found, n = name, 1
+    while found.lower() in taken:
+        n += 1
+        found = other(name, n)
+    return found
+
+
+def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:
+    """What a field was called before: its name, or its alias; None where it was not there."""
+    alias = new.aliases.get(name)
+    if name not in old.names:
+        return alias if alias in old.names else None
+    if alias in old.names and alias not in new.names:
+        raise StateMigrationError(
+            f"{named(at)}both '{name}' and its alias '{alias}' are stored, and two fields cannot become one: leave "
+            f"the alias out to drop '{alias}'"
+        )
+    return name

@@ -1,0 +1,162 @@
+"""``TtlRule``: what the time to live means for the items of one state in one subtask.
+
+Decides what has expired, stamps what is written, and does the incremental clean-up: on every access some entries of
+the working copy are looked at, in turn, and what has expired in them is removed. Mirrors ``AbstractTtlDecorator`` and
+``TtlIncrementalCleanup`` of Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from state_engine.core.errors import StateAccessError
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.ttl import Stamped, TtlTime, TtlUpdateType, TtlVisibility, expired
+
+
+class TtlRule:
+    """The rule of one state; see the module docstring.
+
+    Attributes:
+        renews_on_read: whether reading prolongs the life of an item.
+        shows_expired: whether an expired item that is still there is returned.
+    """
+
+    __slots__ = ("_cleanup_size", "_context", "_event_time", "_every_record", "_round", "_table", "_ttl_ms",
+                 "renews_on_read", "shows_expired")  # fmt: skip
+
+    def __init__(self, table: StateTable, context: KeyContext) -> None:
+        config = table.descriptor.ttl
+        assert config is not None
+        self._table, self._context = table, context
+        self._ttl_ms = config.get_ttl().to_milliseconds()
+        self._event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
+        self.renews_on_read = config.get_update_type() is TtlUpdateType.OnReadAndWrite
+        self.shows_expired = config.get_state_visibility() is TtlVisibility.ReturnExpiredIfNotCleanedUp
+        cleanup = config.get_cleanup_strategies().get_incremental_cleanup_strategy()
+        self._cleanup_size = cleanup.get_cleanup_size() if cleanup else 0
+        self._every_record = bool(cleanup and cleanup.run_cleanup_for_every_record())
+        self._round: Iterator[Any] = iter(())
+        if self._every_record:
+            context.on_element.append(self._after_element)
+
+    def now(self) -> int | None:
+        """The clock that counts, in milliseconds; None where event time is not known yet."""
+        if not self._event_time:
+            return self._context.clock_ms
+        if not self._context.has_event_time:
+            raise StateAccessError(
+                f"state '{self._table.descriptor.name}' expires by event time, but the source of its stream declares "
+                "none: give source(event_time=...), or let the state use processing time"
+            )
+        return self._context.event_time()
+
+    def expired(self, item: Stamped) -> bool:
+        """Whether an item has expired."""
+        return item.at is not None and expired(item, ttl_ms=self._ttl_ms, now_ms=self.now())
+
+    def stamp(self, value: Any) -> Stamped:
+        """A value that lives from now on."""
+        return Stamped(value, self.now())
+
+    def accessed(self) -> None:
+        """Look at the next entries of the working copy and remove what has expired in them."""
+        for _ in range(min(self._cleanup_size, len(self._table.entries))):
+            key = next(self._round, None)
+            if key is None:
+                self._round = iter(list(self._table.entries))
+                key = next(self._round, None)
+            if key != self._context.key and key in self._table.entries:
+                self._clean(key)
+
+    def _after_element(self) -> None:
+        # the element is done: the next one, should it be refused, must not take this clean-up back
+        undo, self._context.undo = self._context.undo, None
+        self.accessed()
+        self._context.undo = undo
+
+    def _clean(self, key: Any) -> None:
+        entries = self._table.entries
+        stored = entries[key]  # once: a backend may make it anew for every look
+        kept = _KEEP[self._table.descriptor.shape](stored, self.expired)
+        if kept is stored:
+            return
+        if self._context.undo is not None:
+            self._context.undo.append(_put_back(entries, key, stored))
+        if kept:
+            entries[key] = kept
+        else:
+            del entries[key]
+
+
+def _put_back(entries: Any, key: Any, was: Any) -> Any:
+    return lambda: entries.__setitem__(key, was)
+
+
+def _keep_value(item: Stamped, gone: Any) -> Any:
+    return None if gone(item) else item
+
+
+def _keep_list(items: list[Stamped], gone: Any) -> Any:
+    kept = [item for item in items if not gone(item)]
+    return items if len(kept) == len(items) else kept
+
+
+def _keep_map(items: dict[Any, Stamped], gone: Any) -> Any:
+    kept = {key: item for key, item in items.items() if not gone(item)}
+    return items if len(kept) == len(items) else kept
+
+
+_KEEP: dict[str, Callable[[Any, Callable[[Stamped], bool]], Any]] = {
+    "value": _keep_value,
+    "list": _keep_list,
+    "map": _keep_map,
+}
+
+
+def drop_expired(table: StateTable, context: KeyContext, *, query_time_after: int) -> int:
+    """Remove all expired items of a table, as a compaction filter does; how many items were looked at.
+
+    The clock that counts is read again after every ``query_time_after`` items.
+    """
+    config = table.descriptor.ttl
+    assert config is not None
+    ttl_ms = config.get_ttl().to_milliseconds()
+    event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
+    looked_at, now_ms = 0, None
+
+    def gone(item: Stamped) -> bool:
+        nonlocal looked_at, now_ms
+        if looked_at % max(query_time_after, 1) == 0:
+            now_ms = context.watermark_ms if event_time else context.clock_ms
+        looked_at += 1
+        return expired(item, ttl_ms=ttl_ms, now_ms=now_ms)
+
+    entries, keep = table.entries, _KEEP[table.descriptor.shape]
+    for key in list(entries):
+        stored = entries[key]
+        kept = keep(stored, gone)
+        if not kept:
+            del entries[key]
+        elif kept is not stored:
+            entries[key] = kept
+    return looked_at
+
+
+def without_expired(
+    descriptor: StateDescriptor, entries: Mapping[Any, Any], *, clock_ms: int, watermark_ms: int | None
+) -> dict[Any, Any]:
+    """Stored entries of a state without the items that have expired by these clocks; for full snapshots."""
+    config = descriptor.ttl
+    if config is None:
+        return dict(entries)
+    event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
+    now_ms, ttl_ms = watermark_ms if event_time else clock_ms, config.get_ttl().to_milliseconds()
+    keep = _KEEP[descriptor.shape]
+    kept = {
+        key: keep(stored, lambda item: expired(item, ttl_ms=ttl_ms, now_ms=now_ms))
+        for key, stored in entries.items()
+    }
+    return {key: stored for key, stored in kept.items() if stored}

@@ -1,0 +1,1 @@
+"""Event time and processing time: spans, watermarks, timers."""

@@ -1,0 +1,185 @@
+"""Timers: keyed state of an operator, and the order in which they come due.
+
+A timer is one entry of the map state ``_timers`` of its key: (time, domain) → true. So changes, undo, snapshots and
+storage are those of any state, and a timer that is set twice is one. ``TimerQueue`` keeps, in a heap per key, when in
+the batch each timer fires; the state decides, a heap may still know what was deleted. Plays the part of Flink's
+``InternalTimerServiceImpl`` with its ``KeyGroupedInternalPriorityQueue``.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from state_engine.core.state.descriptors import TIMERS as TIMERS
+from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.map_state import MapState
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.time.watermarks import MAX_TIMESTAMP
+from state_engine.core.types.durations import TimeDomain
+from state_engine.core.types.type_parsing import to_type
+
+EVENT, PROCESSING = "event", "processing"
+_STORED = {TimeDomain.EVENT_TIME: EVENT, TimeDomain.PROCESSING_TIME: PROCESSING}
+DOMAINS = {stored: domain for domain, stored in _STORED.items()}
+"""The domain by what is stored for it."""
+
+
+class Timer(NamedTuple):
+    """Map key of a stored timer: its time in milliseconds, and ``event`` or ``processing``."""
+
+    time: int
+    domain: str
+
+
+class TimersDescriptor(MapStateDescriptor):
+    """Describes the state that holds timers.
+
+    Example:
+        >>> TimersDescriptor()
+        TimersDescriptor('_timers', struct<key: struct<time: int64, domain: string>, value: bool>)
+    """
+
+    def __init__(self) -> None:
+        # the name is one that users cannot give, so their constructor would refuse it
+        self.name = self._stored_as = TIMERS
+        self.key_type = to_type(Timer, parameter="timers")
+        self.value_type = to_type(bool, parameter="timers")
+        self.ttl = None
+
+
+AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2
+"""Stages of a micro-batch, in which a key's timers fire in this order.
+
+``AT_ONCE``: due when the batch starts, or when it was set. ``IN_TIME``: an event-time timer that the watermark reaches.
+``NOT_YET``: a processing-time timer of the future, which no batch with this clock fires, draining or not.
+"""
+
+
+NO_ELEMENT = -1
+
+
+class Entry(NamedTuple):
+    """A timer and when it fires; entries of a key fire in their order, which no cut into batches changes.
+
+    Attributes:
+        stage: AT_ONCE, IN_TIME or NOT_YET.
+        at: time within the stage: the timer's own, but not before that of the timer that set it.
+        time, domain: of the timer.
+        element: index of the element that set it, directly or through others, when it was due already; else -1.
+        watermark_ms: the watermark while it fires.
+    """
+
+    stage: int
+    at: int
+    time: int
+    domain: str
+    element: int
+    watermark_ms: int
+
+
+class TimerQueue:
+    """The timers of a subtask's keys.
+
+    Args:
+        store: keyed states of the subtask; the timers are loaded when the queue is made.
+        context: the current key, shared with the store.
+        clock_ms: processing time of the batch.
+        watermark_ms: watermark at the start of the batch.
+
+    Attributes:
+        watermark_ms: the watermark before the current element; set by the operator.
+        element: index of the current element; set by the operator, which never sets it while timers fire.
+        firing: the timer that fires now; None while an element is handled.
+    """
+
+    def __init__(
+        self,
+        store: KeyedStateStore,
+        context: KeyContext,
+        *,
+        clock_ms: int,
+        watermark_ms: int,
+    ) -> None:
+        self._context, self._clock_ms, self.watermark_ms = context, clock_ms, watermark_ms
+        self._state: MapState = store.handle(TimersDescriptor(), "map")
+        self.element = NO_ELEMENT
+        self.firing: Entry | None = None
+        # the newest entry of a timer counts, if the state knows the timer; others in the heap are left over
+        self._entries: dict[Any, dict[Timer, Entry]] = {}
+        self._heaps: dict[Any, list[Entry]] = {}
+        for key, timers in store.tables[TIMERS].entries.items():
+            entries = {t: self._placed(t, watermark_ms) for t in (Timer(*timer) for timer in timers)}
+            self._entries[key], self._heaps[key] = entries, list(entries.values())
+            heapify(self._heaps[key])
+
+    def register(self, time: int, domain: TimeDomain) -> None:
+        """Set a timer of the current key."""
+        timer, key = Timer(time, _STORED[domain]), self._context.key
+        if self._state.contains(timer):
+            return
+        self._state.put(timer, True)
+        if self.firing is not None:
+            entry = self._placed_by(timer, self.firing)
+        else:
+            entry = self._placed(timer, self.watermark_ms, self.element)
+        self._entries.setdefault(key, {})[timer] = entry
+        heappush(self._heaps.setdefault(key, []), entry)
+
+    def delete(self, time: int, domain: TimeDomain) -> None:
+        """Forget a timer of the current key."""
+        self._state.remove(Timer(time, _STORED[domain]))
+
+    def may_be_due(self, key: Any, watermark_ms: int) -> bool:
+        """Whether a key may have a due timer; cheap, for every element."""
+        heap = self._heaps.get(key)
+        return bool(heap) and _is_due(heap[0], watermark_ms, drain=False)  # type: ignore[index]
+
+    def next_due(self, watermark_ms: int, *, drain: bool = False) -> Entry | None:
+        """The first due timer of the current key; None where none is due."""
+        heap, entries = self._heaps.get(self._context.key), self._entries.get(self._context.key, {})
+        while heap and _is_due(heap[0], watermark_ms, drain=drain):
+            timer = Timer(heap[0].time, heap[0].domain)
+            if entries.get(timer) is heap[0] and self._state.contains(timer):
+                return heap[0]
+            heappop(heap)
+        return None
+
+    def take(self, entry: Entry) -> Timer:
+        """Forget the first timer of the current key, because it fires now."""
+        key, timer = self._context.key, Timer(entry.time, entry.domain)
+        heappop(self._heaps[key])
+        del self._entries[key][timer]
+        self._state.remove(timer)
+        return timer
+
+    def keys_due(self, watermark_ms: int, *, drain: bool) -> list[Any]:
+        """The keys that may have a due timer."""
+        return [k for k, heap in self._heaps.items() if heap and _is_due(heap[0], watermark_ms, drain=drain)]
+
+    def _placed(self, timer: Timer, watermark_ms: int, element: int = NO_ELEMENT) -> Entry:
+        """When a timer fires that was loaded, or set by an element."""
+        time, domain = timer
+        if time <= (watermark_ms if domain == EVENT else self._clock_ms):
+            return Entry(AT_ONCE, time, time, domain, element, watermark_ms)
+        return self._later(timer)
+
+    def _placed_by(self, timer: Timer, parent: Entry) -> Entry:
+        """When a timer fires that another one set: right after it, where it is due by then."""
+        time, domain = timer
+        stage, at = parent.stage, parent.at
+        if time <= (parent.watermark_ms if domain == EVENT else self._clock_ms):
+            at = at if stage == IN_TIME else max(at, time)
+            return Entry(stage, at, time, domain, parent.element, parent.watermark_ms)
+        return self._later(timer)
+
+    def _later(self, timer: Timer) -> Entry:
+        time, domain = timer
+        if domain == EVENT:
+            return Entry(IN_TIME, time, time, domain, NO_ELEMENT, time)
+        return Entry(NOT_YET, time, time, domain, NO_ELEMENT, MAX_TIMESTAMP)
+
+
+def _is_due(entry: Entry, watermark_ms: int, *, drain: bool) -> bool:
+    return entry.stage == AT_ONCE or (entry.stage == IN_TIME and (drain or entry.at <= watermark_ms))

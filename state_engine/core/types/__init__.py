@@ -1,0 +1,1 @@
+"""Types of keys, states and streams: declared, written as text, stored, and changed later."""

@@ -1,0 +1,193 @@
+"""DDL text: types as one writes them in SQL, read by ``parse_ddl`` and written by ``ddl_text``.
+
+The spellings are Spark's, without Spark. Plays the part of Flink's ``LogicalTypeParser``.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.every_type import (
+    BooleanType,
+    BytesType,
+    DateType,
+    DecimalType,
+    DictType,
+    FloatType,
+    IntegerType,
+    ListType,
+    StringType,
+    StructType,
+    TimestampType,
+    TypeInformation,
+)
+from state_engine.core.types.spark_types import spark_type
+
+_NAMED: dict[str, Any] = {
+    **dict.fromkeys(("tinyint", "byte"), lambda: IntegerType(pa.int8())),
+    **dict.fromkeys(("smallint", "short"), lambda: IntegerType(pa.int16())),
+    **dict.fromkeys(("int", "integer"), lambda: IntegerType(pa.int32())),
+    **dict.fromkeys(("bigint", "long"), lambda: IntegerType(pa.int64())),
+    **dict.fromkeys(("float", "real"), lambda: FloatType(pa.float32())),
+    "double": lambda: FloatType(pa.float64()),
+    "boolean": BooleanType,
+    "string": StringType,
+    "binary": BytesType,
+    "date": DateType,
+    "timestamp": lambda: TimestampType("UTC"),
+    "timestamp_ltz": lambda: TimestampType("UTC"),
+    "timestamp_ntz": lambda: TimestampType(None),
+    "decimal": lambda: DecimalType(10, 0),
+}
+
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[\w.$-]+|[<>(),:])")
+
+
+def parse_ddl(
+    text: str,
+    *,
+    more: Mapping[str, Callable[[], TypeInformation]] = MappingProxyType({}),
+    stored_names: bool = False,
+) -> TypeInformation:
+    """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``).
+
+    Args:
+        text: the DDL.
+        more: names of types beyond SQL's, and what makes them.
+        stored_names: whether a field may say under which name it is stored: ```total` as `sum`: bigint``.
+
+    Raises:
+        ConfigurationError: the text cannot be read; says where.
+    """
+    tokens, at = [], 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if not found:
+            raise ConfigurationError(f"cannot read the DDL '{text}' at '{text[at:].strip()[:20]}'")
+        tokens.append(found.group(1))
+        at = found.end()
+    if not tokens:
+        raise ConfigurationError("the DDL is empty")
+    named = {**_NAMED, **more}
+    reader = _DdlReader(text, tokens, named, stored_names=stored_names)
+    if tokens[0].lower() in (*named, "numeric", "dec", "array", "map", "struct", "varchar", "char") and (
+        len(tokens) == 1 or tokens[1] in "<("
+    ):
+        kind = reader.type()
+    else:
+        kind = reader.columns(end=None)
+    if reader.tokens:
+        raise ConfigurationError(f"cannot read the DDL '{text}' from '{reader.tokens[0]}' on")
+    return kind
+
+
+class _DdlReader:
+    def __init__(self, text: str, tokens: list[str], named: dict[str, Any], *, stored_names: bool) -> None:
+        self.text, self.tokens, self.named, self.stored_names = text, list(tokens), named, stored_names
+
+    def take(self, expected: str | None = None) -> str:
+        if not self.tokens or (expected and self.tokens[0] != expected):
+            got = self.tokens[0] if self.tokens else "the end"
+            raise ConfigurationError(
+                f"cannot read the DDL '{self.text}': '{expected or 'a name'}' expected, not {got}"
+            )
+        return self.tokens.pop(0)
+
+    def accept(self, word: str) -> bool:
+        if self.tokens and self.tokens[0].lower() == word:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def columns(self, end: str | None) -> StructType:
+        names, stored, kinds = [], [], []
+        while True:
+            names.append(self.name())
+            stored.append(self.name() if self.stored_names and self.accept("as") else names[-1])
+            self.accept(":")
+            kinds.append(self.type())
+            if self.accept("not"):
+                self.take()
+            if self.accept("comment"):
+                self.take()
+            if not self.accept(","):
+                break
+        if end:
+            self.take(end)
+        return StructType(names, kinds, "row", stored=stored)
+
+    def name(self) -> str:
+        name = self.take()
+        return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+    def type(self) -> TypeInformation:
+        name = self.take().lower()
+        if name == "array":
+            self.take("<")
+            inner = ListType(self.type())
+            self.take(">")
+            return inner
+        if name == "map":
+            self.take("<")
+            key = self.type()
+            self.take(",")
+            made = DictType(key, self.type())
+            self.take(">")
+            return made
+        if name == "struct":
+            self.take("<")
+            return self.columns(end=">")
+        if name in ("varchar", "char"):
+            self.numbers()
+            return StringType()
+        if name in ("decimal", "numeric", "dec"):
+            digits = self.numbers() or [10, 0]
+            return DecimalType(digits[0], digits[1] if len(digits) > 1 else 0)
+        if name in self.named:
+            return typing.cast(TypeInformation, self.named[name]())
+        raise ConfigurationError(f"cannot read the DDL '{self.text}': '{name}' is not a type")
+
+    def numbers(self) -> list[int]:
+        found: list[int] = []
+        if self.accept("("):
+            found.append(int(self.take()))
+            while self.accept(","):
+                found.append(int(self.take()))
+            self.take(")")
+        return found
+
+
+def ddl_text(kind: pa.DataType) -> str:
+    """An Arrow type as DDL; ``parse_ddl`` reads it back.
+
+    Example:
+        >>> ddl_text(pa.struct([("key", pa.string()), ("value", pa.list_(pa.int64()))]))
+        'struct<`key`: string, `value`: array<bigint>>'
+    """
+    if pa.types.is_list(kind):
+        return f"array<{ddl_text(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_text(kind.key_type)}, {ddl_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (f"{quoted(f.name)}: {ddl_text(f.type)}" for f in kind)
+        return f"struct<{', '.join(fields)}>"
+    name = str(spark_type(kind))
+    return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(name, name)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it.
+
+    Example:
+        >>> quoted("odd `name")
+        '`odd ``name`'
+    """
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,129 @@
+"""Values of a declared type as JSON texts and back: how elements of operator state are stored.
+
+One text an element, which any SQL engine can take apart. The form follows the storage type, so a type that was widened,
+or got or lost fields, reads what was written before: whole numbers, booleans, strings and finite floats are themselves;
+``NaN``, ``Infinity``, ``-Infinity`` and decimals are strings; dates and timestamps are ISO 8601, with ``Z`` where they
+are instants; bytes are base64; a struct is an object by field name; a list is an array; a map is an array of objects
+with ``key`` and ``value``, in its order. Equal values of one type have equal texts, so texts tell whether state
+changed. Plays the part of Flink's ``PartitionableListState`` serializers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_text import type_to_text
+
+_Convert = Callable[[Any], Any]
+
+
+def to_json(kind: TypeInformation, values: Sequence[Any]) -> tuple[str, ...]:
+    """Normal values of a type, one JSON text each.
+
+    Example:
+        >>> from state_engine.core.types.type_parsing import to_type
+        >>> to_json(to_type(tuple[int, bytes], parameter="p"), [(1, b"x"), (2, None)])
+        ('{"f0": 1, "f1": "eA=="}', '{"f0": 2, "f1": null}')
+    """
+    if isinstance(kind, PlainType):
+        return tuple(kind.to_text(v) for v in values)
+    plain = _writer(kind.storage)
+    found = kind.to_arrow(list(values), storage=True).to_pylist()
+    return tuple(json.dumps(plain(v), ensure_ascii=False, allow_nan=False) for v in found)
+
+
+def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
+    """The values of texts that ``to_json`` made, as declared.
+
+    Raises:
+        ValueTypeError: a value does not fit into the type, because it is narrower than the one it was written with.
+
+    Example:
+        >>> from state_engine.core.types.type_parsing import to_type
+        >>> from_json(to_type(list[float], parameter="p"), ['[1.5, null, "NaN"]'])
+        [[1.5, None, nan]]
+    """
+    if isinstance(kind, PlainType):
+        return [kind.from_text(text) for text in texts]
+    value = _reader(kind.storage)
+    found = kind.from_arrow(pa.array([value(json.loads(text)) for text in texts], kind.storage))
+    return [kind.normalise(v) for v in found]
+
+
+def type_text(kind: TypeInformation) -> str:
+    """The declared type as checkpoints record it."""
+    return str(kind) if isinstance(kind, PlainType) else type_to_text(kind)
+
+
+def _writer(kind: pa.DataType) -> _Convert:
+    """From a value in an Arrow array of this type to what JSON can hold."""
+    p = pa.types
+    if p.is_struct(kind):
+        writers = {field.name: _writer(field.type) for field in kind}
+        return _nullable(lambda v: {name: write(v[name]) for name, write in writers.items()})
+    if p.is_map(kind):
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+        return _nullable(lambda v: [{"key": key(k), "value": item(i)} for k, i in v])
+    if p.is_list(kind):
+        each = _writer(kind.value_type)
+        return _nullable(lambda v: [each(e) for e in v])
+    return _nullable(_scalar(kind)[0])
+
+
+def _reader(kind: pa.DataType) -> _Convert:
+    """The way back of ``_writer``."""
+    p = pa.types
+    if p.is_struct(kind):
+        readers = {field.name: _reader(field.type) for field in kind}
+        # a field that was not there yet when the text was written is null; one that is gone is not looked for
+        return _nullable(lambda v: {name: read(v.get(name)) for name, read in readers.items()})
+    if p.is_map(kind):
+        key, item = _reader(kind.key_type), _reader(kind.item_type)
+        return _nullable(lambda v: [(key(e["key"]), item(e["value"])) for e in v])
+    if p.is_list(kind):
+        each = _reader(kind.value_type)
+        return _nullable(lambda v: [each(e) for e in v])
+    return _nullable(_scalar(kind)[1])
+
+
+def _scalar(kind: pa.DataType) -> tuple[_Convert, _Convert]:
+    """How values of a type without parts are written and read."""
+    p = pa.types
+    if p.is_integer(kind) or p.is_boolean(kind) or p.is_string(kind):
+        return _same, _same
+    if p.is_floating(kind):
+        return _float_text, float
+    if p.is_binary(kind):
+        return lambda v: b64encode(v).decode(), b64decode
+    if p.is_date(kind):
+        return date.isoformat, date.fromisoformat
+    if p.is_timestamp(kind):
+        return lambda v: v.isoformat().replace("+00:00", "Z"), datetime.fromisoformat
+    if p.is_decimal(kind):
+        return lambda v: format(v, "f"), Decimal
+    raise ConfigurationError(f"values of the Arrow type {kind} cannot be stored in operator state")
+
+
+def _nullable(convert: _Convert) -> _Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _float_text(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,1 @@
+"""Dagster definitions of any registered job. The only package that imports Dagster."""

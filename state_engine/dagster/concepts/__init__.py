@@ -1,0 +1,1 @@
+"""What every job gets in Dagster, a file each."""

@@ -1,0 +1,84 @@
+"""Compaction: the asset ``base``, what keyed state is folded into, so that reading it stays cheap."""
+
+# No "from __future__ import annotations" in the files of this package: Dagster reads the annotations of functions.
+from collections.abc import Iterator
+
+import dagster as dg
+from pydantic import Field
+
+from state_engine import CheckpointRow
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
+from state_engine.machine.settings import Settings
+from state_engine.registry import RegisteredJob
+from state_engine.storage.files import normal_uri
+from state_engine.storage.layout import JobLayout
+
+ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
+
+A plain click compacts the operators that the policy of the job has a reason for. Micro-batches go on meanwhile
+and never fail by it; where the head moves to another path, the work is dropped."""
+
+
+class CompactConfig(dg.Config):
+    """What a compaction may be told; nothing has to be."""
+
+    operators: list[str] = Field(
+        default=[], description="Uids of the operators to compact; all of them by default."
+    )
+    force: bool = Field(
+        default=False, description="Compact whatever changed, also where it is not worth it yet."
+    )
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, and a job that compacts."""
+    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    uris = {f"base of {uid}": layout.base(uid) for uid, node in job.operators.items() if node.keyed}
+    first = next(iter(uris.values()), None)
+    metadata = {**uris, **({"dagster/uri": first} if first else {})}
+
+    @dg.multi_asset(
+        name=f"{job.name}_compact",
+        specs=[operation_spec(registered, "base", ABOUT, metadata=metadata)],
+    )
+    def base(
+        context: dg.AssetExecutionContext, config: CompactConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _compact(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[base], jobs=[operation_job(f"{job.name}__compact", base, "Fold the changes of keyed state.")]
+    )
+
+
+def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran():
+        return
+    policy = run.job.compaction or CompactionPolicy()
+    due = compaction_due(run.path(), policy)
+    found: dict[str, object] = {"due": due.told}
+    if due or config.force or config.operators:
+        run.log(f"compacting: {due.told}")
+        wanted = config.operators or (None if config.force else list(due.reasons))
+        with run.committing():
+            done = run.engine.compact(
+                run.job, wanted, requested_by=run.requested_by, on_progress=run.log_tasks
+            )
+        found |= {
+            "folded_checkpoint_id": done.checkpoint_id,
+            "dropped": bool(done.entries) and done.committed_id is None,
+            "new_entries": sum(done.entries.values()),
+            "new_bytes": sum(done.bytes.values()),
+        }
+    else:
+        run.log(f"not worth a compaction: {due.told}")
+    path = run.path()
+    after = compaction_due(path, policy)
+    found |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}
+    yield result(since(path, _bases), found)
+
+
+def _bases(row: CheckpointRow) -> object:
+    return {operator.uid: operator.bases for operator in row.operators if operator.bases}

@@ -1,0 +1,98 @@
+"""Expectations: one check for each that a job declares of its outputs and states; they run by a job of their own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.naming import sink_key, state_key
+from state_engine.expectations.suites import Expectation, OfState, Suite
+from state_engine.expectations.validation import Outcome, frame_of, validate
+from state_engine.machine.settings import Settings
+from state_engine.registry import RegisteredJob
+
+DAILY = "23 4 * * *"
+_SEVERITIES = {"error": dg.AssetCheckSeverity.ERROR, "warn": dg.AssetCheckSeverity.WARN}
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The checks, a job that makes them, and its schedule; nothing where nothing is expected."""
+    name, suites = registered.job.name, registered.expectations
+    if not suites:
+        return dg.Definitions()
+    checks = [_checks(registered, suite) for suite in suites]
+    keys = [key for one in checks for key in one.check_keys]
+    job = dg.define_asset_job(
+        f"{name}__expect",
+        selection=dg.AssetSelection.checks(*keys),
+        description=f"Judge the outputs and states of {name} by what is expected of them.",
+        executor_def=dg.in_process_executor,
+    )
+    schedule = dg.ScheduleDefinition(
+        name=f"{name}__expect_schedule",
+        job=job,
+        cron_schedule=DAILY,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )
+    return dg.Definitions(asset_checks=checks, jobs=[job], schedules=[schedule])
+
+
+def asset_of(job: str, suite: Suite) -> dg.AssetKey:
+    """The asset that a suite is about."""
+    if isinstance(suite.of, OfState):
+        return state_key(job, suite.of.operator, suite.of.state)
+    return sink_key(job, suite.of.sink)
+
+
+def _checks(registered: RegisteredJob, suite: Suite) -> dg.AssetChecksDefinition:
+    job, key = registered.job, asset_of(registered.job.name, suite)
+    by_name = {one.name: one for one in suite.expectations}
+    specs = [
+        dg.AssetCheckSpec(
+            one.name,
+            asset=key,
+            description=one.about or f"{one.type} {dict(one.arguments)}",
+            blocking=one.blocking,
+            metadata={"expectation": one.type, "suite": suite.name},
+        )
+        for one in suite.expectations
+    ]
+
+    @dg.multi_asset_check(name=f"{job.name}_expect_{suite.name}", specs=specs, can_subset=True)
+    def expect(
+        context: dg.AssetCheckExecutionContext, state_engine: StateEngineResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        engine = state_engine.engine()
+        if not engine.checkpoints(job):
+            context.log.info(f"job '{job.name}' has no checkpoint yet, so there is nothing to judge")
+            found, page = {one: Outcome(met=True, observed="nothing yet") for one in by_name}, ""
+        else:
+            docs = Path(context.instance.storage_directory()) / "docs" / job.name / suite.name
+            context.log.info(f"suite '{suite.name}': reading, and judging by {len(by_name)} expectations")
+            found, page = validate(suite, frame_of(engine, job, suite), docs=docs)
+        for check in sorted(context.selected_asset_check_keys, key=lambda k: k.name):
+            yield _result(key, by_name[check.name], found[check.name], page)
+
+    return expect
+
+
+def _result(key: dg.AssetKey, one: Expectation, outcome: Outcome, page: str) -> dg.AssetCheckResult:
+    metadata: dict[str, object] = {
+        "expectation": one.type,
+        "arguments": dg.MetadataValue.json(dict(one.arguments)),
+        "rows_looked_at": outcome.looked_at,
+        "rows_unexpected": outcome.unexpected,
+    }
+    if outcome.sample:
+        metadata["sample"] = dg.MetadataValue.json(list(outcome.sample))
+    if page:
+        metadata["data_docs"] = dg.MetadataValue.url(page)
+    return dg.AssetCheckResult(
+        passed=outcome.met,
+        asset_key=key,
+        check_name=one.name,
+        severity=_SEVERITIES[one.severity],
+        description=outcome.told,
+        metadata=metadata,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,59 @@
+"""Time partitions: the check ``late_rows`` of the checkpoint, for jobs that have any.
+
+That they are Dagster's partitions, too, is the business of ``lib.factory``; what one run of them does is that of
+``lib.partition_runs``; their schedule is among the automation.
+"""
+
+import dagster as dg
+
+from state_engine.dagster.late_rows import late_rows
+from state_engine.dagster.metadata import markdown
+from state_engine.dagster.naming import LATE_ROWS, checkpoint_key
+from state_engine.machine.settings import Settings
+from state_engine.monitoring.job_history import read_history
+from state_engine.registry import RegisteredJob
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The check; nothing for a continuous job."""
+    if registered.job.partitions is None:
+        return dg.Definitions()
+    return dg.Definitions(asset_checks=[_late_rows(registered, settings)])
+
+
+def _late_rows(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
+    job = registered.job
+    assert job.partitions is not None
+    tolerated = {
+        "ignore": "; the job ignores them",
+        "next": "; the partitions that found them took them in",
+        "warn": "",
+    }[job.partitions.late]
+
+    @dg.asset_check(
+        name=LATE_ROWS,
+        asset=checkpoint_key(job.name),
+        description="No rows came after their partition had been run, or a backfill took them in since.",
+    )
+    def check() -> dg.AssetCheckResult:
+        found = late_rows(job, read_history(settings.root, job.name))
+        if found is None:
+            return dg.AssetCheckResult(passed=True, description="no partition found late rows")
+        span = found.first if found.first == found.last else f"{found.first} to {found.last}"
+        command = f"statelake backfill {job.name} --from {found.first} --to {found.last} --recut"
+        way_out = tolerated or f". Take them in: {command}"
+        lines = [[key, rows] for key, rows in found.found_with.items()]
+        return dg.AssetCheckResult(
+            passed=bool(tolerated),
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{found.rows:,} rows of {span} came after their partition had been run{way_out}",
+            metadata={
+                "late_rows": found.rows,
+                "first_partition": found.first,
+                "last_partition": found.last,
+                "backfill": command,
+                "found_with": dg.MetadataValue.md(markdown(["found with partition", "late rows"], lines)),
+            },
+        )
+
+    return check

@@ -1,0 +1,135 @@
+"""Recovery: the asset ``head``, the checkpoint in force; whole, verified, and where somebody wants it to be."""
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import dagster as dg
+from pydantic import Field, model_validator
+
+from state_engine.core.errors import MissingFilesError
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.metadata import checkpoint_metadata, markdown
+from state_engine.dagster.naming import pool_of
+from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.machine.settings import Settings
+from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
+from state_engine.monitoring.job_history import read_history
+from state_engine.operations.head_moves import HeadMove
+from state_engine.registry import RegisteredJob
+from state_engine.storage.files import normal_uri
+from state_engine.storage.layout import JobLayout
+
+ABOUT = """The checkpoint in force, whole and verified.
+
+A plain click finishes what a crash left behind (outputs that were committed and not published), then reads back that
+every file of the head is there with the rows that were recorded. With `checkpoint_id` or `savepoint` it tells what
+going back there would do; with `dry_run: false`, too, it goes back: state, source positions and sinks."""
+
+
+class RecoverConfig(dg.Config):
+    """What a recovery may be told; nothing has to be."""
+
+    checkpoint_id: int | None = Field(default=None, ge=1, description="Checkpoint to go back to.")
+    savepoint: str | None = Field(
+        default=None, min_length=1, description="In place of a checkpoint: name or directory of a savepoint."
+    )
+    outputs: str = Field(
+        default="withdraw",
+        pattern="^(withdraw|keep)$",
+        description="withdraw: outputs of what is left go from the sinks; keep: they stay, and come twice.",
+    )
+    dry_run: bool = Field(default=True, description="Only tell what going back would do.")
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.checkpoint_id is not None and self.savepoint is not None:
+            raise ValueError("give either checkpoint_id or savepoint, not both")
+        if not self.dry_run and self.checkpoint_id is None and self.savepoint is None:
+            raise ValueError(
+                "dry_run: false goes back to a checkpoint: name it by checkpoint_id or savepoint"
+            )
+        return self
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody wants to go back."""
+        return self.checkpoint_id is not None or self.savepoint is not None
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, and a job that recovers."""
+    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+
+    @dg.multi_asset(
+        name=f"{job.name}_recover",
+        specs=[operation_spec(registered, "head", ABOUT, metadata={"dagster/uri": layout.checkpoints})],
+        pool=pool_of(job.name),
+    )
+    def head(
+        context: dg.AssetExecutionContext, config: RecoverConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _recover(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[head],
+        jobs=[operation_job(f"{job.name}__recover", head, "Settle, verify, or go back to a checkpoint.")],
+    )
+
+
+def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran() and not config.savepoint:
+        return
+    found: dict[str, Any] = {}
+    if config.wanted:
+        found |= _restore(run, config)
+    if not run.rows():  # a savepoint that was only looked at
+        run.log(f"nothing was restored: {found}")
+        return
+    run.log("publishing what is not published yet")
+    found["settled"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
+    found |= _verified(run)
+    head = run.path()[-1]
+    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.rows_by_id()), **found})
+
+
+def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:
+    with run.committing():
+        move = run.engine.restore(
+            run.job,
+            config.checkpoint_id,
+            savepoint=config.savepoint,
+            outputs="keep" if config.outputs == "keep" else "withdraw",
+            dry_run=config.dry_run,
+            requested_by=run.requested_by,
+        )
+    run.log(f"{'would go' if config.dry_run else 'went'} from {move.replaced_id} to {move.checkpoint_id}")
+    return {
+        "dry_run": config.dry_run,
+        "restored_checkpoint_id": move.checkpoint_id,
+        "abandoned": dg.MetadataValue.json(move.abandoned),
+        "sinks": dg.MetadataValue.md(_sinks(move)),
+    }
+
+
+def _sinks(move: HeadMove) -> str:
+    lines = [[s.name, move.rows_withdrawn[s.name], move.rows_added[s.name]] for s in move.sinks]
+    return markdown(["sink", "rows out", "rows back"], lines)
+
+
+def _verified(run: OperationRun) -> dict[str, Any]:
+    """Read back what the head rests on.
+
+    Raises:
+        MissingFilesError: something is not there, or not what was recorded.
+    """
+    history = read_history(run.engine.root, run.job.name)
+    assert history is not None
+    files, outputs = files_are_there(history), outputs_are_published(history)
+    problems = [*files.problems, *outputs.problems]
+    if problems:
+        raise MissingFilesError(
+            f"job '{run.job.name}': the head {history.path[-1].checkpoint_id} is not whole: {summary_of(problems)}. "
+            "Restore an older checkpoint or a savepoint"
+        )
+    run.log(f"{files.looked_at} files are what was recorded, all outputs are published")
+    return {"verified_files": files.looked_at}

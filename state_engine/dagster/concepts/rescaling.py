@@ -1,0 +1,106 @@
+"""Rescaling: the asset ``layout``, how many subtasks and key groups every operator has in force."""
+
+from collections.abc import Iterator
+from typing import Self
+
+import dagster as dg
+from pydantic import Field, model_validator
+
+from state_engine import CheckpointRow
+from state_engine.core.keys.key_groups import MAX_PARALLELISM_LIMIT
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.metadata import markdown
+from state_engine.dagster.naming import pool_of
+from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
+from state_engine.machine.settings import Settings
+from state_engine.registry import RegisteredJob
+
+ABOUT = """How many subtasks and key groups every operator has in force.
+
+A plain click brings into force what the job declares. Another parallelism is one row, and not a byte of state is
+written; another max parallelism writes the state anew in the background."""
+
+
+class RescaleConfig(dg.Config):
+    """What a rescale may be told; nothing has to be."""
+
+    parallelism: int | None = Field(
+        default=None, ge=1, le=MAX_PARALLELISM_LIMIT, description="Number of subtasks, of all operators."
+    )
+    operators: dict[str, int] = Field(default={}, description="Number of subtasks, by uid of the operator.")
+    max_parallelism: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PARALLELISM_LIMIT,
+        description="Number of key groups; the job must declare it from then on.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.parallelism is not None and self.operators:
+            raise ValueError("give either parallelism, of all operators, or operators, not both")
+        wrong = {uid: n for uid, n in self.operators.items() if not 1 <= n <= MAX_PARALLELISM_LIMIT}
+        if wrong:
+            raise ValueError(f"a parallelism is a number from 1 to {MAX_PARALLELISM_LIMIT}, not {wrong}")
+        return self
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, and a job that rescales."""
+    job = registered.job
+    declared = {"parallelism": job.parallelism, "max_parallelism": job.max_parallelism}
+
+    @dg.multi_asset(
+        name=f"{job.name}_rescale",
+        specs=[operation_spec(registered, "layout", ABOUT, metadata=declared)],
+        pool=pool_of(job.name),
+    )
+    def layout(
+        context: dg.AssetExecutionContext, config: RescaleConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _rescale(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[layout],
+        jobs=[
+            operation_job(
+                f"{job.name}__rescale", layout, "Bring the declared parallelism, or another, into force."
+            )
+        ],
+    )
+
+
+def _rescale(run: OperationRun, config: RescaleConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran():
+        return
+    wanted = config.parallelism if config.parallelism is not None else config.operators or None
+    key_groups = config.max_parallelism
+    if key_groups is None and wanted is None and _key_groups(run) - {run.job.max_parallelism}:
+        key_groups = run.job.max_parallelism
+    with run.committing():
+        if key_groups is not None:
+            run.log(f"writing the state in {key_groups} key groups")
+            run.engine.rescale(
+                run.job, parallelism=wanted, max_parallelism=key_groups, requested_by=run.requested_by
+            )
+        if key_groups is None or (wanted is None and config.max_parallelism is None):
+            run.engine.rescale(run.job, parallelism=wanted, requested_by=run.requested_by)
+    path = run.path()
+    operators = path[-1].operators
+    lines = [[o.uid, o.parallelism, o.max_parallelism] for o in operators]
+    yield result(
+        since(path, _numbers),
+        {
+            "operators": dg.MetadataValue.md(markdown(["operator", "subtasks", "key groups"], lines)),
+            "subtasks": sum(o.parallelism for o in operators),
+            "overruled": dg.MetadataValue.json({r.uid: r.parallelism for r in path[-1].rescaled}),
+        },
+    )
+
+
+def _key_groups(run: OperationRun) -> set[int]:
+    return {operator.max_parallelism for operator in run.path()[-1].operators}
+
+
+def _numbers(row: CheckpointRow) -> object:
+    return [(o.uid, o.parallelism, o.max_parallelism) for o in row.operators], row.rescaled

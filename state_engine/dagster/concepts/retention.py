@@ -1,0 +1,118 @@
+"""Retention: the asset ``retention``, which checkpoints can be restored, and the files that nobody needs any more."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+
+import dagster as dg
+from pydantic import Field
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.metadata import markdown
+from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.machine.settings import Settings
+from state_engine.operations.collector import CollectionReport
+from state_engine.registry import RegisteredJob
+
+ABOUT = """Which checkpoints can be restored; and their files, of which nobody needs some any more.
+
+A plain click gives up checkpoints that are neither among the last ten nor younger than a week, never one that a
+savepoint or an open replay needs, and collects files that nobody needed for a day. With `dry_run` it only tells."""
+
+_WEEK_HOURS = 168.0
+_TOLD_EVERY_FILES = 1000
+
+
+class RetainConfig(dg.Config):
+    """What a retention may be told; nothing has to be."""
+
+    keep_last: int = Field(default=10, ge=1, description="Keep so many checkpoints of the head's path.")
+    keep_hours: float = Field(default=_WEEK_HOURS, ge=0, description="Keep all that are younger; 0 for none.")
+    given_up: list[str] = Field(
+        default=[], description="Branches of replays that nobody is going to promote."
+    )
+    collect: bool = Field(default=True, description="Also delete files that nobody needs any more.")
+    orphan_age_hours: float = Field(
+        default=24.0, ge=24, description="How long a file stays after it was written, or needed last."
+    )
+    dry_run: bool = Field(default=False, description="Only tell what would go.")
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, and a job that retains and collects."""
+    job = registered.job
+
+    @dg.multi_asset(name=f"{job.name}_retain", specs=[operation_spec(registered, "retention", ABOUT)])
+    def retention(
+        context: dg.AssetExecutionContext, config: RetainConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _retain(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[retention],
+        jobs=[
+            operation_job(
+                f"{job.name}__retain", retention, "Give up old checkpoints, and collect their files."
+            )
+        ],
+    )
+
+
+def _retain(run: OperationRun, config: RetainConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran():
+        return
+    younger_ms = int(timedelta(hours=config.keep_hours) / timedelta(milliseconds=1))
+    policy = RetentionPolicy(config.keep_last, younger_ms or None)
+    done: CollectionReport | None = None
+    with run.committing():
+        retired = run.engine.retain(
+            run.job,
+            policy,
+            given_up=config.given_up,
+            dry_run=config.dry_run,
+            requested_by=run.requested_by,
+        )
+        run.log(f"{'would give' if config.dry_run else 'gave'} up {retired or 'no checkpoint'}")
+        if config.collect:
+            done = run.engine.collect(
+                run.job,
+                orphan_age=timedelta(hours=config.orphan_age_hours),
+                dry_run=config.dry_run,
+                on_file=_Told(run),
+                requested_by=run.requested_by,
+            )
+    rows = {row.checkpoint_id: row for row in run.rows()}
+    gone = lineage.retired(rows)
+    version = max((i for i, row in rows.items() if row.retired), default=0)
+    metadata = {
+        "dry_run": config.dry_run,
+        "given_up": dg.MetadataValue.json(retired),
+        "restorable": len(rows) - len(gone),
+        "retired": len(gone),
+    }
+    if done is not None:
+        table = Counter((f.step, f.why.split(" of attempt")[0]) for f in done.files)
+        metadata |= {
+            "files_deleted": len(done.deleted),
+            "files_removed_from_logs": len(done.removed),
+            "bytes_deleted": done.bytes_deleted,
+            "files": dg.MetadataValue.md(
+                markdown(["step", "why", "files"], [[*at, number] for at, number in sorted(table.items())])
+            ),
+        }
+    yield result(version, metadata)
+
+
+class _Told:
+    """Tells the log now and then how many files are done."""
+
+    def __init__(self, run: OperationRun) -> None:
+        self._run, self._count = run, 0
+
+    def __call__(self, file: Disposal) -> None:
+        self._count += 1
+        if self._count % _TOLD_EVERY_FILES == 0:
+            self._run.log(f"{self._count:,} files are done, {file.path} the last of them")

@@ -1,0 +1,128 @@
+"""Savepoints: the asset ``savepoints``, one partition each; materialising one makes it, or verifies it."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+from pydantic import Field
+
+from state_engine.core.checkpoints.retention import pins
+from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.machine.settings import Settings
+from state_engine.monitoring.job_history import read_history
+from state_engine.registry import RegisteredJob
+from state_engine.storage.files import join, normal_uri
+from state_engine.storage.layout import JobLayout
+
+ABOUT = """Copies of checkpoints that can be moved, and restored into any root: one partition each, by its name.
+
+Materialise a new partition to make one of the head; micro-batches go on meanwhile. Materialise one that is there to
+compare all of its files with their checksums."""
+
+
+class SavepointConfig(dg.Config):
+    """What a savepoint may be told; nothing has to be."""
+
+    checkpoint_id: int | None = Field(default=None, ge=1, description="What to copy; the head by default.")
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A new or empty directory; beside the job's tables by default.",
+    )
+
+
+def savepoint_partitions(job: str) -> dg.DynamicPartitionsDefinition:
+    """The names of a job's savepoints."""
+    return dg.DynamicPartitionsDefinition(name=f"{job}_savepoints")
+
+
+def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+    """The asset, a job that makes a savepoint, and a sensor that keeps the partitions in step."""
+    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    uri = {"dagster/uri": join(layout.directory, "savepoints")}
+
+    @dg.multi_asset(
+        name=f"{job.name}_savepoint",
+        specs=[
+            operation_spec(
+                registered, "savepoints", ABOUT, metadata=uri, partitions=savepoint_partitions(job.name)
+            )
+        ],
+    )
+    def savepoints(
+        context: dg.AssetExecutionContext, config: SavepointConfig, state_engine: StateEngineResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _savepoint(OperationRun(context, state_engine.engine(), job), config)
+
+    return dg.Definitions(
+        assets=[savepoints],
+        jobs=[operation_job(f"{job.name}__savepoint", savepoints, "Make a savepoint, or verify one.")],
+        sensors=[_partitions_sensor(registered, settings)],
+    )
+
+
+def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.MaterializeResult[None]]:
+    if run.never_ran():
+        return
+    name = run.context.partition_key
+    known = run.engine.savepoints(run.job).get(name)
+    if known is None:
+        run.log(f"copying into the savepoint {name}")
+        with run.committing():
+            made = run.engine.savepoint(
+                run.job,
+                name,
+                config.path,
+                checkpoint_id=config.checkpoint_id,
+                requested_by=run.requested_by,
+                on_progress=run.log_tasks,
+            )
+    else:
+        if config.checkpoint_id not in (None, known.checkpoint_id) or config.path is not None:
+            raise ConfigurationError(
+                f"job '{run.job.name}': the savepoint '{name}' is there already, of checkpoint "
+                f"{known.checkpoint_id} in {known.path}: take another name, or leave the configuration out to verify it"
+            )
+        run.log(f"comparing the savepoint {name} with its checksums")
+        made = run.engine.verify_savepoint(known.path)
+    yield result(
+        made.checkpoint_id,
+        {
+            "checkpoint_id": made.checkpoint_id,
+            "files": made.files,
+            "bytes": made.bytes,
+            "path": dg.MetadataValue.path(made.path),
+            "verified": known is not None,
+        },
+    )
+
+
+def _partitions_sensor(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
+    name = registered.job.name
+    partitions = savepoint_partitions(name)
+    key = dg.AssetKey([name, "operations", "savepoints"])
+
+    @dg.sensor(
+        name=f"{name}__savepoint_partitions",
+        description="Keeps the partitions in step with the savepoints that there are, whoever made or deleted them.",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        asset_selection=dg.AssetSelection.assets(key),
+    )
+    def in_step(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        history = read_history(settings.root, name)
+        there = set(pins(history.rows)) if history else set()
+        shown = set(context.instance.get_dynamic_partitions(f"{name}_savepoints"))
+        made = context.instance.get_materialized_partitions(key)
+        requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+        if there - shown:
+            requests.append(partitions.build_add_request(sorted(there - shown)))
+        if gone := (shown - there) & made:  # others were only named so far
+            requests.append(partitions.build_delete_request(sorted(gone)))
+        return dg.SensorResult(
+            dynamic_partitions_requests=requests,
+            skip_reason=None if requests else f"{len(there)} savepoints, all of them shown",
+        )
+
+    return in_step

@@ -1,0 +1,93 @@
+"""What a job declares, found out without Spark and without data: states, columns, version of the code.
+
+States are declared in ``open``, so a copy of every function is opened on an empty store and asked what it registered.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.operator.trial_open import trial_open
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.every_type import StructType
+from state_engine.job.graph import OperatorNode, SinkNode
+from state_engine.job.job import StatefulJob
+
+logger = logging.getLogger(__name__)
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "dagster.md"
+
+
+def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
+    """The keyed states that an operator registers when it is opened.
+
+    A function that cannot be opened here (it wants a model file, say) costs its states their assets, not the whole
+    code location its life: that is logged.
+    """
+    info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
+    found = trial_open(operator.function, info)
+    if found.problem is not None:
+        logger.warning(
+            "job '%s', operator '%s': its states are not shown, because opening it outside of a run failed: %r",
+            job.name,
+            operator.uid,
+            found.problem,
+        )
+    return found.states
+
+
+def columns_of(sink: SinkNode) -> dg.TableSchema | None:
+    """The columns of a sink; None where only running the DataFrame code before it would tell."""
+    operator = sink.parent
+    known = isinstance(operator, OperatorNode) and operator.output_type is not None
+    return table_schema(operator.output_type.columns) if known else None  # type: ignore[union-attr]
+
+
+def table_schema(columns: StructType) -> dg.TableSchema:
+    """A record type as Dagster shows tables."""
+    return dg.TableSchema(
+        [
+            dg.TableColumn(name, ddl_text(kind.storage))
+            for name, kind in zip(columns.names, columns.types, strict=True)
+        ]
+    )
+
+
+def text_of(thing: Any) -> str:
+    """The first paragraph of a docstring, on one line."""
+    text = thing if isinstance(thing, str) else inspect.getdoc(type(thing)) or ""
+    return " ".join(text.strip().split("\n\n")[0].split())
+
+
+def code_references(functions: Iterable[Any]) -> dict[str, Any]:
+    """Where to read on, as Dagster links it: the code of functions, and the guide where this is a checkout."""
+    kinds: dict[Any, None] = dict.fromkeys(type(function) for function in functions)
+    found = [_code_of(kind) for kind in kinds]
+    places = [one for one in found if one is not None]
+    if GUIDE.exists():
+        places.append((GUIDE, 1, "Guide: Statelake in Dagster"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # the version of Dagster is pinned
+        files = [
+            dg.LocalFileCodeReference(file_path=str(file), line_number=line, label=label)
+            for file, line, label in places
+        ]
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=list(files))}
+
+
+@cache  # finding a class parses its whole file, and each state of an operator asks
+def _code_of(kind: type) -> tuple[Path, int, str] | None:
+    try:
+        return Path(inspect.getfile(kind)), inspect.getsourcelines(kind)[1], kind.__qualname__
+    except (OSError, TypeError):  # typed into a notebook
+        return None

@@ -1,0 +1,53 @@
+"""``StateEngineResource``: one engine, and with it one Spark session, for a whole run; started on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import PrivateAttr
+
+from state_engine.machine.settings import load_settings
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
+
+
+class StateEngineResource(dg.ConfigurableResource[Any]):
+    """The engine of a run.
+
+    A session that is there already is used and left alone; one that was started for the run ends with it. Options of
+    Spark may hold secrets, so they are read from the settings when a session starts and never shown by Dagster.
+
+    Attributes:
+        root: the state root; local path or URI.
+    """
+
+    root: str
+    _engine: StateEngine | None = PrivateAttr(default=None)
+    _own_session: bool = PrivateAttr(default=False)
+
+    def engine(self) -> StateEngine:
+        """The engine; started by the first call."""
+        from pyspark import SparkContext
+
+        from state_engine import StateEngine
+        from state_engine.spark.session import local_session
+
+        if self._engine is None:
+            self._own_session = SparkContext._active_spark_context is None
+            settings = load_settings()
+            self._engine = StateEngine(
+                self.root, local_session(settings.spark), durability=settings.durability
+            )
+        return self._engine
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Wait for background work of commits, and end what was started here."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        spark: Any = engine.spark
+        engine.close()
+        if self._own_session:
+            spark.stop()

@@ -1,0 +1,200 @@
+"""One Dagster run of a job: run the engine until it is caught up, and show every checkpoint while it goes on.
+
+Dagster decides nothing about state: if this process dies, the next run goes on from the last committed checkpoint.
+Every checkpoint becomes exactly one materialisation: that of a batch is logged as soon as a later batch has followed
+it (or a failure), and the last one is the run's result. Until then a line in the log tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from py4j.protocol import Py4JError
+from pydantic import Field
+
+from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
+from state_engine.core.checkpoints import lineage
+from state_engine.core.errors import StatelakeError
+from state_engine.dagster.metadata import (
+    checkpoint_metadata,
+    history_metadata,
+    run_metadata,
+    sink_metadata,
+    state_metadata,
+)
+from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key
+from state_engine.dagster.stopped_commits import show_stopped_commit
+from state_engine.registry import RegisteredJob
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
+
+DATA_VERSION_TAG = "dagster/data_version"
+
+
+class MicroBatchConfig(dg.Config):
+    """What a run may be told; nothing has to be."""
+
+    max_batches: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stop after so many micro-batches; by default, when there is nothing new.",
+    )
+    parameters: dict[str, str] = Field(
+        default={}, description="What functions get from RuntimeContext.get_job_parameter."
+    )
+
+
+def row_event(
+    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, rows: Mapping[int, CheckpointRow]
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """A row of ``checkpoints`` as a version of the asset.
+
+    In a job with time partitions a row of an operation is no new version of any partition: it is told, and that is all.
+    """
+    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, rows))
+    if job.partitions is not None:
+        return dg.AssetObservation(key, metadata=metadata)
+    return dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: str(row.checkpoint_id)})
+
+
+def requester_of(context: dg.AssetExecutionContext) -> str:
+    """What rows that a run commits record as ``requested_by``."""
+    return f"{RUN}{context.run.run_id}"
+
+
+@dataclass
+class _Progress:
+    """Turns the engine's reports into log lines and materialisations while a run goes on."""
+
+    context: dg.AssetExecutionContext
+    engine: StateEngine
+    job: StatefulJob
+    rows: list[CheckpointRow] = field(default_factory=list)
+    last: BatchReport | None = None
+    shown: set[int] = field(default_factory=set)
+    known: dict[int, CheckpointRow] = field(default_factory=dict)
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch was committed and published."""
+        committed = self.committed()
+        self.flush()
+        self.compactions(report.checkpoint_id, committed)
+        self.rows.append(committed[report.checkpoint_id])
+        self.last = report
+        out = ", ".join(f"{rows:,} to {sink}" for sink, rows in report.rows_out.items())
+        self.context.log.info(
+            f"checkpoint {report.checkpoint_id}: {report.rows_in:,} rows in, {out}, {report.seconds:.2f} s"
+        )
+
+    def flush(self) -> None:
+        """Log the last batch, which turned out not to be the run's result."""
+        if self.last is not None:
+            self._log(self.rows[-1], self.last)
+            self.last = None
+
+    def compactions(self, before_id: int | None, committed: Mapping[int, CheckpointRow]) -> None:
+        """Log what the run compacted after its last batch; ``before_id`` begins the next one."""
+        last = self.rows[-1].checkpoint_id if self.rows else None
+        for i, row in sorted(committed.items()):
+            own = row.kind == "compaction" and row.requested_by == self.requester
+            if own and last is not None and i > last and (before_id is None or i < before_id):
+                self._log(row, None)
+
+    def failed(self) -> None:
+        """Log what was committed before a failure, also a checkpoint whose publishing failed."""
+        self.flush()
+        try:
+            for row in self.committed().values():
+                if row.requested_by == self.requester and row.checkpoint_id not in self.shown:
+                    self._log(row, None)
+        except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
+            self.context.log.warning(f"the checkpoints could not be looked at: {error}")
+
+    def committed(self) -> dict[int, CheckpointRow]:
+        """All rows of the job, by id, as of now."""
+        self.known = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job.name)}
+        return self.known
+
+    @property
+    def requester(self) -> str:
+        """What checkpoints of this run record as ``requested_by``."""
+        return requester_of(self.context)
+
+    def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
+        self.shown.add(row.checkpoint_id)
+        self.context.log_event(row_event(self.job, row, batch, self.known))
+
+
+def run_micro_batches(
+    context: dg.AssetExecutionContext,
+    config: MicroBatchConfig,
+    registered: RegisteredJob,
+    engine: StateEngine,
+    *,
+    declared: Collection[dg.AssetKey],
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Run a job and yield one result for each selected asset; none where the sources had nothing new.
+
+    Args:
+        context: of the run.
+        config: what the run was told.
+        registered: the job.
+        engine: runs it.
+        declared: all assets of the job; those that were not selected are reported as well.
+
+    Raises:
+        StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
+    """
+    job = registered.job
+    registered.prepare()
+    progress = _Progress(context, engine, job)
+    try:
+        report = engine.run(
+            job,
+            max_batches=config.max_batches,
+            parameters=config.parameters,
+            requested_by=progress.requester,
+            on_batch=progress.batch,
+        )
+    except BaseException as error:
+        progress.failed()
+        show_stopped_commit(context, job.name, error)
+        raise
+    if not report.batches and not report.settled:
+        context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
+        return
+    yield from _results(progress, report, declared)
+
+
+def _results(
+    progress: _Progress, report: RunReport, declared: Collection[dg.AssetKey]
+) -> Iterator[dg.MaterializeResult[None]]:
+    """The head first, then everything that follows from it, all with the head's id as their data version."""
+    context = progress.context
+    recorded = progress.committed()
+    published = [*(recorded[i] for i in report.settled), *progress.rows]
+    head = published[-1]
+    version = dg.DataVersion(str(head.checkpoint_id))
+    whole_run = run_metadata(
+        report.batches, caught_up=report.caught_up, settled=report.settled, waiting=report.files_waiting
+    )
+    history = history_metadata(lineage.path(recorded, head.checkpoint_id))
+    shown = checkpoint_metadata(head, progress.last, recorded)
+    found = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
+    for sink in head.sinks:
+        found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
+    for operator in head.operators:
+        for state in operator.states:
+            key = state_key(report.job, operator.uid, state.name)
+            found[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
+    for key, metadata in found.items():
+        if key in context.selected_asset_keys:
+            yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
+        elif key in declared:  # it changed all the same: a micro-batch is whole, whatever was selected
+            tags = {DATA_VERSION_TAG: version.value}
+            context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags=tags))
+    progress.compactions(None, recorded)

@@ -1,0 +1,153 @@
+"""What all operations on a job have in common: who asked, the rows that they appended, and an asset for each.
+
+An operation's asset stands for a present state: materialising it by a plain click brings that about, and does nothing
+where it is so already. Nothing is upstream of it, so it never waits for a micro-batch, and nothing is downstream. Where
+it appended rows to ``checkpoints``, each is shown as a materialisation of the asset ``checkpoint`` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from py4j.protocol import Py4JError
+
+from state_engine import CheckpointRow, StatefulJob
+from state_engine.core.checkpoints import lineage
+from state_engine.core.errors import StatelakeError
+from state_engine.dagster.micro_batches import requester_of, row_event
+from state_engine.dagster.naming import Operation, operation_key, operations_group
+from state_engine.dagster.stopped_commits import show_stopped_commit
+from state_engine.registry import RegisteredJob
+
+if TYPE_CHECKING:
+    from state_engine import StateEngine
+
+
+@dataclass(frozen=True)
+class OperationRun:
+    """One run of an operation.
+
+    Attributes:
+        context: of the run.
+        engine: does the work.
+        job: that is operated.
+    """
+
+    context: dg.AssetExecutionContext
+    engine: StateEngine
+    job: StatefulJob
+
+    @property
+    def requested_by(self) -> str:
+        """What rows of this run record."""
+        return requester_of(self.context)
+
+    def rows(self) -> list[CheckpointRow]:
+        """All rows of the job, newest last; empty where it never ran."""
+        return self.engine.checkpoints(self.job)
+
+    def rows_by_id(self) -> dict[int, CheckpointRow]:
+        """All rows of the job."""
+        return {row.checkpoint_id: row for row in self.rows()}
+
+    def path(self) -> list[CheckpointRow]:
+        """From the first row to the head; empty where the job never ran."""
+        rows = self.rows_by_id()
+        head = lineage.head(rows)
+        return lineage.path(rows, head.checkpoint_id) if head else []
+
+    def log(self, text: str) -> None:
+        """Tell the event log how far it is."""
+        self.context.log.info(f"job '{self.job.name}': {text}")
+
+    def log_tasks(self, done: int, of: int) -> None:
+        """Tell the event log how many tasks of long Spark work are done."""
+        self.log(f"{done} of {of} tasks are done")
+
+    def never_ran(self) -> bool:
+        """Whether there is nothing to operate on, which is told, and is no failure."""
+        if self.rows():
+            return False
+        self.log("it has no checkpoint yet, so there is nothing to do; run it first")
+        return True
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Show every row that this run commits inside, also where it fails after that."""
+        before = {row.checkpoint_id for row in self.rows()}
+        try:
+            yield
+        except BaseException as failure:
+            show_stopped_commit(self.context, self.job.name, failure)
+            try:
+                self._show_since(before)
+            except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
+                self.context.log.warning(f"the checkpoints could not be looked at: {error}")
+            raise
+        self._show_since(before)
+
+    def _show_since(self, before: set[int]) -> None:
+        rows = self.rows_by_id()
+        for row in rows.values():
+            if row.checkpoint_id not in before and row.requested_by == self.requested_by:
+                self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
+                self.context.log_event(row_event(self.job, row, None, rows))
+
+
+def operation_spec(
+    registered: RegisteredJob,
+    name: Operation,
+    about: str,
+    *,
+    kinds: Sequence[str] = ("deltalake",),
+    metadata: Mapping[str, Any] | None = None,
+    partitions: dg.PartitionsDefinition[str] | None = None,
+) -> dg.AssetSpec:
+    """The asset of one operation.
+
+    Args:
+        about: what it does, for people.
+        partitions: of the asset; none by default.
+    """
+    job = registered.job
+    return dg.AssetSpec(
+        operation_key(job.name, name),
+        description=about,
+        group_name=operations_group(job.name),
+        kinds={"pyspark", *kinds},
+        owners=list(registered.owners),
+        tags={"statelake/job": job.name, "statelake/operation": name},
+        metadata=dict(metadata or {}),
+        code_version=job.code_version,
+        partitions_def=partitions,
+        skippable=True,
+    )
+
+
+def operation_job(name: str, assets: dg.AssetsDefinition, about: str) -> Any:
+    """A job that materialises the asset of one operation, to be launched by itself."""
+    return dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*assets.keys),
+        description=about,
+        executor_def=dg.in_process_executor,
+    )
+
+
+def result(version: int | str, metadata: Mapping[str, Any]) -> dg.MaterializeResult[None]:
+    """The present state; its data version stays as long as that state does."""
+    return dg.MaterializeResult(metadata=dict(metadata), data_version=dg.DataVersion(str(version)))
+
+
+def since(path: Sequence[CheckpointRow], of: Any) -> int:
+    """Id of the first row from which on what ``of`` takes from a row is what the head has."""
+    found = path[-1]
+    for row in reversed(path):
+        if of(row) != of(path[-1]):
+            break
+        found = row
+    return found.checkpoint_id

@@ -1,0 +1,104 @@
+"""How a registered job is, without Spark: what sensors and the check ``moves_on`` ask."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import dagster as dg
+from dagster._utils.schedules import get_smallest_cron_interval
+
+from state_engine.core.checkpoints.partitions import Partition
+from state_engine.dagster.time_partitions import waiting
+from state_engine.machine.settings import Settings
+from state_engine.monitoring.job_history import JobHistory, read_history
+from state_engine.monitoring.job_status import JobStatus, status_of_history
+from state_engine.registry import RegisteredJob
+
+INTERVALS_UNTIL_STUCK = 3
+"""A job is stuck that committed nothing for so many intervals of its schedule while a source has news."""
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
+
+
+def interval_of(cron: str) -> timedelta:
+    """The shortest time between two ticks of a schedule.
+
+    Example:
+        >>> interval_of("*/10 * * * *")
+        datetime.timedelta(seconds=600)
+    """
+    return get_smallest_cron_interval(cron)
+
+
+def stuck_after(registered: RegisteredJob) -> timedelta:
+    """How long a job may commit nothing while a source has news, or a partition is over."""
+    partitions = registered.job.partitions
+    return INTERVALS_UNTIL_STUCK * (partitions.interval if partitions else interval_of(registered.cron))
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def status_of(registered: RegisteredJob, settings: Settings, history: JobHistory | None = None) -> JobStatus:
+    """How a job is now."""
+    job = registered.job
+    history = history or read_history(settings.root, job.name)
+    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=stuck_after(registered))
+
+
+def missing_partitions(registered: RegisteredJob, settings: Settings) -> list[Partition]:
+    """Partitions that are over and were not run; none where the job is continuous."""
+    if registered.job.partitions is None:
+        return []
+    history = read_history(settings.root, registered.job.name)
+    return waiting(registered.job.partitions, history, now_ms=now_ms())
+
+
+def told(status: JobStatus, *, partitioned: bool = False) -> str:
+    """A status as one line."""
+    if status.state == "never_ran":
+        return f"job '{status.job}' has no checkpoint yet"
+    if status.state == "unpublished":
+        return f"checkpoints {list(status.unpublished)} are committed, and not published: run the job, or recover it"
+    if status.state == "refusing":
+        return (
+            f"all rows of the last micro-batch, {status.batch_id}, were refused: look at them with "
+            f"`statelake dead-letters list {status.job}`"
+        )
+    if status.state == "unknown":
+        return status.problem
+    news = sorted(name for name, new in (status.lag or {}).items() if new)
+    waits = f"{news} have news" if news else "the sources have nothing new"
+    if partitioned:
+        waits = f"{news[0]} is over and was not run" if news else "no other partition is over"
+    age_min = (status.batch_age_s or 0) / 60
+    files = len(status.files_waiting)
+    half = (
+        f"; {files} {'files' if files > 1 else 'file'} not read yet: {status.files_waiting[0]}"
+        if files
+        else ""
+    )
+    return f"the last micro-batch, {status.batch_id}, began {age_min:,.0f} minutes ago; {waits}{half}"
+
+
+def unfinished(instance: dg.DagsterInstance, job: str) -> str | None:
+    """Id of a run of a job that is under way or waits; None where there is none."""
+    found = instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
+    return found[0].run_id if found else None
+
+
+def failures_in_a_row(instance: dg.DagsterInstance, job: str, *, most: int) -> int:
+    """How many of the newest runs of a job failed, one after the other, up to a number."""
+    count = 0
+    for run in instance.get_runs(dg.RunsFilter(job_name=job), limit=most):
+        if run.status != dg.DagsterRunStatus.FAILURE:
+            break
+        count += 1
+    return count

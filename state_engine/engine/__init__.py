@@ -1,0 +1,1 @@
+"""``StateEngine``: the front of everything that is done on a state root."""

@@ -1,0 +1,301 @@
+"""``EngineStateProcessor``: state that no micro-batch made: begin a job with given state, transform it, forget keys.
+
+Each call looks the job up, and leaves the work to the module of its name. Mirrors Flink's State Processor API.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.engine.engine_base import Clock, clock_of, job_name, requester
+from state_engine.engine.engine_operations import EngineOperations
+from state_engine.job.job import StatefulJob
+from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
+from state_engine.state_processor.bootstrap_operator_state import Elements
+from state_engine.state_processor.bootstrap_timers import Timers
+from state_engine.state_processor.forget import ForgetReport, Forgetting, Purge
+from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
+from state_engine.state_processor.key_conversion import Convert
+from state_engine.state_processor.key_traces import Key, KeyTraces
+from state_engine.state_processor.known_key import known_key
+from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
+from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.storage_failures import kept_in_job
+
+
+class EngineStateProcessor(EngineOperations):
+    """See ``StateEngine``."""
+
+    @kept_in_job
+    def bootstrap(
+        self,
+        job: StatefulJob,
+        states: Mapping[str, States],
+        *,
+        timers: Mapping[str, Timers] | None = None,
+        operator_state: Mapping[str, Elements] | None = None,
+        positions: Mapping[str, Any] | None = None,
+        clock: Clock = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> BootstrapReport:
+        """Begin a job that never ran with keyed state and timers from DataFrames, and with operator state.
+
+        A DataFrame has the key columns, ``map_key`` for a map, and ``value`` or the fields of a record as columns of
+        their own; of a list it has one row an element, in the order of ``position`` if there is one, or whole lists.
+        With a time to live, ``updated_at`` (milliseconds or a timestamp) says when an entry was last accessed.
+
+        Args:
+            states: by operator, DataFrames by state: ``{"planes": {"last_flight": df}}``. Where a function declares a
+                state only as it runs, its descriptor stands in place of its name.
+            timers: by operator, DataFrames of ``event`` and ``processing`` timers: the columns of the key, and the time
+                in milliseconds or as a timestamp.
+            operator_state: by operator, elements by state: a sequence of a list, a dict of a broadcast state, whose
+                ``MapStateDescriptor`` stands in place of its name; ``list_checkpointed`` is that of a
+                ``ListCheckpointed``. They are handed out as after a restore.
+            positions: by source, what the state holds of it already: of a ``FileSource`` ``"all"`` files that are there
+                now, or paths and patterns; of a ``DeltaSource`` ``"all"`` or the last version; of a collection how many
+                elements. A source that is not named is read from its beginning.
+            clock: processing time of the first row, in milliseconds.
+            dry_run: check everything, and tell what would be written.
+
+        Raises:
+            ConfigurationError: the job ran already; or there is no such operator, state or source; or a column or a
+                type is not the declared one; or a key has two values.
+            InvalidKeyError, ValueTypeError: a key or a value cannot be one; names an example.
+
+        Example::
+
+            engine.bootstrap(job, {"planes": {"last_flight": df}}, positions={"flights": "all"}, dry_run=True)
+        """
+        job.check()
+        if self._has_rows(job.name):
+            raise ConfigurationError(
+                f"job '{job.name}' has checkpoints in {self.root} already: state is given to a job before its first "
+                "run. Use another job name, or transform_state to change what is there"
+            )
+        layout = JobLayout(self.root, job.name)
+        found = Bootstrap(self.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        given = Given(states, timers or {}, operator_state or {}, positions or {})
+        if dry_run:
+            return found.planned(given)
+        return found.run(given, tables=self._open(job.name), kernel=self.kernel)
+
+    def bootstrap_from_spark(
+        self,
+        job: StatefulJob,
+        operator: str,
+        checkpoint_location: str | os.PathLike[str],
+        states: Mapping[str, SparkState] | Mapping[StateDescriptor, SparkState],
+        *,
+        positions: Mapping[str, Any] | None = None,
+        clock: Clock = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> BootstrapReport:
+        """Begin a job with the state and the source positions of a Structured Streaming query, which must be stopped.
+
+        State is that of the query's last committed batch. Files and Delta versions that it had consumed by then are put
+        down as consumed; sources are matched in the order in which job and query have them.
+
+        Args:
+            operator: whose state it becomes.
+            checkpoint_location: of the query.
+            states: by name or descriptor, which state of the query, and by which columns.
+            positions: of sources whose offsets are of another kind, in the terms of ``bootstrap``.
+            clock, dry_run: as for ``bootstrap``.
+
+        Raises:
+            ConfigurationError: there is no such state, or an offset says nothing to the job's source; and as for
+                ``bootstrap``.
+
+        Example::
+
+            engine.bootstrap_from_spark(job, "planes", "/queries/planes", {"count": SparkState("count")})
+        """
+        query = SparkQuery.at(self.spark, os.fspath(checkpoint_location))
+        if operator not in job.operators:
+            raise ConfigurationError(
+                f"job '{job.name}' has no operator '{operator}'; it has {sorted(job.operators)}"
+            )
+        names = job.operators[operator].key_columns
+        frames: dict[Any, DataFrame] = {
+            state: query.state(
+                wanted, names, what=f"job '{job.name}', operator '{operator}', state {state!r}"
+            )
+            for state, wanted in states.items()
+        }
+        found = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
+        return self.bootstrap(
+            job, {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
+        )
+
+    @kept_in_job
+    def transform_state(
+        self,
+        job: StatefulJob | str,
+        operator: str,
+        state: str | None = None,
+        *,
+        map: Map | None = None,
+        filter: Column | str | None = None,
+        delete_keys: Keys | None = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> TransformReport:
+        """Change keyed state without any input, as a checkpoint upon the head; sources and sinks stay where they are.
+
+        The DataFrame of a state has the key columns as they are stored, ``map_key`` for a map, ``value``, and with a
+        time to live ``updated_at``; what has expired is in it, too. Timers of keys without any state left go with them.
+        Replays do not reach back over it; restoring its parent undoes it.
+
+        Args:
+            state: name; None with ``delete_keys`` for all states and timers.
+            map: gives a DataFrame with the same columns from the state's: other values, other keys, more or fewer rows.
+            filter: column or SQL text: which entries stay.
+            delete_keys: a DataFrame with the key columns, or keys: as functions see them, or dicts by column.
+            dry_run: only tell what would change.
+
+        Raises:
+            ConfigurationError: not exactly one of the three; no such operator or state; columns are not the same.
+            InvalidKeyError, ValueTypeError: a key or a value cannot be one.
+            StaleParentError: the job went on meanwhile; nothing was done.
+
+        Example::
+
+            engine.transform_state(job, "planes", "seen", filter="tailnum NOT LIKE 'TEST%'", dry_run=True)
+        """
+        given = {"map": map, "filter": filter, "delete_keys": delete_keys}
+        chosen = [name for name, one in given.items() if one is not None]
+        if len(chosen) != 1:
+            raise ConfigurationError(
+                f"transform_state takes one of map, filter and delete_keys, not {chosen or 'none'}"
+            )
+        found = self._transform(job, dry_run, requested_by)
+        if delete_keys is not None:
+            return found.without_keys({operator: delete_keys}, state)
+        if state is None:
+            raise ConfigurationError(f"transform_state needs the name of a state for {chosen[0]}")
+        return found.one_state(operator, state, map=map, filter=filter)
+
+    def change_key_type(
+        self,
+        job: StatefulJob | str,
+        operator: str,
+        *,
+        code: StatefulJob | None = None,
+        convert: Convert | None = None,
+        key_type: Any = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> KeyTypeReport:
+        """Give the keyed state and the timers of an operator the key that the job's code of today declares.
+
+        All of it is written anew, as a checkpoint upon the head: new hashes, new key groups; values and times stay what
+        they are. Code of the old key goes on from the checkpoint before, once that is restored; replays do not reach
+        back over it. Keys that only became wider (``int`` to ``bigint``) are stored alike, and nothing is done.
+
+        Args:
+            job: of today's code; or the name, with ``code``.
+            code: of today.
+            convert: makes the new key, as today's code declares it, of an old one, as it is stored: scalars, or tuples
+                of several columns. By default they are cast, as far as nothing can be lost: numbers to wider ones, and
+                numbers, dates and booleans to text.
+            key_type: of today's key, such as ``"day string"``, where sources without input cannot tell it.
+            dry_run: check everything, and tell how much would be written.
+
+        Raises:
+            ConfigurationError: two keys would become one, with examples; a cast could lose something; no such operator.
+            InvalidKeyError: a key cannot be one of the new type, or ``convert`` failed; names it.
+            StaleParentError: the job went on meanwhile; nothing was done.
+
+        Example::
+
+            engine.change_key_type(job, "planes", convert=lambda tailnum: tailnum.upper(), dry_run=True)
+        """
+        code = code if code is not None else job if isinstance(job, StatefulJob) else None
+        if code is None:
+            raise ConfigurationError(
+                f"change_key_type needs the job itself: its code says what '{operator}' is keyed by"
+            )
+        name = job_name(job)
+        if operator not in code.operators:
+            raise ConfigurationError(
+                f"job '{name}' has no operator '{operator}'; it has {sorted(code.operators)}"
+            )
+        operations, tables = self._operations(job, requested_by), self._ran(name)
+        declared = known_key(self.spark, code, code.operators[operator], key_type)
+        found = KeyTypeChange(name, tables, self.kernel, operations, self.spark, dry_run)
+        return found.run(operator, declared, convert)
+
+    @kept_in_job
+    def forget(
+        self,
+        job: StatefulJob | str,
+        keys: Key | Sequence[Key],
+        *,
+        operator: str | None = None,
+        dry_run: bool = False,
+        purge: bool = False,
+        drop_branches: Collection[str] = (),
+        sinks: bool = False,
+        clock: Clock = None,
+        requested_by: str | None = None,
+    ) -> ForgetReport:
+        """Take keys out of all states and timers of all operators that are keyed by these columns, and tell what else
+        still holds them.
+
+        Args:
+            keys: values by column of the key: ``{"tailnum": "N123"}``; or several.
+            operator: only this one.
+            dry_run: only tell.
+            purge: go on: compact, give up the checkpoints that would bring the keys back, delete dead letters, collect.
+                Files go from the disk two days later at the earliest; purge or collect again by then.
+            drop_branches: with ``purge``, replays to give up.
+            sinks: with ``purge``, delete rows from Delta sinks that have all these columns, too. A restore to before
+                the deletion can then withdraw outputs only from sinks with lineage.
+            clock: gives the time for the collection, in milliseconds since 1970; None for the storage's own.
+
+        Raises:
+            ConfigurationError: no operator is keyed so, or there is no such branch.
+            InvalidKeyError: a key cannot be one.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        if dry_run and purge:
+            raise ConfigurationError(
+                "forget takes either dry_run or purge: a dry run tells what a purge would do"
+            )
+        if not purge and (drop_branches or sinks):
+            raise ConfigurationError("forget drops branches and deletes from sinks only with purge=True")
+        name = job_name(job)
+        tables, layout = self._ran(name), JobLayout(self.root, name)
+        found = Forgetting(
+            traces=lambda rows: KeyTraces(name, layout, rows, self.spark, self.kernel),
+            transform=self._transform(job, dry_run, requested_by),
+            operations=self._operations(job, requested_by),
+            compact=lambda uids: self.compact(job, uids, requested_by=requested_by),
+            collect=lambda now_ms: self.collect(job, clock=now_ms, requested_by=requested_by),
+            load=tables.store.load,
+        )
+        now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
+        wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
+        return found.forget([keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _transform(self, job: StatefulJob | str, dry_run: bool, requested_by: str | None) -> StateTransform:
+        name = job_name(job)
+        operations = self._operations(job, requested_by)
+        return StateTransform(name, self._ran(name), self.kernel, operations, self.spark, dry_run)
+
+    def _has_rows(self, name: str) -> bool:
+        """Whether a job has any checkpoint."""
+        tables = self._existing(name)
+        return tables is not None and bool(tables.store.load())

@@ -1,0 +1,1 @@
+"""What outputs and states are expected to be. The only package that imports Great Expectations."""

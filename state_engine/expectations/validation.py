@@ -1,0 +1,202 @@
+"""Suites of expectations, checked by Great Expectations on Spark, with Data Docs; it is imported on first use.
+
+It takes seconds and 200 MB to import, so never while definitions load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+from state_engine import DeltaSink, StatefulJob
+from state_engine.core.errors import ConfigurationError
+from state_engine.expectations.suites import OfSink, OfState, Suite
+from state_engine.sinks.files import FileSink
+from state_engine.spark.spark_names import F, T
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from state_engine import StateEngine
+
+_SHOWN_ROWS = 20
+_SITE = "docs"
+_NAME = "name"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one expectation.
+
+    Attributes:
+        met: whether it is met.
+        observed: value of the whole table, as text; empty where rows were looked at one by one.
+        looked_at, unexpected: rows.
+        sample: some of the rows that are not as expected; as JSON values.
+        error: what kept it from being checked.
+    """
+
+    met: bool
+    observed: str = ""
+    looked_at: int = 0
+    unexpected: int = 0
+    sample: tuple[Any, ...] = ()
+    error: str = ""
+
+    @property
+    def told(self) -> str:
+        """As one line."""
+        if self.error:
+            return f"it could not be checked: {self.error}"
+        if self.observed:
+            return f"observed: {self.observed}"
+        if self.met and not self.unexpected:
+            return f"all {self.looked_at:,} rows are as expected" if self.looked_at else "there are no rows"
+        return f"{self.unexpected:,} of {self.looked_at:,} rows are not as expected"
+
+
+_UNJUDGED = Outcome(met=False, error="Great Expectations did not take it: check its type and arguments")
+
+
+def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
+    """The rows that a suite is about.
+
+    Raises:
+        ConfigurationError: the job has no such sink or state, or the sink cannot be read back.
+    """
+    if isinstance(suite.of, OfState):
+        return _flat(engine.read_state(job, suite.of.operator, suite.of.state))
+    node = job.sinks.get(suite.of.sink)
+    if node is None:
+        raise ConfigurationError(f"suite '{suite.name}': job '{job.name}' has no sink '{suite.of.sink}'")
+    sink = node.sink
+    if isinstance(sink, DeltaSink):
+        return engine.spark.read.format("delta").load(sink.path)
+    if isinstance(sink, FileSink):
+        return engine.spark.read.option("header", "true").format(sink.format).load(sink.path)
+    raise ConfigurationError(
+        f"suite '{suite.name}': rows of a sink of kind '{sink.kind}' cannot be read back; expect something of a state, "
+        "or of a DeltaSink"
+    )
+
+
+def validate(suite: Suite, frame: DataFrame, *, docs: Path) -> tuple[dict[str, Outcome], str]:
+    """Check a suite; the outcomes by name, and the URL of the page that shows them.
+
+    Args:
+        docs: absolute directory of the Data Docs, which are added to.
+    """
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of other people's code, which we can do nothing about
+        with TemporaryDirectory() as made:
+            found, page = _validated(suite, frame, Path(made))
+            # a site is built anew each time, without the pages of earlier runs: they are kept by adding to them
+            shutil.copytree(made, docs, dirs_exist_ok=True)
+    return found, (docs / page).as_uri()
+
+
+def great_expectations() -> Any:
+    """The module, imported when it is needed.
+
+    On its way it imports Spark Connect, which takes a main module without a file (a run that Dagster's daemon or web
+    server launched has such a one) for a doctest, and ends the process.
+    """
+    main = sys.modules["__main__"]
+    nameless = not hasattr(main, "__file__")
+    if nameless:
+        main.__file__ = "<statelake>"
+    try:
+        import great_expectations as gx
+    finally:
+        if nameless:
+            del main.__file__
+    return gx
+
+
+def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Outcome], Path]:
+    gx = great_expectations()
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    table = context.data_sources.add_spark("statelake", persist=False).add_dataframe_asset(name=suite.name)
+    # given to the suite as a whole: added one by one, the second of a type on a column would replace the first
+    configured = [
+        ExpectationConfiguration(type=one.type, kwargs=dict(one.arguments), meta={_NAME: one.name})
+        for one in suite.expectations
+    ]
+    declared = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=configured))
+    batch = table.add_batch_definition_whole_dataframe("whole")
+    definition = gx.ValidationDefinition(name=suite.name, data=batch, suite=declared)
+    context.add_data_docs_site(site_name=_SITE, site_config=_site(docs))
+    checkpoint = gx.Checkpoint(
+        name=suite.name,
+        validation_definitions=[context.validation_definitions.add(definition)],
+        actions=[gx.checkpoint.UpdateDataDocsAction(name=_SITE, site_names=[_SITE])],
+        result_format={
+            "result_format": "SUMMARY",
+            "partial_unexpected_count": _SHOWN_ROWS,
+            "unexpected_index_column_names": [c for c in suite.identified_by if c in frame.columns],
+        },
+    )
+    run = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
+    [(page, done)] = run.run_results.items()
+    [url] = [u["site_url"] for u in context.get_docs_sites_urls(resource_identifier=page, site_name=_SITE)]
+    judged: list[Any] = [one.to_json_dict() for one in done.results]
+    found = dict.fromkeys((one.name for one in suite.expectations), _UNJUDGED)
+    found |= {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
+    return found, Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
+
+
+def _site(docs: Path) -> Any:
+    return {
+        "class_name": "SiteBuilder",
+        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
+        "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+    }
+
+
+def _outcome(found: Mapping[str, Any]) -> Outcome:
+    result = found.get("result") or {}
+    sample = result.get("partial_unexpected_index_list") or result.get("partial_unexpected_list") or []
+    observed = result.get("observed_value")
+    return Outcome(
+        met=bool(found["success"]),
+        observed="" if observed is None else json.dumps(observed, default=str),
+        looked_at=int(result.get("element_count") or 0),
+        unexpected=int(result.get("unexpected_count") or 0),
+        sample=tuple(json.loads(json.dumps(sample[:_SHOWN_ROWS], default=str))),
+        error=_error(found.get("exception_info") or {}),
+    )
+
+
+def _error(info: Mapping[str, Any]) -> str:
+    """What was raised; of several metrics the first, one line of it."""
+    for one in (info, *(v for v in info.values() if isinstance(v, Mapping))):
+        if one.get("raised_exception"):
+            return str(one.get("exception_message") or "").strip().split("\n")[0]
+    return ""
+
+
+def _flat(frame: DataFrame) -> DataFrame:
+    """The entries of a state; of a record, a column for each field."""
+    kind = frame.schema["value"].dataType
+    if not isinstance(kind, T.StructType):
+        return frame
+    fields = [F.col(f"value.`{name}`").alias(f"value_{name}") for name in kind.names]
+    return frame.select(*[c for c in frame.columns if c != "value"], *fields)
+
+
+__all__ = ["OfSink", "OfState", "Outcome", "Suite", "frame_of", "validate"]

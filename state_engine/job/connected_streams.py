@@ -1,0 +1,120 @@
+"""Two streams into one function: connected ones, which may share keyed state, and one beside a broadcast stream.
+
+Mirror ``ConnectedStreams``, ``BroadcastStream`` and ``BroadcastConnectedStream`` of ``pyflink.datastream``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
+from state_engine.job.graph import (
+    Node,
+    OperatorInput,
+)
+
+if TYPE_CHECKING:
+    from state_engine.job.job import StatefulJob
+    from state_engine.job.streams import DataStream
+from state_engine.job.stream import Stream, key_of
+
+
+class BroadcastStream:
+    """A stream that every subtask of what it is connected with sees whole."""
+
+    def __init__(self, job: StatefulJob, node: Node) -> None:
+        self._job, self._node = job, node
+
+    def _everywhere(self) -> OperatorInput | None:
+        """The stream as one of two connected ones; None where it was broadcast for states."""
+        return None
+
+
+class ConnectedStreams(Stream):
+    """Two streams into one function, which may share keyed state."""
+
+    _made_by_operator = False
+
+    def __init__(self, job: StatefulJob, first: OperatorInput, second: OperatorInput) -> None:
+        super().__init__(job, first.parent)
+        self._inputs = (first, second)
+
+    def key_by(self, first: Any, second: Any, key_type: Any = None) -> ConnectedStreams:
+        """Partition both streams: columns (a name or a list of names) or functions, one for each stream.
+
+        Keys that they had before are forgotten.
+        """
+        one, two = self._inputs
+        keys = [key_of(k if isinstance(k, list | tuple) else (k,), key_type) for k in (first, second)]
+        return ConnectedStreams(self._job, replace(one, key=keys[0]), replace(two, key=keys[1]))
+
+    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoMapFunction``."""
+        return self._two("map", function, output_type, uid)
+
+    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoFlatMapFunction``."""
+        return self._two("flat_map", function, output_type, uid)
+
+    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` where the streams are keyed."""
+        return self._two("process", function, output_type, uid)
+
+    def _two(self, method: str, function: Function, output_type: Any, uid: str | None) -> DataStream:
+        if not takes_two_inputs(function):
+            raise ConfigurationError(
+                f"operator '{uid or method}': {function!r} takes one stream; connected streams need a CoMapFunction, "
+                "CoFlatMapFunction, CoProcessFunction or KeyedCoProcessFunction"
+            )
+        if len({one.key is None for one in self._inputs}) > 1:
+            raise ConfigurationError(
+                f"operator '{uid or method}': one of the connected streams is keyed and the other is not; key both, "
+                "connect(…).key_by(first, second), or none"
+            )
+        return self._add(self._inputs, function, method=method, uid=uid, output_type=output_type)
+
+
+class BroadcastConnectedStream(Stream):
+    """A stream, keyed or not, beside one that every subtask sees whole."""
+
+    _made_by_operator = False
+
+    def __init__(self, job: StatefulJob, first: OperatorInput, second: BroadcastStream) -> None:
+        super().__init__(job, first.parent)
+        self._inputs = (first, OperatorInput(second._node, broadcast=True))
+        self._second = second
+
+    def _plain(self, method: str) -> ConnectedStreams:
+        """The two as connected streams, of which every subtask gets the second one whole."""
+        second = self._second._everywhere()
+        if second is None:
+            raise ConfigurationError(
+                f"{method}: a stream beside broadcast(descriptor) takes process with a BroadcastProcessFunction; for "
+                "functions of two streams call broadcast() without descriptors"
+            )
+        return ConnectedStreams(self._job, self._inputs[0], second)
+
+    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoMapFunction``, where the second stream is ``broadcast()`` without descriptors."""
+        return self._plain("map").map(function, output_type, uid=uid)
+
+    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``CoFlatMapFunction``, where the second stream is ``broadcast()`` without descriptors."""
+        return self._plain("flat_map").flat_map(function, output_type, uid=uid)
+
+    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` where the stream is keyed.
+
+        Behind ``broadcast()`` without descriptors a ``CoProcessFunction`` as well.
+        """
+        if takes_two_inputs(function):
+            return self._plain("process").process(function, uid=uid, output_type=output_type)
+        if not takes_broadcast(function):
+            raise ConfigurationError(
+                f"operator '{uid or 'process'}': {function!r} takes no broadcast elements; use a "
+                "BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
+            )
+        return self._add(self._inputs, function, method="process", uid=uid, output_type=output_type)

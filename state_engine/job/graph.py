@@ -1,0 +1,256 @@
+"""The nodes of a job's graph: sources, DataFrame steps, unions, operators with their side outputs, and sinks.
+
+A node names what it reads, so that the graph is read from its ends. Building one starts nothing. Mirrors Flink's
+``Transformation`` and ``StreamGraph``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.key_selector import KeySelector
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
+from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.sinks.base import Sink
+from state_engine.sources.base import Source
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KEY_COLUMN = "key"
+"""Column of the stored key where a key selector makes it."""
+
+
+@dataclass(eq=False)
+class SourceNode:
+    """A source and how its rows are ordered and timed.
+
+    Attributes:
+        event_time: column of the event time; where there are ``timestamps``, of the time that the source itself gives.
+        timestamps: gives the event times in place of that column.
+        timed_at: the stream that they were declared on; None for the source's own.
+    """
+
+    name: str
+    source: Source
+    order_by: tuple[str, ...] = ()
+    event_time: str | None = None
+    max_out_of_orderness_ms: int = 0
+    scalar: bool = False
+    declared: OutputType | None = None
+    timestamps: TimestampAssigner | TimestampColumn | None = None
+    timed_at: Node | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its elements have event times."""
+        return self.event_time is not None or self.timestamps is not None
+
+
+@dataclass(frozen=True, eq=False)
+class TransformNode:
+    """Any DataFrame code between two streams.
+
+    Attributes:
+        order_by: names an order where the code loses the old one.
+        output_type: of what the code gives; None where only Spark knows.
+    """
+
+    parent: Node
+    function: Callable[[DataFrame], DataFrame]
+    order_by: tuple[str, ...] | None = None
+    output_type: OutputType | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class UnionNode:
+    """The rows of several streams with the same columns."""
+
+    parents: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class SelectedKey:
+    """A key that a function makes of every element."""
+
+    selector: KeySelector
+    key_type: TypeInformation
+
+
+@dataclass(frozen=True)
+class OperatorInput:
+    """A stream into an operator.
+
+    Attributes:
+        parent: the stream.
+        key: columns of the key, or what makes one; None on a stream without key.
+        broadcast: whether every subtask sees all of it, before the elements of the other stream.
+        everywhere: whether every subtask sees all of it, each element at its place in the total order.
+    """
+
+    parent: Node
+    key: tuple[str, ...] | SelectedKey | None = None
+    broadcast: bool = False
+    everywhere: bool = False
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Names of the columns of the stored key; none without key."""
+        if isinstance(self.key, SelectedKey):
+            return DeclaredKey.of(KEY_COLUMN, self.key.key_type).names
+        return self.key or ()
+
+
+@dataclass(eq=False)
+class OperatorNode:
+    """A function on one stream or two.
+
+    Attributes:
+        inputs: streams, in the order in which the function knows them; a broadcast one is last.
+        function: the user's.
+        uid: identity of the operator and of its state.
+        output_type: of the outputs; None where they are of the type of the first input.
+        parallelism: number of subtasks; None for the job's.
+        explicit_uid: whether the user chose the uid.
+        name: for people; the uid where there is none.
+        side_outputs: tags that somebody reads.
+        dropped_states: names of states that are given up.
+    """
+
+    inputs: tuple[OperatorInput, ...]
+    function: Function
+    uid: str
+    output_type: OutputType | None
+    parallelism: int | None = None
+    explicit_uid: bool = True
+    name: str | None = None
+    side_outputs: dict[str, OutputTag] = field(default_factory=dict)
+    dropped_states: tuple[str, ...] = ()
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there is keyed state."""
+        return self.inputs[0].key is not None
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Names of the columns of the stored key."""
+        return self.inputs[0].key_columns
+
+
+@dataclass(frozen=True, eq=False)
+class SideOutputNode:
+    """What an operator sends to one tag."""
+
+    operator: OperatorNode
+    tag: OutputTag
+
+
+Node = SourceNode | TransformNode | UnionNode | OperatorNode | SideOutputNode
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """A sink and the stream that it takes."""
+
+    name: str
+    parent: Node
+    sink: Sink
+
+
+def parents(node: Node) -> tuple[Node, ...]:
+    """What a node reads."""
+    if isinstance(node, TransformNode):
+        return (node.parent,)
+    if isinstance(node, UnionNode):
+        return node.parents
+    if isinstance(node, OperatorNode):
+        return tuple(i.parent for i in node.inputs)
+    if isinstance(node, SideOutputNode):
+        return (node.operator,)
+    return ()
+
+
+def upstream(*ends: Node) -> Iterator[Node]:
+    """Nodes and everything that they read, directly or not, each once."""
+    seen: set[int] = set()
+    waiting = list(ends)
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(parents(node))
+
+
+MAIN_OUTPUT = ""
+"""Stands for the tag of an operator's main output."""
+
+
+def output_of(node: Node) -> tuple[str, str] | None:
+    """The operator's uid and the tag, if a node is an output of an operator."""
+    if isinstance(node, OperatorNode):
+        return node.uid, MAIN_OUTPUT
+    if isinstance(node, SideOutputNode):
+        return node.operator.uid, node.tag.tag_id
+    return None
+
+
+def declared_type(node: Node) -> OutputType | None:
+    """The type of a stream's elements, where it is declared: not of files and tables, for instance."""
+    if isinstance(node, SourceNode):
+        return node.declared
+    if isinstance(node, TransformNode):
+        return node.output_type
+    if isinstance(node, SideOutputNode):
+        return OutputType.of(node.tag.type_info)
+    if isinstance(node, OperatorNode):
+        return declared_type(node.inputs[0].parent) if node.output_type is None else node.output_type
+    if isinstance(node, UnionNode):
+        found = [declared_type(parent) for parent in node.parents]
+        same = all(f == found[0] and f is not None and _made_by(f) is _made_by(found[0]) for f in found)
+        return found[0] if same else None
+    return None
+
+
+def declared_columns(node: Node) -> StructType | None:
+    """The columns of a stream as it declares them; None where it does not."""
+    found = declared_type(node)
+    return None if found is None else found.columns
+
+
+def declared_key(operator: OperatorNode) -> DeclaredKey | None:
+    """What keys are, where the job declares it: a function that makes them its type, or a stream its columns."""
+    first = operator.inputs[0]
+    if isinstance(first.key, SelectedKey):
+        return DeclaredKey.of(KEY_COLUMN, first.key.key_type)
+    declared = declared_columns(first.parent)
+    if declared is None or first.key is None or not set(first.key) <= set(declared.names):
+        return None
+    types = tuple(declared.types[declared.names.index(name)] for name in first.key)
+    return DeclaredKey(first.key, types)
+
+
+def _made_by(kind: OutputType | None) -> object:
+    return None if kind is None else kind.columns.made_by
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether the elements of a stream are bare values. DataFrame code makes rows, unless it declares otherwise."""
+    if isinstance(node, SourceNode):
+        return node.scalar
+    if isinstance(node, TransformNode):
+        return node.output_type is not None and node.output_type.scalar
+    if isinstance(node, UnionNode):
+        return all(is_scalar(p) for p in node.parents)
+    if isinstance(node, OperatorNode):
+        return is_scalar(node.inputs[0].parent) if node.output_type is None else node.output_type.scalar
+    if isinstance(node, SideOutputNode):
+        return OutputType.of(node.tag.type_info).scalar
+    return False

@@ -1,0 +1,252 @@
+"""``StatefulJob``: sources, operators and sinks, wired into one graph.
+
+A job is configuration: building it reads nothing and starts nothing. Mirrors Flink's ``StreamExecutionEnvironment`` as
+far as it makes sense in micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
+from state_engine.core.checkpoints.dead_letters import LETTERS, DeadLetterLimit, limit_of
+from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function_calls import takes_broadcast
+from state_engine.core.functions.source_function import SourceFunction
+from state_engine.core.keys.key_groups import check_parallelism, default_max_parallelism
+from state_engine.core.names import check_name, check_text_name
+from state_engine.core.operator_state.checkpointed import has_operator_state
+from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.code_version import code_version
+from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
+from state_engine.job.stream import column_names
+from state_engine.job.streams import DataStream
+from state_engine.sources.base import Source
+from state_engine.sources.collection import CollectionSource
+from state_engine.sources.function import FunctionSource
+from state_engine.sources.output_type import OutputType
+from state_engine.sources.partitioned_input import PartitionedSource
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.state_backend import StateBackend
+
+OnError = Literal["fail", "dead_letter"]
+
+
+class StatefulJob:
+    """A job: a name, and a graph of sources, operators and sinks.
+
+    Args:
+        name: ``[a-z][a-z0-9_]*``; also the directory of its state.
+        parallelism: number of subtasks of each operator that has no number of its own.
+        max_parallelism: number of key groups, fixed for the life of the state; by default what Flink would take.
+        on_error: ``fail``: a bad row or a raising function fails the batch, nothing is committed; ``dead_letter``:
+            the row and its error are kept in the table ``dead_letters`` and the batch goes on.
+        max_dead_letters: how many rows a micro-batch may refuse under ``dead_letter``: a number, or a
+            ``DeadLetterLimit`` with a share; a batch that refuses more is not committed. None for no limit.
+        code_version: recorded with every checkpoint; by default a digest of the source of the modules that the job's
+            functions are from, as this process loaded them.
+        state_backend: where subtasks keep their working state; ``HashMapStateBackend()`` by default.
+        compaction: when a run compacts an operator's state, between its micro-batches; None for never, where
+            ``engine.compact`` is called, or scheduled, by itself.
+        partitions: slices of event time, each of which is one micro-batch; None for a continuous job, which takes
+            what comes.
+
+    Example:
+        >>> StatefulJob("plane_delays", parallelism=2).max_parallelism
+        128
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        parallelism: int = 1,
+        max_parallelism: int | None = None,
+        on_error: OnError | str = "fail",
+        code_version: str = "",
+        state_backend: StateBackend | None = None,
+        compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 - it is frozen
+        partitions: TimePartitions | None = None,
+        max_dead_letters: DeadLetterLimit | int | None = None,
+    ) -> None:
+        self.name = check_name(name, what="job")
+        if on_error not in ("fail", "dead_letter"):
+            raise ConfigurationError(f"on_error must be 'fail' or 'dead_letter', not {on_error!r}")
+        self.parallelism = parallelism
+        self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
+        self.on_error: OnError = on_error
+        self.max_dead_letters = limit_of(max_dead_letters)
+        if self.max_dead_letters is not None and on_error != "dead_letter":
+            raise ConfigurationError("max_dead_letters is of use with on_error='dead_letter' only")
+        self._code_version = code_version
+        if compaction is not None and not isinstance(compaction, CompactionPolicy):
+            raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
+        self.compaction = compaction
+        if partitions is not None and not isinstance(partitions, TimePartitions):
+            raise ConfigurationError(f"partitions must be TimePartitions or None, not {partitions!r}")
+        self.partitions = partitions
+        self.state_backend = HashMapStateBackend() if state_backend is None else state_backend
+        if not isinstance(self.state_backend, StateBackend):
+            raise ConfigurationError(
+                f"job '{name}': {state_backend!r} is no state backend; use HashMapStateBackend(), "
+                "EmbeddedRocksDBStateBackend() or CustomStateBackend(…)"
+            )
+        self.sources: dict[str, SourceNode] = {}
+        self.operators: dict[str, OperatorNode] = {}
+        self.sinks: dict[str, SinkNode] = {}
+
+    @property
+    def code_version(self) -> str:
+        """What the job states, or a digest of the code that would run now: see ``job.code_version``."""
+        return self._code_version or code_version(self)
+
+    def source(
+        self,
+        name: str,
+        source: Source | SourceFunction,
+        *,
+        order_by: Sequence[str] = (),
+        event_time: str | None = None,
+        max_out_of_orderness: timedelta | Duration | Time | int = 0,
+        output_type: Any = None,
+        max_rows_per_batch: int | None = None,
+    ) -> DataStream:
+        """Add a source.
+
+        Args:
+            name: unique among sources and operators.
+            source: where rows come from; a ``SourceFunction`` needs the next to last two arguments.
+            order_by: columns of the total order of the rows, which must be there where the stream is keyed; ties
+                are broken by file and row. Without it, the order of files and their rows.
+            event_time: column (timestamp or date) that holds the event time, there where the stream is keyed.
+            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds.
+            output_type: of what a ``SourceFunction`` collects.
+            max_rows_per_batch: where a ``SourceFunction`` is told to stop.
+        """
+        self._new_name(check_name(name, what="source"))
+        scalar, declared = False, None
+        if isinstance(source, SourceFunction):
+            made = OutputType.of(to_type(output_type, parameter=f"output_type of source '{name}'"))
+            source, scalar = FunctionSource(name, source, made, max_rows_per_batch), made.scalar
+            declared = made
+        elif output_type is not None or max_rows_per_batch is not None:
+            raise ConfigurationError(
+                f"source '{name}': output_type and max_rows_per_batch are for a SourceFunction; other sources take "
+                "such things themselves"
+            )
+        if not isinstance(source, Source):
+            raise ConfigurationError(
+                f"source '{name}': {source!r} is no source; use FileSource, DeltaSource, …"
+            )
+        if self.partitions is not None:
+            keep_refused = self.on_error == "dead_letter"
+            source = PartitionedSource(
+                name, source, self.partitions, keep_refused=keep_refused, job=self.name
+            )
+        delay_ms = to_milliseconds(max_out_of_orderness)
+        order = column_names(order_by, what=f"source '{name}': order_by")
+        if event_time is not None:
+            column_names([event_time], what=f"source '{name}': event_time")
+        node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared)
+        self.sources[name] = node
+        return DataStream(self, node)
+
+    def from_collection(
+        self, elements: Iterable[Any], type_info: Any, *, name: str = "collection", **options: Any
+    ) -> DataStream:
+        """Add a source that gives a list of elements, in order; for tests.
+
+        Args:
+            elements: values, or rows.
+            type_info: their type.
+            name, options: as for ``source``; also ``max_rows_per_batch``.
+        """
+        made = OutputType.of(to_type(type_info, parameter="type_info of from_collection"))
+        source = CollectionSource(
+            name, list(elements), made, max_rows_per_batch=options.pop("max_rows_per_batch", None)
+        )
+        stream = self.source(name, source, **options)
+        self.sources[name].scalar, self.sources[name].declared = made.scalar, made
+        return stream
+
+    def check(self) -> None:
+        """Refuse a job that would read something and do nothing with it, or do nothing at all, or lose its state."""
+        if not self.operators and not self.sinks:
+            raise ConfigurationError(
+                f"job '{self.name}' has neither operators nor sinks: there is nothing to run"
+            )
+        used = {node.name for node in self.nodes() if isinstance(node, SourceNode)}
+        unused = sorted(set(self.sources) - used)
+        if unused:
+            raise ConfigurationError(
+                f"job '{self.name}': nothing reads the sources {unused}: connect them to an operator or a sink, or "
+                "remove them"
+            )
+        for operator in self.operators.values():
+            function = operator.function
+            stateful = operator.keyed or has_operator_state(function) or takes_broadcast(function)
+            if stateful and not operator.explicit_uid:
+                raise ConfigurationError(
+                    f"job '{self.name}': the operator '{operator.uid}' may hold state, which is found by the "
+                    "operator's uid: give it one, for example process(..., uid='averages')"
+                )
+
+    def nodes(self) -> Iterator[Node]:
+        """All that operators and sinks are or read, each node once."""
+        return upstream(*self.operators.values(), *(s.parent for s in self.sinks.values()))
+
+    def stream(self, node: Node) -> DataStream:
+        """The stream that a node of the job makes."""
+        return DataStream(self, node)
+
+    def parallelism_of(self, operator: OperatorNode) -> int:
+        """Number of subtasks of an operator."""
+        return self.parallelism if operator.parallelism is None else operator.parallelism
+
+    def check_parallelism(self, parallelism: int, *, what: str) -> None:
+        """Refuse a number of subtasks. Raises ConfigurationError, naming ``what``."""
+        _max_parallelism(parallelism, self.max_parallelism, what=what)
+
+    def new_uid(self, method: str) -> str:
+        """A uid for an operator whose author gave none: the method and a number."""
+        number = 1
+        while f"{method}_{number}" in (self.sources | self.operators):
+            number += 1
+        return f"{method}_{number}"
+
+    def add_operator(self, operator: OperatorNode) -> None:
+        """Add an operator under its uid."""
+        self._new_name(check_text_name(operator.uid, what="operator"))
+        self.operators[operator.uid] = operator
+
+    def rename(self, operator: OperatorNode, uid: str) -> None:
+        """Give an operator another uid; the order of operators stays."""
+        if uid != operator.uid:
+            self._new_name(check_text_name(uid, what="operator"))
+        operator.uid, operator.explicit_uid = uid, True
+        self.operators = {o.uid: o for o in self.operators.values()}
+
+    def _new_name(self, name: str) -> None:
+        if name == LETTERS:
+            raise ConfigurationError(f"job '{self.name}': '{name}' is the job's own; choose another name")
+        if name in self.sources or name in self.operators:
+            raise ConfigurationError(
+                f"job '{self.name}': '{name}' is taken: sources and operators need different names"
+            )
+
+    def __repr__(self) -> str:
+        return f"StatefulJob({self.name!r}, operators={list(self.operators)}, sinks={list(self.sinks)})"
+
+
+def _max_parallelism(parallelism: int, declared: int | None, *, what: str) -> int:
+    """The number of key groups that was declared, or the default one; ConfigurationError where it does not fit."""
+    try:
+        found = default_max_parallelism(parallelism) if declared is None else declared
+        check_parallelism(max_parallelism=found, parallelism=parallelism)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}") from None
+    return found

@@ -1,0 +1,143 @@
+"""``Stream``: what all streams have in common: a node of the graph, and how an operator is added behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.function_calls import check_stream
+from state_engine.core.functions.key_selector import KeySelector
+from state_engine.core.names import check_text_name
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.graph import (
+    Node,
+    OperatorInput,
+    OperatorNode,
+    SelectedKey,
+)
+from state_engine.microbatch.routing.selected_key import check_key_type
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from state_engine.job.job import StatefulJob
+    from state_engine.job.streams import DataStream
+
+
+class Stream:
+    """What all streams have in common."""
+
+    _made_by_operator = True
+    """Whether a name may be given to the operator before: not behind a step that makes none, as in Flink."""
+
+    def __init__(self, job: StatefulJob, node: Node) -> None:
+        self._job, self._node = job, node
+
+    def uid(self, uid: str) -> Any:
+        """Give the operator that makes this stream its identity: state is found by it. Returns the stream."""
+        self._job.rename(self._operator("uid"), uid)
+        return self
+
+    def name(self, name: str) -> Any:
+        """Give the operator that makes this stream a name for people. Returns the stream."""
+        self._operator("name").name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Any:
+        """Give the operator that makes this stream a number of subtasks of its own. Returns the stream."""
+        operator = self._operator("set_parallelism")
+        self._job.check_parallelism(parallelism, what=f"operator '{operator.uid}'")
+        operator.parallelism = parallelism
+        return self
+
+    def force_non_parallel(self) -> Any:
+        """One subtask for the operator that makes this stream: ``set_parallelism(1)``. Returns the stream."""
+        return self.set_parallelism(1)
+
+    def drop_states(self, *names: str) -> Any:
+        """Give up keyed states of the operator that makes this stream. Returns the stream.
+
+        A state that a function merely declares no more is kept, for it may be declared again. One that is given up is
+        gone from the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a
+        state that is declared under its name later starts empty. Flink has no such thing.
+
+        Raises:
+            InvalidNameError: a name is none of a state.
+        """
+        operator = self._operator("drop_states")
+        operator.dropped_states += tuple(check_text_name(name, what="state") for name in names)
+        return self
+
+    def _operator(self, method: str) -> OperatorNode:
+        if not self._made_by_operator or not isinstance(self._node, OperatorNode):
+            kind = type(self).__name__
+            raise ConfigurationError(
+                f"{method} is about the operator that makes a stream, and this {kind} is made by none (it is that of a "
+                "source, key_by, connect, union, transform, rebalance, …): call it right after map, process, …"
+            )
+        return self._node
+
+    def _add(
+        self,
+        inputs: tuple[OperatorInput, ...],
+        function: Function,
+        *,
+        method: str,
+        uid: str | None,
+        output_type: Any,
+    ) -> DataStream:
+        """A new operator, and the stream that it makes."""
+        job = self._job
+        named = job.new_uid(method) if uid is None else uid
+        check_stream(function, operator=named, keyed=inputs[0].key is not None)
+        for one in inputs:
+            if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
+                check_key_type(one.key, operator=named)
+        made = None
+        if output_type is not None:
+            made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
+        elif method in _NEED_OUTPUT_TYPE:
+            raise ConfigurationError(
+                f"operator '{named}': output_type is missing: declare what {method} gives"
+            )
+        node = OperatorNode(inputs, function, named, made, explicit_uid=uid is not None)
+        job.add_operator(node)
+        return job.stream(node)
+
+
+_NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate")
+
+
+def column_names(given: Any, *, what: str) -> tuple[str, ...]:
+    """Names of columns, as a list or one by one.
+
+    Raises:
+        ConfigurationError: something else was given; says what takes it.
+    """
+    names = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            shown = f"the function {getattr(name, '__name__', name)}" if callable(name) else repr(name)
+            raise ConfigurationError(
+                f"{what} takes names of columns, not {shown}. Make a column of it first: "
+                'transform(lambda rows: rows.withColumn("name", …))'
+            )
+    return names
+
+
+def key_of(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
+    if key and all(isinstance(c, str) for c in key):
+        if key_type is not None:
+            raise ConfigurationError("key_type is for functions: a column has its type already")
+        return tuple(key)
+    if (
+        len(key) == 1
+        and not isinstance(key[0], str)
+        and (callable(key[0]) or isinstance(key[0], KeySelector))
+    ):
+        selector = KeySelector.of(key[0], what="key_by")
+        return SelectedKey(selector, to_type(key_type, parameter="key_type of key_by"))
+    raise ConfigurationError(
+        f"key_by takes names of columns, or one function and its key_type, not {tuple(key)!r}"
+    )

@@ -1,0 +1,217 @@
+"""What PyFlink's streams have besides operators: partitioning, ``project``, ``print``, ``execute_and_collect``.
+
+``rebalance``, ``shuffle``, ``rescale`` and ``forward`` choose in Flink the channel that an element takes to the next
+operator. Here a row goes to the subtask that its key or its place in the total order names, so that a replay sends it
+there again: they are accepted so that programs port, they change nothing, and they log that they do not. The same
+holds for what tunes Flink's tasks and network: chaining, slots, buffers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import stored_name
+from state_engine.core.types.columns import elements
+from state_engine.core.types.ddl import quoted
+from state_engine.core.types.every_type import StructType
+from state_engine.job.graph import TransformNode, declared_columns, is_scalar
+from state_engine.job.stream import Stream
+from state_engine.sinks.foreach_batch import ForeachBatchSink
+from state_engine.sources.frames import HIDDEN
+from state_engine.sources.output_type import OutputType
+from state_engine.spark.spark_names import F
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from state_engine.job.streams import DataStream
+
+_log = logging.getLogger(__name__)
+
+
+class StreamShortcuts(Stream):
+    """Methods of ``DataStream`` that wire no function of the user's."""
+
+    def shuffle(self) -> DataStream:
+        """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""
+        return self._same_rows("shuffle")
+
+    def rebalance(self) -> DataStream:
+        """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""
+        return self._same_rows("rebalance")
+
+    def rescale(self) -> DataStream:
+        """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""
+        return self._same_rows("rescale")
+
+    def forward(self) -> DataStream:
+        """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""
+        return self._same_rows("forward")
+
+    def start_new_chain(self) -> Self:
+        """No effect: operators are not chained in one thread. Returns the stream."""
+        return self._nothing("start_new_chain")
+
+    def disable_chaining(self) -> Self:
+        """No effect: operators are not chained in one thread. Returns the stream."""
+        return self._nothing("disable_chaining")
+
+    def slot_sharing_group(self, slot_sharing_group: Any) -> Self:
+        """No effect: Spark places tasks. Returns the stream."""
+        return self._nothing("slot_sharing_group")
+
+    def set_buffer_timeout(self, timeout_millis: int) -> Self:
+        """No effect: rows come in micro-batches. Returns the stream."""
+        return self._nothing("set_buffer_timeout")
+
+    def get_name(self) -> str:
+        """The name of the operator that makes this stream; its uid where it has none."""
+        operator = self._operator("get_name")
+        return operator.name or operator.uid
+
+    def project(self, *field_indexes: int) -> DataStream:
+        """The fields at these positions, in this order.
+
+        Fields that are called ``f0``, ``f1``, … are called so by their new place, as in a tuple; others keep their
+        names.
+
+        Raises:
+            ConfigurationError: a position is no number from 0, there is none, or the stream has bare values.
+        """
+        if not field_indexes or not all(type(i) is int and i >= 0 for i in field_indexes):
+            raise ConfigurationError(f"project takes positions of fields, from 0, not {field_indexes}")
+        if is_scalar(self._node):
+            raise ConfigurationError("project picks fields of records, and this stream has bare values")
+        projection, declared = _Projection(field_indexes), declared_columns(self._node)
+        made = None if declared is None else OutputType.of(projection.type_of(declared))
+        return self._job.stream(TransformNode(self._node, projection, None, made))
+
+    def print(self, sink_identifier: str | None = None) -> PrintSink:
+        """Write every element to standard output, once the checkpoint that holds it is committed.
+
+        In the process that runs the job, where Flink prints on its workers; at least once, as any function beside the
+        engine. Where there is an identifier, it stands before the element, ``identifier> element``.
+        """
+        job, number = self._job, 1
+        while f"print_{number}" in job.sinks:
+            number += 1
+        printed = _Printed(sink_identifier, is_scalar(self._node), declared_columns(self._node))
+        name = stored_name(f"print_{number}_of_{job.name}", longest=62)
+        job.stream(self._node).sink(f"print_{number}", ForeachBatchSink(printed, name=name))
+        return PrintSink()
+
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None, **options: Any
+    ) -> Any:
+        """Run what this stream needs in a state of its own: a ``CloseableIterator`` of its elements, or a list.
+
+        Args:
+            job_execution_name: taken for PyFlink's sake; the job has a name.
+            limit: give a list of at most so many elements.
+            options: as for ``collect``.
+        """
+        found = self._job.stream(self._node).collect(**options)
+        return CloseableIterator(found) if limit is None else found[:limit]
+
+    def _same_rows(self, method: str) -> DataStream:
+        self._nothing(method)
+        stream = self._job.stream(self._node)
+        stream._made_by_operator = False
+        return stream
+
+    def _nothing(self, method: str) -> Self:
+        _log.info("job '%s': %s() has no effect here: %s", self._job.name, method, _WHY)
+        return self
+
+
+_WHY = "rows go where their key or their place in the total order sends them, in tasks of Spark"
+
+
+class PrintSink:
+    """What ``print`` gives back: names and numbers of subtasks, which Flink's sinks have, mean nothing to it."""
+
+    def name(self, name: str) -> PrintSink:
+        """No effect."""
+        return self
+
+    def uid(self, uid: str) -> PrintSink:
+        """No effect: it has no state."""
+        return self
+
+    def set_parallelism(self, parallelism: int) -> PrintSink:
+        """No effect: it is called in one process."""
+        return self
+
+
+class CloseableIterator:
+    """The elements that ``execute_and_collect`` ran for, one after the other. Mirrors PyFlink's class of this name.
+
+    Example:
+        >>> with CloseableIterator([1, 2]) as elements:
+        ...     elements.next(), list(elements)
+        (1, [2])
+    """
+
+    def __init__(self, elements: list[Any]) -> None:
+        self._left = iter(elements)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def next(self) -> Any:
+        """The next element. Raises StopIteration at the end."""
+        return next(self._left)
+
+    def close(self) -> None:
+        """Forget the elements that are left; nothing runs any more."""
+        self._left = iter(())
+
+    def __enter__(self) -> CloseableIterator:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class _Printed:
+    def __init__(self, identifier: str | None, scalar: bool, declared: StructType | None) -> None:
+        self._before, self._scalar = "" if identifier is None else f"{identifier}> ", scalar
+        self._declared = declared
+
+    def __call__(self, rows: pa.Table, checkpoint_id: int) -> None:
+        for element in elements(rows, rows.schema.names, scalar=self._scalar, declared=self._declared):
+            print(f"{self._before}{element}")
+
+
+class _Projection:
+    def __init__(self, positions: tuple[int, ...]) -> None:
+        self._positions = positions
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        names = [c for c in rows.columns if not c.startswith(HIDDEN)]
+        pairs = zip(self._positions, self._names(names), strict=True)
+        chosen = [F.col(quoted(names[at])).alias(name) for at, name in pairs]
+        return rows.select(*chosen, *(F.col(c) for c in rows.columns if c.startswith(HIDDEN)))
+
+    def type_of(self, declared: StructType) -> StructType:
+        """What elements are behind it: of tuples tuples, of all others Rows."""
+        names = self._names(list(declared.names))
+        made_by = tuple if declared.made_by is tuple else "row"
+        return StructType(names, [declared.types[at] for at in self._positions], made_by)
+
+    def _names(self, names: list[str]) -> list[str]:
+        """Names of the chosen fields, of fields with these names."""
+        if max(self._positions) >= len(names):
+            raise ConfigurationError(f"project{self._positions}: the stream has the fields {names}")
+        is_tuple = names == [f"f{at}" for at in range(len(names))]
+        return [f"f{place}" if is_tuple else names[at] for place, at in enumerate(self._positions)]
+
+    def __repr__(self) -> str:
+        return f"project{self._positions}"

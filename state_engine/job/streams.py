@@ -1,0 +1,380 @@
+"""Streams: what a job's author holds while wiring it. Every call adds a node to the graph and returns a new stream.
+
+``DataStream`` has no key and so no keyed state; ``KeyedStream`` has both; ``ConnectedStreams`` are two streams into one
+function, ``BroadcastStream`` one that every subtask sees whole. Mirror the classes of these names in
+``pyflink.datastream``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.function_calls import takes_two_inputs
+from state_engine.core.functions.key_selector import KeySelector
+from state_engine.core.functions.keyed_functions import (
+    MapWithState,
+    RollingAggregate,
+    RollingKind,
+    RollingReduce,
+    RunningAggregate,
+)
+from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.sink_function import SinkFunction
+from state_engine.core.names import check_name
+from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.time.watermark_strategy import WatermarkStrategy
+from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from state_engine.job.graph import (
+    Node,
+    OperatorInput,
+    OperatorNode,
+    SelectedKey,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    upstream,
+)
+from state_engine.job.stream import column_names, key_of
+from state_engine.job.stream_shortcuts import StreamShortcuts
+from state_engine.job.timestamps_behind import timestamps_behind
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.sinks.base import Sink
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from state_engine.job.job import StatefulJob
+
+
+class DataStream(StreamShortcuts):
+    """Rows on their way through a job."""
+
+    def transform(
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        order_by: Sequence[str] | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Apply DataFrame code to every micro-batch.
+
+        It must treat rows one by one (select, filter, join with a static table, explode); what it keeps of other
+        rows must go through state.
+
+        Args:
+            function: DataFrame to DataFrame.
+            order_by: names the total order of the result; needed where the result lost the source's hidden order
+                columns and the source declares no ``order_by``.
+            output_type: what the elements of the result are, as of an operator: a dataclass, ``Types``, …; its columns
+                are those of the result, in any order. Without, they are Rows of what Spark says the columns are.
+        """
+        if not callable(function):
+            raise ConfigurationError(
+                f"transform takes a function from DataFrame to DataFrame, not {function!r}"
+            )
+        order = None if order_by is None else column_names(order_by, what="order_by of transform")
+        made = None
+        if output_type is not None:
+            made = OutputType.of(to_type(output_type, parameter="output_type of transform"))
+        node = TransformNode(self._node, function, order, made)
+        return DataStream(self._job, node)
+
+    def key_by(
+        self, *key: str | KeySelector | Callable[[Any], Any] | TypeInformation, key_type: Any = None
+    ) -> KeyedStream:
+        """Partition the stream by key.
+
+        Args:
+            key: names of columns, which is the fast way: one gives scalar keys, several give tuples. Or one function
+                (or ``KeySelector``) from an element to its key, behind which its type may stand as in PyFlink.
+            key_type: type of the key, where a function gives it; ``get_current_key()`` gives it back as declared.
+        """
+        if key_type is None and key and isinstance(key[-1], TypeInformation):
+            *selectors, key_type = key
+            key = tuple(selectors)
+        return KeyedStream(self._job, self._node, key_of(key, key_type))
+
+    def map(
+        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None, *, uid: str | None = None
+    ) -> DataStream:
+        """One output for every element."""
+        made = MapFunction.of(function, what="map")
+        return self._add((self._input(),), made, method="map", uid=uid, output_type=output_type)
+
+    def flat_map(
+        self,
+        function: FlatMapFunction | Callable[[Any], Any],
+        output_type: Any = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Any number of outputs for every element."""
+        made = FlatMapFunction.of(function, what="flat_map")
+        return self._add((self._input(),), made, method="flat_map", uid=uid, output_type=output_type)
+
+    def filter(
+        self, function: FilterFunction | Callable[[Any], bool], *, uid: str | None = None
+    ) -> DataStream:
+        """The elements for which the function is true."""
+        made = FilterFunction.of(function, what="filter")
+        return self._add((self._input(),), made, method="filter", uid=uid, output_type=None)
+
+    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+        """Run a function over every element.
+
+        Args:
+            function: sees the elements of its subtask in total order; on a keyed stream with the state of the key.
+            uid: identity of the operator and of its state, across versions of the job; or call ``uid(...)`` after.
+            output_type: of the outputs: DDL, ``Types``, Spark, Arrow or Python types; see ``type_parsing.to_type``.
+        """
+        if isinstance(function, MapFunction | FlatMapFunction | FilterFunction) or takes_two_inputs(function):
+            raise ConfigurationError(
+                f"operator '{uid}': process takes a ProcessFunction or a KeyedProcessFunction, not {function!r}"
+            )
+        return self._add((self._input(),), function, method="process", uid=uid, output_type=output_type)
+
+    def union(self, *others: DataStream) -> DataStream:
+        """The rows of several streams with the same columns, merged by their order."""
+        return DataStream(self._job, UnionNode((self._node, *(_of(self._job, o)._node for o in others))))
+
+    def connect(self, other: DataStream | BroadcastStream) -> Any:
+        """Two streams into one function: ``ConnectedStreams``, or ``BroadcastConnectedStream``."""
+        if isinstance(other, BroadcastStream):
+            return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other))
+        return ConnectedStreams(self._job, self._input(), _of(self._job, other)._input())
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> Any:
+        """A stream that every subtask sees whole.
+
+        With descriptors a ``BroadcastStream``, to be connected with another one. Without, a stream as well: every
+        subtask of the operator behind it gets all elements, so ``broadcast().map(f)`` has as many outputs for an
+        element as there are subtasks.
+
+        Args:
+            descriptors: the broadcast states; for readers, a function asks for them by descriptor.
+        """
+        kind = BroadcastStream if descriptors else BroadcastDataStream
+        return kind(self._job, self._node)
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """What the operator that makes this stream yields as ``tag, value``."""
+        operator = self._operator("get_side_output")
+        known = operator.side_outputs.setdefault(tag.tag_id, tag)
+        if known != tag:
+            raise ConfigurationError(
+                f"operator '{operator.uid}': the side output '{tag.tag_id}' is read as {known.type_info} and as "
+                f"{tag.type_info}; use one tag"
+            )
+        return DataStream(self._job, SideOutputNode(operator, tag))
+
+    def assign_timestamps_and_watermarks(
+        self,
+        event_time: str | WatermarkStrategy,
+        max_out_of_orderness: timedelta | Duration | Time | int = 0,
+    ) -> DataStream:
+        """Declare the event time of the sources of this stream.
+
+        Args:
+            event_time: a WatermarkStrategy, on the stream of a source, or behind maps and filters of it that need no
+                ``open``: elements that these leave out move no watermark. Or the column (timestamp or date) that holds
+                it where an operator reads the stream.
+            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds; beside a column.
+
+        Raises:
+            ConfigurationError: the stream is not one of sources; a strategy behind other steps, or without timestamps
+                where the source names no column.
+        """
+        if isinstance(event_time, WatermarkStrategy):
+            return self._with_strategy(event_time, max_out_of_orderness)
+        if not isinstance(event_time, str):
+            raise ConfigurationError(
+                "assign_timestamps_and_watermarks takes a WatermarkStrategy or the name of a column, "
+                f"not {event_time!r}"
+            )
+        for node in upstream(self._node):
+            if isinstance(node, OperatorNode):
+                raise ConfigurationError(
+                    "event time belongs to sources: declare it before the first operator, which passes it on"
+                )
+            if isinstance(node, SourceNode):
+                node.event_time, node.timestamps, node.timed_at = event_time, None, None
+                node.max_out_of_orderness_ms = to_milliseconds(max_out_of_orderness)
+        return DataStream(self._job, self._node)
+
+    def _with_strategy(self, strategy: WatermarkStrategy, beside: Any) -> DataStream:
+        node = self._node
+        if beside != 0:
+            raise ConfigurationError(
+                "max_out_of_orderness stands beside the name of a column; a WatermarkStrategy has its own: "
+                "for_bounded_out_of_orderness(…)"
+            )
+        if isinstance(self, KeyedStream | BroadcastStream):
+            raise ConfigurationError(
+                "assign_timestamps_and_watermarks comes before key_by and broadcast, which pass event time on"
+            )
+        source, timestamps = timestamps_behind(node, strategy.timestamps)
+        if timestamps is None and source.event_time is None:
+            raise ConfigurationError(
+                f"source '{source.name}': nothing gives its elements event times: add with_timestamp_assigner(…) or "
+                "with_timestamp_column(name, unit) to the WatermarkStrategy, or name a column in "
+                "source(event_time=…)"
+            )
+        if source.timed_at not in (None, source, *upstream(node)):
+            raise ConfigurationError(
+                f"source '{source.name}': another stream of it has a WatermarkStrategy of its own, and a source has "
+                "one event time: assign it once, right on the source, or read the source twice, under two names"
+            )
+        source.timestamps, source.max_out_of_orderness_ms = timestamps, strategy.out_of_orderness_ms
+        source.timed_at = node
+        return DataStream(self._job, node)
+
+    def sink(self, name: str, sink: Sink) -> DataStream:
+        """Write the stream to a sink; returns the stream itself."""
+        check_name(name, what="sink")
+        if name == "dead_letters":
+            raise ConfigurationError(
+                "a sink cannot be named 'dead_letters': that is the job's own; rename it"
+            )
+        if name in self._job.sinks:
+            raise ConfigurationError(f"job '{self._job.name}' has two sinks named '{name}': rename one")
+        if not isinstance(sink, Sink):
+            raise ConfigurationError(
+                f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path), "
+                "and add_sink(...) for a SinkFunction"
+            )
+        self._job.sinks[name] = SinkNode(name, self._node, sink)
+        return self
+
+    def add_sink(self, function: SinkFunction, *, uid: str | None = None) -> DataStream:
+        """Hand every element to a function that has no outputs: delivery is at least once, its state exactly once.
+
+        Returns the stream that ``uid``, ``name`` and ``set_parallelism`` may be called on; it has no rows.
+        """
+        if not isinstance(function, SinkFunction):
+            raise ConfigurationError(
+                f"add_sink takes a SinkFunction, not {function!r}; for tables use sink(name, …)"
+            )
+        return self._add((self._input(),), function, method="sink", uid=uid, output_type=None)
+
+    def collect(self, **options: Any) -> list[Any]:
+        """Run what this stream needs in a state of its own, and give its elements; for tests.
+
+        Args:
+            options: for ``StateEngine.run``, and ``spark``: a session.
+        """
+        from state_engine.engine.collecting import collect
+
+        return collect(self._job, self._node, **options)
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node)
+
+
+class BroadcastDataStream(DataStream, BroadcastStream):
+    """A stream of which every subtask of the next operator gets all elements."""
+
+    _made_by_operator = False
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node, everywhere=True)
+
+    def _everywhere(self) -> OperatorInput:
+        return self._input()
+
+
+class KeyedStream(DataStream):
+    """A stream partitioned by key: the only place where keyed state exists."""
+
+    _made_by_operator = False
+
+    def __init__(self, job: StatefulJob, node: Node, key: tuple[str, ...] | SelectedKey) -> None:
+        super().__init__(job, node)
+        self._key = key
+
+    def map_with_state(
+        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: Any, output_type: Any, *,
+        uid: str | None = None,
+    ) -> DataStream:  # fmt: skip
+        """One output for every element, with a value state: ``function(value, state or None) -> (output, new state)``.
+
+        A new state of None clears it.
+        """
+        made = MapWithState(function, state_type)
+        return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
+
+    def aggregate(
+        self, function: AggregateFunction, accumulator_type: Any, output_type: Any, *, uid: str | None = None
+    ) -> DataStream:
+        """For every element, the aggregation of all elements of its key so far.
+
+        Args:
+            function: adds elements to an accumulator and gives its result.
+            accumulator_type: what is stored.
+        """
+        made = RunningAggregate(function, accumulator_type)
+        return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
+
+    def reduce(self, function: Any, *, uid: str | None = None) -> DataStream:
+        """For every element, the reduction of all elements of its key so far."""
+        check = ReduceFunction.of(function, what="reduce")
+        made = TypedByInput(lambda kind: RollingReduce(check, kind))
+        return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
+
+    def sum(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the sum of a field so far."""
+        return self._rolling("sum", field, uid)
+
+    def min(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the least value of a field so far."""
+        return self._rolling("min", field, uid)
+
+    def max(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the first element of its key with the greatest value of a field so far."""
+        return self._rolling("max", field, uid)
+
+    def min_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the one of its key so far that has the least value of a field; of several the first."""
+        return self._rolling("min_by", field, uid)
+
+    def max_by(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
+        """For every element, the one of its key so far that has the greatest value of a field; of several the first."""
+        return self._rolling("max_by", field, uid)
+
+    def _same_rows(self, method: str) -> DataStream:
+        raise ConfigurationError(
+            f"{method}: a keyed stream is partitioned by its key; call {method} before key_by"
+        )
+
+    def sink(self, name: str, sink: Sink) -> DataStream:
+        """Write the stream to a sink; keys do not matter there."""
+        DataStream(self._job, self._node).sink(name, sink)
+        return self
+
+    def _rolling(self, kind: RollingKind, field: str | int, uid: str | None) -> DataStream:
+        made = TypedByInput(lambda value_type: RollingAggregate(kind, field, value_type))
+        return self._add((self._input(),), made, method=kind, uid=uid, output_type=None)
+
+    def _input(self) -> OperatorInput:
+        return OperatorInput(self._node, self._key)
+
+
+def _of(job: StatefulJob, stream: Any) -> Any:
+    if not isinstance(stream, DataStream | BroadcastStream):
+        raise ConfigurationError(f"{stream!r} is no stream of job '{job.name}'")
+    if stream._job is not job:
+        raise ConfigurationError(
+            f"a stream of job '{stream._job.name}' cannot be joined with one of job '{job.name}': build both in one job"
+        )
+    return stream

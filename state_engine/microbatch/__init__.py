@@ -1,0 +1,1 @@
+"""One micro-batch, from the parent checkpoint to published outputs."""

@@ -1,0 +1,88 @@
+"""``BatchContext``: what one attempt at a micro-batch works on, and ``PlannedInput``: what was planned for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, RescaledOperator
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.partitions import Partition
+from state_engine.sources.base import Slice
+
+if TYPE_CHECKING:
+    from state_engine.microbatch.letters import LettersSlice
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """What a micro-batch reads, and its time.
+
+    Attributes:
+        slices: what each source gives; sources without news are absent.
+        clock_ms: processing time, in milliseconds; never below the parent's.
+        drain: whether the input has ended for good.
+        rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
+        letters: dead letters that are sent again; the sources give nothing then.
+    """
+
+    slices: Mapping[str, Slice]
+    clock_ms: int
+    drain: bool = False
+    rescaled: list[RescaledOperator] | None = None
+    letters: LettersSlice | None = None
+
+
+Script = Callable[[list[CheckpointRow]], PlannedInput | None]
+"""Plans what comes after a path; None where there is nothing more."""
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What one attempt works on.
+
+    Attributes:
+        write_id: names the attempt.
+        path: rows from the first checkpoint to the parent.
+        slices: what each source gives to this batch; sources without news are absent.
+        clock_ms: processing time of the batch.
+        watermarks_ms: watermark of each source with event time before the batch; None before its first row.
+        parameters: of the job.
+        checkpoint_id: that the attempt hopes to commit.
+        parallelism: number of subtasks of every operator, by uid.
+        branch: that it runs on.
+        drain: whether the input has ended for good.
+        without_rows: slices that move the position of their source and bring no rows.
+        partition: the time partition that it is of; None in a continuous job.
+        late_rows: rows found whose partition had been run before.
+        backfill: that it belongs to, in words.
+        letters: dead letters that are sent again.
+    """
+
+    write_id: str
+    path: list[CheckpointRow]
+    slices: Mapping[str, Slice]
+    clock_ms: int
+    watermarks_ms: Mapping[str, int | None]
+    parameters: Mapping[str, str]
+    checkpoint_id: int
+    parallelism: Mapping[str, int]
+    branch: str = MAIN
+    drain: bool = False
+    without_rows: Mapping[str, Slice] = field(default_factory=dict)
+    partition: Partition | None = None
+    late_rows: int = 0
+    backfill: str = ""
+    letters: LettersSlice | None = None
+
+    @property
+    def moved(self) -> dict[str, Slice]:
+        """What every source whose position moves gives, rows or none."""
+        sent = {} if self.letters is None else {LETTERS: self.letters.slice}
+        return {**self.slices, **self.without_rows, **sent}
+
+    @property
+    def parent(self) -> CheckpointRow | None:
+        """The checkpoint that the batch continues."""
+        return self.path[-1] if self.path else None

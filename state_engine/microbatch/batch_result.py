@@ -1,0 +1,66 @@
+"""``Execution``: what the subtasks of all operators of one attempt wrote, on its way into a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.microbatch.reports import OperatorReport
+from state_engine.microbatch.subtask.sink_rows import SinkReport
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
+from state_engine.sinks.base import SinkTarget
+
+
+@dataclass
+class Execution:
+    """What one attempt wrote.
+
+    Attributes:
+        operators: what each operator did, by uid.
+        key_schemas, states: of keyed operators: their keys, and the states that the functions asked for.
+        sinks, targets: staged files of each sink, and where they lie.
+        dead_letters: files of refused rows.
+        rows_by_source: rows that came straight from each source.
+        max_event_ms: by source, the largest event time.
+        refused: number of refused rows.
+        letters_from: sources whose bad rows a sink without an operator set aside.
+    """
+
+    operators: dict[str, OperatorReport] = field(default_factory=dict)
+    key_schemas: dict[str, KeySchema] = field(default_factory=dict)
+    states: dict[str, list[StateSchema]] = field(default_factory=dict)
+    sinks: dict[str, list[DataFile]] = field(default_factory=dict)
+    targets: dict[str, SinkTarget] = field(default_factory=dict)
+    dead_letters: list[DataFile] = field(default_factory=list)
+    rows_by_source: dict[str, int] = field(default_factory=dict)
+    max_event_ms: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    letters_from: set[str] = field(default_factory=set)
+
+    def add_sink(self, name: str, reports: list[SinkReport], *, source: str | None) -> None:
+        """Take over what the tasks of a sink without an operator report."""
+        files = [r.file for r in reports if r.file is not None]
+        self.sinks.setdefault(name, []).extend(files)
+        self.dead_letters.extend(r.letters for r in reports if r.letters is not None)
+        refused = sum(r.refused for r in reports)
+        self.refused += refused
+        if source is not None:
+            self.rows_by_source.setdefault(source, sum(f.rows for f in files) + refused)
+
+    def add(self, uid: str, reports: list[SubtaskReport]) -> None:
+        """Take over what the subtasks of one operator report."""
+        report = self.operators[uid] = OperatorReport.of(uid, reports)
+        self.states[uid] = list({s.name: s for one in reports for s in one.states}.values())
+        rows: dict[str, int] = {}
+        for one in reports:
+            for name, files in one.sinks.items():
+                self.sinks.setdefault(name, []).extend(files)
+            self.dead_letters.extend(one.dead_letters)
+            for source, count in one.rows_by_source.items():
+                rows[source] = rows.get(source, 0) + count
+            for source, newest in one.max_event_ms.items():
+                self.max_event_ms[source] = max(newest, self.max_event_ms.get(source, newest))
+        self.refused += report.rows_refused
+        for source, count in rows.items():  # several operators may read one source
+            self.rows_by_source.setdefault(source, count)

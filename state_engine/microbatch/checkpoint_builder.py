@@ -1,0 +1,165 @@
+"""Builds the row of ``checkpoints`` that a micro-batch commits, from what was planned and what the subtasks wrote.
+
+Pure: the same attempt gives the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    SourceProgress,
+)
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.names import stored_name
+from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
+from state_engine.core.operator_state.operator_state_ref import build_ref
+from state_engine.core.state.stored_states import kept_states
+from state_engine.core.time.watermarks import advanced, slowest
+from state_engine.job.job import StatefulJob
+from state_engine.job.parallelism import rescaled_in_force
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.batch_result import Execution
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A micro-batch on its way from step to step."""
+
+    batch: BatchContext
+    positions: Mapping[str, str]
+    done: Execution = field(default_factory=Execution)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    operator_state_files: list[DataFile] = field(default_factory=list)
+    row: CheckpointRow | None = None
+
+
+def build_row(
+    job: StatefulJob, attempt: Attempt, *, created_at: datetime, requested_by: str
+) -> CheckpointRow:
+    """The row to commit; durations are added at the commit."""
+    batch, done = attempt.batch, attempt.done
+    sources = [_progress(job, attempt, name) for name in job.sources]
+    sources += _letters_sent(attempt)
+    refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+    refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.moved.items()}
+    refs |= _operator_state(job, attempt, refs)
+    return CheckpointRow(
+        checkpoint_id=batch.checkpoint_id,
+        parent_id=batch.parent.checkpoint_id if batch.parent else None,
+        branch=batch.branch,
+        kind="checkpoint",
+        write_id=batch.write_id,
+        created_at=created_at,
+        clock_ms=batch.clock_ms,
+        watermark_ms=_watermark(job, sources),
+        rows_in=sum(done.rows_by_source.values()),
+        rows_refused=done.refused,
+        operators=[o for uid in job.operators if (o := _operator(job, attempt, uid)) is not None],
+        operator_state=list(refs.values()),
+        operator_state_files=attempt.operator_state_files,
+        sources=sources,
+        sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
+        dead_letters=done.dead_letters,
+        metrics={
+            f"{_scope(uid)}.{name}": value
+            for uid, o in done.operators.items()
+            for name, value in o.metrics.items()
+        },
+        delta_versions=dict(attempt.versions),
+        job=job.name,
+        code_version=job.code_version,
+        requested_by=requested_by,
+        rescaled=rescaled_in_force(job, batch.parent),
+        partition=batch.partition.key if batch.partition else "",
+        partition_start_ms=batch.partition.start_ms if batch.partition else None,
+        partition_end_ms=batch.partition.end_ms if batch.partition else None,
+        late_rows=batch.late_rows,
+        backfill=batch.backfill,
+        drained=batch.drain,
+    )
+
+
+def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:
+    """The row upon a newer parent that only cleaned up: the bases in force are the newer parent's."""
+    bases = {o.uid: o.bases for o in parent.operators}
+    operators = [replace(o, bases=bases.get(o.uid, [])) for o in row.operators]
+    return replace(row, checkpoint_id=checkpoint_id, parent_id=parent.checkpoint_id, operators=operators)
+
+
+def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
+    parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
+    report, dropped = attempt.done.operators.get(uid), job.operators[uid].dropped_states
+    key = attempt.done.key_schemas.get(uid)
+    if (
+        report is None or key is None
+    ):  # nothing came, or never any key: the state, if there is any, is what it was
+        return replace(parent, changelog=[], base_files=[], changed_entries=0) if parent else None
+    return OperatorCheckpoint(
+        uid=uid,
+        parallelism=attempt.batch.parallelism[uid],
+        max_parallelism=job.max_parallelism,
+        key_schema=str(key),
+        states=kept_states(parent.states if parent else [], attempt.done.states[uid], dropped=dropped),
+        changelog=[f for r in report.subtasks for f in r.changelog],
+        bases=parent.bases if parent else [],
+        changed_entries=report.changed_entries,
+        key_type=key.declared_text,
+        next_timers_ms=report.next_timers_ms,
+    )
+
+
+def _operator_state(
+    job: StatefulJob, attempt: Attempt, known: Mapping[str, OperatorStateRef]
+) -> dict[str, OperatorStateRef]:
+    """Of the operators that ran and have state of their own, or hooks that want to know when they ran last."""
+    found = {}
+    for uid, report in attempt.done.operators.items():
+        declared = [one.operator_state for one in report.subtasks]
+        if uid in known or any(declared) or has_checkpoint_hooks(job.operators[uid].function):
+            found[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
+    return found
+
+
+def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
+    parent, part = attempt.batch.parent, attempt.batch.moved.get(name)
+    before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
+    newest = attempt.done.max_event_ms.get(name)
+    node = job.sources[name]
+    if not node.timed:  # what is taken away begins anew where it comes back
+        before, newest = None, None
+    delay_ms = node.max_out_of_orderness_ms
+    return SourceProgress(
+        name=name,
+        position_from=part.position_from if part else attempt.positions[name],
+        position_to=part.position_to if part else attempt.positions[name],
+        rows=attempt.done.rows_by_source.get(name, 0),
+        watermark_ms=advanced(before, newest, out_of_orderness_ms=delay_ms),
+    )
+
+
+def _letters_sent(attempt: Attempt) -> list[SourceProgress]:
+    """Which dead letters were sent again, this batch's included; none where none ever were."""
+    parent, part = attempt.batch.parent, attempt.batch.letters
+    before = next((s for s in parent.sources if s.name == LETTERS), None) if parent else None
+    if part is not None:
+        rows = attempt.done.rows_by_source.get(LETTERS, 0)
+        return [SourceProgress(LETTERS, part.slice.position_from, part.slice.position_to, rows, None)]
+    return [replace(before, position_from=before.position_to, rows=0)] if before else []
+
+
+def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
+    """The smallest watermark of the sources with event time; None until all of them have one."""
+    timed = [s for s in sources if s.name in job.sources and job.sources[s.name].timed]
+    return slowest(s.watermark_ms for s in timed)
+
+
+def _scope(uid: str) -> str:
+    """What the names of an operator's metrics begin with: its uid, where no dot in it blurs where that ends."""
+    return stored_name(uid) if "." in uid else uid

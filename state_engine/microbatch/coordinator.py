@@ -1,0 +1,462 @@
+"""``CheckpointCoordinator``: one micro-batch, from the parent checkpoint to published outputs.
+
+    0 settle          read the head once: it is the parent; publish what earlier runs left unpublished
+    1 plan            source positions (from, to], clock
+    2-4 execute       read, route, run: subtasks write files that no reader sees yet
+    5 changelog       commit the files of changes            | side by side
+    6 operator_state  commit source positions                |
+    7 stage           the list of files of every sink, checked
+    8 commit          append one row to ``checkpoints``: the commit point
+    9 publish         add the staged files to each sink
+
+Before step 8 nothing is visible to anyone; after it everything can be repeated. A crash anywhere leaves at most files
+that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a micro-batch as the barrier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
+from state_engine.core.checkpoints.collection import changelog_table
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.errors import (
+    BadFileError,
+    CommitFailedError,
+    InvariantError,
+    StaleParentError,
+    StateMigrationError,
+)
+from state_engine.job.graph import SinkNode
+from state_engine.job.job import StatefulJob
+from state_engine.job.job_tables import JobTables
+from state_engine.job.parallelism import parallelism_in_force
+from state_engine.microbatch.batch import BatchContext, PlannedInput, Script
+from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.checkpoint_builder import Attempt, build_row, reparented
+from state_engine.microbatch.dead_letter_limit import check_limit
+from state_engine.microbatch.declarations import check_declarations
+from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.failed_attempts import discard
+from state_engine.microbatch.partition_runs import check_partitioned, cut_of
+from state_engine.microbatch.reports import BatchReport
+from state_engine.microbatch.routing.routing import Router
+from state_engine.microbatch.run_always import any_timer_due
+from state_engine.publication.publication import Publication
+from state_engine.publication.stale_outputs import replacing_stale
+from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
+from state_engine.sinks.staging import Staging
+from state_engine.sources.base import BadFile, Slice
+from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import join, open_location
+from state_engine.storage.storage_failures import keeping
+
+_NOTHING = "Nothing of this micro-batch was committed; what was committed before is unchanged"
+_TO_PUBLISH = "Checkpoint {} is committed, and the next run publishes what its sinks do not show yet"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run was asked for.
+
+    Attributes:
+        clock: gives the processing time in milliseconds.
+        parameters: for ``RuntimeContext.get_job_parameter``.
+        requested_by: recorded with every checkpoint.
+        drain: whether the input has ended for good: when all is read, every event-time timer fires.
+        bounded: whether somebody says how many batches there are; else a source without end gives one.
+        branch: that the run is on; only ``main`` publishes.
+        begin_id: what the first batch of a branch continues; None for nothing.
+        script: plans the batches of a replay, or of time partitions, in place of the sources and the clock.
+        backfill: the backfill that the run belongs to, in words.
+    """
+
+    clock: Callable[[], int]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    requested_by: str = ""
+    drain: bool = False
+    bounded: bool = False
+    branch: str = MAIN
+    begin_id: int | None = None
+    script: Script | None = None
+    backfill: str = ""
+
+
+class CheckpointCoordinator:
+    """Runs micro-batches of one job.
+
+    Args:
+        job: what to run.
+        tables: the job's tables.
+        kernel: commits.
+        spark: session.
+        router: routes rows; kept between runs, because it remembers what is dear to make.
+        publication: publishes what is committed; kept between runs, because it knows what is published.
+        options: of this run.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        *,
+        tables: JobTables,
+        kernel: DeltaKernel,
+        spark: SparkSession,
+        router: Router,
+        publication: Publication,
+        options: RunOptions,
+    ) -> None:
+        self._job, self._tables, self._kernel, self._options, self._spark = (
+            job,
+            tables,
+            kernel,
+            options,
+            spark,
+        )
+        self._store: CheckpointStore = tables.store
+        self._executor = GraphExecutor(
+            spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
+        )
+        self._publication = publication
+        self._declared = publication.declared(job.sinks.values())
+        self._exhausted: set[str] = set()
+        self._declarations_checked = False
+        self._next_id = 1
+        self._steps_s: dict[str, float] = {}
+        self._commits = 0
+
+    def run_batch(self) -> BatchReport | None:
+        """All steps of one micro-batch; None where the sources have nothing new."""
+        self._steps_s, self._commits, started = {}, 0, time.perf_counter()
+        path, _ = self.settle()
+        attempt = self.plan(path)
+        if attempt is None:
+            return None
+        with self._keeping(_NOTHING):
+            # which errors tell for sure that the step committed nothing that is not known
+            certain: tuple[type[Exception], ...] = (Exception,)
+            in_logs = False
+            try:
+                attempt = self.execute(attempt)
+                certain, in_logs = (CommitFailedError,), True
+                attempt = self.commit_files(attempt)
+                certain = (Exception,)
+                attempt = self.stage(attempt)
+                certain = (CommitFailedError, InvariantError)
+                attempt = self.commit(attempt)
+            except Exception as error:
+                if isinstance(error, certain):
+                    self._discard(attempt.batch.write_id, in_logs=in_logs)
+                raise
+            finally:
+                self._drop_exchange(attempt.batch.write_id)
+        with self._keeping(_TO_PUBLISH.format(attempt.row.checkpoint_id if attempt.row else 0)):
+            self.publish(attempt)
+        return self._report(attempt, time.perf_counter() - started)
+
+    # -- 0 settle --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> tuple[list[CheckpointRow], list[int]]:
+        """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
+        with self._step("settle"):
+            rows = self._store.load()
+            # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
+            self._next_id = lineage.next_id(rows)
+            branch, begin_id = self._options.branch, self._options.begin_id
+            head = lineage.head(rows, branch)
+            path = lineage.path(rows, head.checkpoint_id if head else begin_id)
+            return path, self._publication.settle(path, self._declared) if branch == MAIN else []
+
+    def files_waiting(self) -> list[str]:
+        """What the sources have before them and do not read yet, after the newest checkpoint."""
+        rows, branch = self._store.rows, self._options.branch
+        head = lineage.head(rows, branch)
+        path = lineage.path(rows, head.checkpoint_id if head else self._options.begin_id)
+        return [
+            f"source '{name}': {text}"
+            for name, node in self._job.sources.items()
+            for text in node.source.waiting(self._tables.positions.elements(path, name))
+        ]
+
+    # -- 1 plan ----------------------------------------------------------------------------------------------------
+
+    def plan(self, path: list[CheckpointRow]) -> Attempt | None:
+        """Step 1: what the batch reads, and its clock; None where there is nothing new."""
+        with self._step("plan"):
+            check_partitioned(self._job, path[-1] if path else None)
+            self._check_operators(path[-1] if path else None)
+            if not self._declarations_checked:  # later batches of the run continue their own
+                check_declarations(self._job, path, parameters=self._options.parameters)
+                self._declarations_checked = True
+            planned = (self._options.script or self._planned)(path)
+            if planned is None:
+                return None
+            if path and planned.rescaled is not None:
+                path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
+            parent = path[-1] if path else None
+            known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
+            timed = [n for n, node in self._job.sources.items() if node.timed]
+            cut = cut_of(planned.slices, parent)
+            batch = BatchContext(
+                write_id=self._tables.clock.attempt().write_id,
+                path=path,
+                slices=cut.slices,
+                clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
+                watermarks_ms={name: known.get(name) for name in timed},
+                parameters=self._options.parameters,
+                checkpoint_id=self._next_id,
+                parallelism=parallelism_in_force(self._job, parent),
+                branch=self._options.branch,
+                drain=planned.drain,
+                without_rows=cut.without_rows,
+                partition=cut.partition,
+                late_rows=cut.late_rows,
+                backfill=self._options.backfill,
+                letters=planned.letters,
+            )
+            return Attempt(batch, self._positions(parent))
+
+    def _planned(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        """What the sources have that is new, and the clock of the run."""
+        parent, slices = path[-1] if path else None, self._slices(path)
+        clock_ms = max(self._options.clock(), parent.clock_ms if parent else 0)
+        drain = self._options.drain and not slices
+        if not slices and not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
+            return None
+        return PlannedInput(slices, clock_ms, drain)
+
+    def _slices(self, path: list[CheckpointRow]) -> dict[str, Slice]:
+        """What each source with news gives to the batch."""
+        slices: dict[str, Slice] = {}
+        for name, node in self._job.sources.items():
+            if name in self._exhausted:
+                continue
+            part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
+            if part is not None:
+                slices[name] = part
+                if part.endless and not self._options.bounded:
+                    self._exhausted.add(name)
+        return slices
+
+    def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
+        """Where every source stands before the batch."""
+        known = {s.name: s.position_to for s in parent.sources} if parent else {}
+        return {n: known.get(n) or node.source.empty_position() for n, node in self._job.sources.items()}
+
+    # -- 2 to 4 ----------------------------------------------------------------------------------------------------
+
+    def execute(self, attempt: Attempt) -> Attempt:
+        """Steps 2 to 4: read, route and run every operator."""
+        with self._step("execute"):
+            done, attempt = self._executed(attempt)
+            check_limit(self._job, done, uri=self._tables.layout.dead_letters)
+            for part in attempt.batch.slices:
+                self._job.sources[part].source.confirm(attempt.batch.slices[part])
+            return replace(attempt, done=done)
+
+    def _executed(self, attempt: Attempt) -> tuple[Execution, Attempt]:
+        """What the operators did, and the attempt without the files that could not be read and are set aside."""
+        while True:
+            try:
+                return self._executor.execute(attempt.batch), attempt
+            except BadFileError as error:
+                batch = self._without(attempt.batch, BadFile(error.uri, str(error)))
+                if batch is None:
+                    raise
+                self._drop_exchange(attempt.batch.write_id)
+                self._discard(attempt.batch.write_id, in_logs=False)
+                attempt = replace(attempt, batch=batch)
+
+    def _without(self, batch: BatchContext, bad: BadFile) -> BatchContext | None:
+        """The batch without a file, as an attempt of its own; None where it is not to be set aside."""
+        for name, part in batch.slices.items():
+            left = self._job.sources[name].source.set_aside(part, bad)
+            if left is not None:
+                cut = cut_of({**batch.slices, name: left}, batch.parent)
+                without_rows = {**batch.without_rows, **cut.without_rows}
+                write_id = self._tables.clock.attempt().write_id
+                return replace(batch, write_id=write_id, slices=cut.slices, without_rows=without_rows)
+        return None
+
+    # -- 5 and 6 ---------------------------------------------------------------------------------------------------
+
+    def commit_files(self, attempt: Attempt) -> Attempt:
+        """Steps 5 and 6, side by side: files of changes and of operator state become rows of their tables."""
+        with self._step("commit_files"), ThreadPoolExecutor(4, thread_name_prefix="statelake-commit") as pool:
+            changelogs = {
+                uid: pool.submit(self.commit_changelog, attempt, uid) for uid in attempt.done.operators
+            }
+            positions = pool.submit(self.commit_operator_state, attempt)
+            versions: dict[str, int] = {}
+            for uid, future in changelogs.items():
+                version = future.result()
+                if version is not None:
+                    versions[changelog_table(uid)] = version
+            files, version = positions.result()
+            if version is not None:
+                versions["operator_state"] = version
+            return replace(attempt, versions=versions, operator_state_files=files)
+
+    def commit_changelog(self, attempt: Attempt, uid: str) -> int | None:
+        """Step 5: the changes of one operator; None where nothing changed."""
+        reports = attempt.done.operators[uid].subtasks
+        files = [f for r in reports for f in r.changelog]
+        if not files:
+            return None
+        self._tables.ensure_changelog(uid, str(attempt.done.key_schemas[uid]), attempt.done.states[uid])
+        uri, write_id = self._tables.layout.changelog(uid), attempt.batch.write_id
+        self._commits += 1
+        return self._kernel.append(uri, files, partition={"write_id": write_id})
+
+    def commit_operator_state(self, attempt: Attempt) -> tuple[list[DataFile], int | None]:
+        """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""
+        write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
+        reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
+        files = [f for r in reports for f in r.operator_state_files]
+        appended = {name: part.elements for name, part in attempt.batch.moved.items()}
+        if any(appended.values()):
+            files = [self._tables.positions.write(write_id, appended), *files]
+        if not files:
+            return [], None
+        self._tables.ensure_operator_state()
+        self._commits += 1
+        return files, self._kernel.append(uri, files, partition={"write_id": write_id})
+
+    # -- 7 stage ---------------------------------------------------------------------------------------------------
+
+    def stage(self, attempt: Attempt) -> Attempt:
+        """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
+        with self._step("stage"):
+            row = build_row(
+                self._job,
+                attempt,
+                created_at=self._tables.clock.now(),
+                requested_by=self._options.requested_by,
+            )
+            for staged in row.sinks:
+                verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+            self._publication.check_identity(row.sinks)
+            if row.partition and row.branch == MAIN:
+                row = replacing_stale(row, self._store.rows, self._publication, self._declared)
+            self._tables.check(row, attempt.batch.parent)
+            return replace(attempt, row=row)
+
+    # -- 8 commit --------------------------------------------------------------------------------------------------
+
+    def commit(self, attempt: Attempt) -> Attempt:
+        """Step 8: the commit point; upon a newer parent where that only cleaned up.
+
+        Raises:
+            StaleParentError: another runner, or an operation, came first.
+            CommitFailedError, CommitUnknownError: see ``CheckpointStore.append``.
+        """
+        with self._step("commit"):
+            assert attempt.row is not None
+            spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
+            row = replace(attempt.row, durations_ms=spent)
+            while True:
+                self._commits += 1
+                try:
+                    self._store.append(row)
+                    return replace(attempt, row=row)
+                except StaleParentError:
+                    rows = self._store.load()
+                    parent = lineage.may_reparent(rows, row.parent_id, row.branch)
+                    if parent is None:
+                        raise
+                    row = reparented(row, parent, checkpoint_id=lineage.next_id(rows))
+                    self._tables.check(row, parent)
+
+    # -- 9 publish -------------------------------------------------------------------------------------------------
+
+    def publish(self, attempt: Attempt) -> None:
+        """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
+        with self._step("publish"):
+            assert attempt.row is not None
+            self._commits += self._publication.publish(attempt.row)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
+        return sink.sink.prepare(
+            SinkRequest(
+                kernel=self._kernel,
+                staging=Staging(self._tables.layout.root),
+                name=sink.name,
+                app=self._publication.app(sink.name),
+                schema=schema,
+                write_id=write_id,
+                known=self._publication.knows(sink.name),
+            )
+        )
+
+    def _check_operators(self, parent: CheckpointRow | None) -> None:
+        """State of an operator that the job no longer has would be lost silently: refuse."""
+        known = {*self._job.operators, *self._job.sources, LETTERS}
+        held = (
+            [o.uid for o in parent.operators] + [r.operator for r in parent.operator_state] if parent else []
+        )
+        gone = sorted(set(held) - known)
+        if gone:
+            raise StateMigrationError(
+                f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
+                f"{gone}, which the job does not have. Give the operators their old uid; to leave their state behind, "
+                "import a savepoint into a job of another name with allow_non_restored_state=True"
+            )
+
+    def _discard(self, write_id: str, *, in_logs: bool) -> None:
+        """Remove what an attempt wrote that has certainly failed."""
+        discard(
+            write_id,
+            layout=self._tables.layout,
+            app=self._tables.store.app,
+            kernel=self._kernel,
+            operators=self._job.operators,
+            sinks=self._job.sinks.values(),
+            in_logs=in_logs,
+        )
+
+    def _drop_exchange(self, write_id: str) -> None:
+        """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
+        at = open_location(join(self._tables.layout.exchange, write_id))
+        with suppress(OSError):  # what became of the attempt is decided already
+            at.delete_directory()
+
+    def _report(self, attempt: Attempt, seconds: float) -> BatchReport:
+        row, done = attempt.row, attempt.done
+        assert row is not None
+        files = [f for o in row.operators for f in o.changelog]
+        files += [f for s in row.sinks for f in s.files] + row.dead_letters + row.operator_state_files
+        return BatchReport(
+            checkpoint_id=row.checkpoint_id,
+            rows_in=row.rows_in,
+            rows_refused=row.rows_refused,
+            rows_out={s.name: s.rows for s in row.sinks},
+            bytes_written=sum(f.bytes for f in files),
+            operators=dict(done.operators),
+            seconds=seconds,
+            steps_s=dict(self._steps_s),
+            delta_commits=self._commits,
+            partition=row.partition,
+            late_rows=row.late_rows,
+        )
+
+    def _keeping(self, kept: str) -> AbstractContextManager[None]:
+        return keeping(self._job.name, kept, at=self._tables.layout.directory)
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._steps_s[name] = time.perf_counter() - started

@@ -1,0 +1,352 @@
+"""Runs the graph of a job over one batch: reads slices, chains operators, writes sinks. Steps 2 to 4 of a micro-batch.
+
+One Spark job per operator. A chained operator reads the files that its predecessor wrote in this attempt; a sink on
+an operator's stream gets its files from the operator's own subtasks; a sink behind DataFrame code, or on a stateless
+stream, takes one more job that writes and shuffles nothing. Nothing is visible to readers afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType as SparkStruct
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.errors import UserFunctionError
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.code_version import code_of
+from state_engine.job.graph import (
+    MAIN_OUTPUT,
+    Node,
+    OperatorNode,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    declared_columns,
+    is_scalar,
+    output_of,
+    parents,
+)
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
+from state_engine.microbatch.routing.assigned_time import with_assigned_time
+from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
+from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.routing import Router, nothing_new
+from state_engine.microbatch.run_always import runs_without_input
+from state_engine.microbatch.subtask.output_files import exchange_reader, order_fields, read_exchange
+from state_engine.microbatch.subtask.refusals import bad_file, letters_table
+from state_engine.microbatch.subtask.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
+from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
+from state_engine.microbatch.watermarks import Watermarks
+from state_engine.sinks.base import SinkTarget
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
+from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
+from state_engine.sources.frames import (
+    EVENT_TIME,
+    RANK,
+    WATERMARK,
+    StreamFrame,
+    from_source,
+    order_name,
+    quoted,
+    united,
+)
+from state_engine.sources.output_type import OutputType
+from state_engine.spark.execution import collected
+from state_engine.spark.shipped_code import running_driver_code
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import JobLayout, file_name, partition_path
+
+Frames = dict[int | tuple[str, str], StreamFrame | None]
+"""Rows of streams: of an operator's output by uid and tag, of another node by the node."""
+_DRIVER = 99_999
+"""In names of files, in place of a subtask: the driver wrote it."""
+PrepareSink = Callable[[SinkNode, pa.Schema, str], SinkTarget]
+
+
+class GraphExecutor:
+    """Runs one batch of one job.
+
+    Args:
+        spark: session.
+        job: graph.
+        layout: where tables are.
+        router: routes rows; may serve several runs.
+        prepare_sink: makes sure that a sink can take columns, and says where its files go.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: StatefulJob,
+        *,
+        layout: JobLayout,
+        router: Router,
+        prepare_sink: PrepareSink,
+    ) -> None:
+        self._spark, self._job, self._layout, self._prepare_sink = spark, job, layout, prepare_sink
+        self._router = router
+        # outputs that anything but plain sinks reads
+        chained = (p for n in job.nodes() if not isinstance(n, SideOutputNode) for p in parents(n))
+        self._exchanged = {output_of(node) for node in chained}
+        self._merged = {output_of(end) for n in job.nodes() for end in merged_ends(n)}
+        self._need_watermarks = that_need_watermarks(job.operators.values())
+
+    def execute(self, batch: BatchContext) -> Execution:
+        """Run all operators, then the sinks that need a job of their own.
+
+        Raises:
+            UserFunctionError: a row or function failed under ``on_error='fail'``.
+            CodeVersionError: workers cannot be given the code of the job.
+            StatelakeError: the job, the state or a source is not right.
+        """
+        code, job = list(code_of(self._job)), self._job.name
+        frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
+        return running_driver_code(self._spark, code, lambda: self._execute(batch), job=job, frames=frames)
+
+    def _execute(self, batch: BatchContext) -> Execution:
+        done, frames = Execution(), Frames()
+        for operator in self._job.operators.values():
+            self._run_operator(operator, batch, done, frames)
+        for sink in self._job.sinks.values():
+            if output_of(sink.parent) is None:
+                self._write_sink(sink, batch, done, frames)
+        self._set_bad_files_aside(batch, done)
+        return done
+
+    def _set_bad_files_aside(self, batch: BatchContext, done: Execution) -> None:
+        letters = [bad_file(name, one) for name, part in batch.moved.items() for one in part.bad_files]
+        if letters:
+            path = partition_path(batch.write_id, file_name(batch.write_id, _DRIVER, 0))
+            file = write_parquet(letters_table(letters), join(self._layout.dead_letters, path))
+            done.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
+            done.refused += len(letters)
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    def _frame(self, node: Node, batch: BatchContext, frames: Frames) -> StreamFrame | None:
+        """The rows of a stream in this batch; None where there is nothing new."""
+        place = output_of(node) or id(node)
+        if place not in frames:
+            found: StreamFrame | None = None
+            if isinstance(node, SourceNode):
+                found = self._read_source(node, batch)
+            elif isinstance(node, TransformNode):
+                parent = self._frame(node.parent, batch, frames)
+                found = parent.transformed(node) if parent is not None else None
+            elif isinstance(node, UnionNode):
+                parts = [f for p in node.parents if (f := self._frame(p, batch, frames)) is not None]
+                found = united(parts) if parts else None
+            frames[place] = found
+        return frames[place]
+
+    def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
+        part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
+        if batch.letters is not None and batch.letters.source == node.name:
+            sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
+            again = from_source(
+                self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
+                labels=batch.letters.labels, small=True,
+            )  # fmt: skip
+            return with_assigned_time(again, node)
+        if part is None:
+            return None
+        read = node.source.read(self._spark, part, keep_refused=keep)
+        frame = from_source(
+            self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
+            labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
+        )  # fmt: skip
+        return with_assigned_time(frame, node)
+
+    # -- operators -------------------------------------------------------------------------------------------------
+
+    def _run_operator(
+        self, operator: OperatorNode, batch: BatchContext, done: Execution, frames: Frames
+    ) -> None:
+        job, uid = self._job, operator.uid
+        inputs = []
+        for place, one in enumerate(operator.inputs):
+            frame = self._frame(one.parent, batch, frames)
+            if frame is not None:
+                # only the first reader of a source sets its bad rows aside
+                fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
+                inputs.append(
+                    RoutedInput(
+                        place,
+                        replace(frame, refused=fresh),
+                        is_scalar(one.parent),
+                        declared=declared_columns(one.parent),
+                    )
+                )
+        watermarks = Watermarks(operator, batch, done.max_event_ms)
+        letters = batch.letters
+        if letters is not None and letters.operator == uid:
+            frame = letters.frame(self._spark, operator, timed=watermarks.timed)
+            parent = operator.inputs[letters.input].parent
+            inputs.append(
+                RoutedInput(letters.input, frame, is_scalar(parent), declared=declared_columns(parent))
+            )
+            done.rows_by_source[LETTERS] = len(letters.letters)
+        if not inputs and not runs_without_input(operator, batch, watermarks.end()):
+            return
+        watermarks.look_ahead([one.frame for one in inputs])
+        parallelism = batch.parallelism[uid]
+        if inputs:
+            collect = self._collected(batch, uid) if uid in self._need_watermarks else None
+            routed = self._router.route(
+                inputs, operator, parallelism=parallelism, origins=watermarks.origins, collect=collect
+            )
+            watermarks.learn(routed.newest_ms)
+        else:
+            routed = nothing_new(parallelism, event_time=watermarks.timed)
+        layout = routed.layout
+        key_schema = checked_key(job, operator, layout, batch)
+        if key_schema is not None:
+            done.key_schemas[uid] = key_schema
+        outputs = self._outputs(operator, inputs, batch, done)
+        spec = subtask_spec(
+            job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
+            outputs=outputs, clocks=watermarks.clocks(),
+        )  # fmt: skip
+        small = all(one.frame.small for one in inputs)
+        reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
+        done.add(uid, reports)
+        for output in outputs:
+            if output.exchange:
+                frames[uid, output.name] = self._output_frame(operator, output, layout, reports)
+
+    def _outputs(
+        self, operator: OperatorNode, inputs: Sequence[RoutedInput], batch: BatchContext, done: Execution
+    ) -> list[OutputSpec]:
+        """The main output and the side outputs, with the sinks that take them as they are."""
+        found = []
+        for tag in (None, *operator.side_outputs.values()):
+            place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
+            kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
+            sinks = [s for s in self._job.sinks.values() if output_of(s.parent) == place]
+            schema = pa.schema(list(kind.columns.arrow))
+            for sink in sinks:
+                done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
+            targets = [done.targets[s.name] for s in sinks]
+            exchange, merged = place in self._exchanged, place in self._merged
+            found.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
+        return found
+
+    def _output_frame(
+        self,
+        operator: OperatorNode,
+        output: OutputSpec,
+        layout: RoutedLayout,
+        reports: list[SubtaskReport],
+    ) -> StreamFrame:
+        """What chained steps read of an output."""
+        pairs = [r.exchange[output.name] for r in reports if output.name in r.exchange]
+        hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
+        lead = (WATERMARK, RANK) if layout.event_time else ()
+        types = order_fields(pairs, [*hidden, *([EVENT_TIME, *lead] if layout.event_time else [])])
+        schema = pa.schema([*output.kind.columns.arrow, *types])
+        small = sum(files[0].rows for files in pairs) <= FEW_ROWS
+        rows: DataFrame | pa.Table
+        if small:
+            rows = pa.concat_tables(
+                [schema.empty_table(), *[read_exchange(p).select(schema.names).cast(schema) for p in pairs]]
+            )
+        else:
+            rows = self._spark.range(0, len(pairs), 1, len(pairs)).mapInArrow(
+                exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
+            )
+        return StreamFrame(
+            spark=self._spark,
+            given=rows,
+            order_by=(),
+            hidden_order=hidden,
+            named=layout.named,
+            event_time=EVENT_TIME if layout.event_time else None,
+            timed_order=layout.timed_order,
+            small=small,
+            origin=origin_of(operator),
+            lead=lead,
+        )
+
+    def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:
+        """Collects a small frame for an operator."""
+        label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, watermark for operator '{uid}'"
+        return lambda rows: collected(
+            rows, label=label, source=None, job=self._job.name, into=f"operator '{uid}'"
+        )
+
+    # -- sinks behind DataFrame code -------------------------------------------------------------------------------
+
+    def _write_sink(self, sink: SinkNode, batch: BatchContext, done: Execution, frames: Frames) -> None:
+        frame = self._frame(sink.parent, batch, frames)
+        if frame is None:
+            return
+        places = [c for c in (FILE_COLUMN, ROW_COLUMN) if c in frame.schema.names]
+        user = frame.rows.select([F.col(quoted(c)) for c in frame.user_columns])
+        declared = to_type(user.schema, parameter=f"columns of sink '{sink.name}'")
+        assert isinstance(declared, StructType)
+        target = self._prepare_sink(sink, pa.schema(list(declared.arrow)), batch.write_id)
+        done.targets[sink.name] = target
+        known = set(done.rows_by_source) | done.letters_from
+        told = SinkRows(
+            target=target,
+            write_id=batch.write_id,
+            letters_uri=self._layout.dead_letters,
+            source=frame.source,
+            labels=dict(frame.labels),
+            keep_refused=self._job.on_error == "dead_letter",
+            fresh=not set(frame.sources) & known,
+        )
+        rows = frame.rows.select([F.col(quoted(c)) for c in [*frame.user_columns, *places]])
+        reports = self._sink_reports(sink, frame, rows.mapInArrow(sink_writer(told), REPORT_SCHEMA), batch)
+        for name, refused in frame.refused:
+            if name not in known:
+                letters = refused.mapInArrow(letter_writer(told), REPORT_SCHEMA)
+                reports += self._sink_reports(sink, frame, letters, batch)
+        error = next((r.error for r in reports if r.error), None)
+        if error is not None:
+            cause = f"{error['error']} (row {error['row']})"
+            raise UserFunctionError(
+                job=self._job.name, operator=f"sink {sink.name}", cause=cause, position=error["position"]
+            )
+        done.letters_from.update(frame.sources)
+        done.add_sink(sink.name, reports, source=frame.source)
+
+    def _sink_reports(
+        self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext
+    ) -> list[SinkReport]:
+        found = collected(
+            rows,
+            label=f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}",
+            source=frame.source,
+            job=self._job.name,
+            into=f"sink '{sink.name}'",
+            small=frame.small,
+        )
+        return [SinkReport.from_json(r["report"]) for r in found]
+
+
+def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
+    """What an operator puts out: what it declares, or what comes in."""
+    if operator.output_type is not None:
+        return operator.output_type
+    first = next((one for one in inputs if one.place == 0), None)
+    if first is None:  # nothing came in, so nothing goes out
+        return OutputType.of(to_type(int, parameter="output_type"))
+    if first.fitting is not None:
+        return OutputType(first.fitting, scalar=first.scalar)
+    columns = to_type(first.frame.user_schema, parameter="input")
+    assert isinstance(columns, StructType)
+    return OutputType(columns, scalar=first.scalar)

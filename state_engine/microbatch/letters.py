@@ -1,0 +1,294 @@
+"""Dead letters that are sent again: what waits along a path, and the slice of a micro-batch that some of it makes.
+
+A letter goes where it was refused: to the operator's input whose function refused it, or, where it could not be parsed,
+to its source, which parses it with today's schema. The files of the path say what letters there are, and the position
+``core.checkpoints.dead_letters.LETTERS`` which of them were sent, so each is sent once along a path. A micro-batch that
+sends letters reads nothing else: they come after all rows that were read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.dead_letters import LETTERS, letter_files
+from state_engine.core.errors import ConfigurationError
+from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode
+from state_engine.microbatch.routing.assigned_time import with_missing_times
+from state_engine.microbatch.subtask.refusals import BAD_FILE, NO_TIME
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
+from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
+from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.files import join
+from state_engine.storage.parquet_reading import open_recorded
+
+if TYPE_CHECKING:
+    from state_engine.job.job import StatefulJob
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """One row that was refused.
+
+    Attributes:
+        id: ``<checkpoint>:<number>``; names it along the head's path.
+        checkpoint_id: that refused it.
+        operator: that refused it; None where a sink without an operator read it.
+        position, key, error, row: as in the table of dead letters.
+        sent: whether a later checkpoint of the path sent it again.
+        source: that it came straight from; None after another operator.
+        input: of the operator; None where no operator saw it.
+        event_ms: its event time, in milliseconds.
+        problem: why it cannot be sent again; empty where it can.
+    """
+
+    id: str
+    checkpoint_id: int
+    operator: str | None
+    position: str | None
+    key: str | None
+    error: str
+    row: str | None
+    sent: bool
+    source: str | None
+    input: int | None
+    event_ms: int | None
+    problem: str = ""
+    _file: str = field(default="", repr=False)
+    _row: int = field(default=0, repr=False)
+    _schema: bytes | None = field(default=None, repr=False)
+    _data: bytes | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> tuple[str | None, str | None, int | None]:
+        """Where it goes: the operator with the place of its input, or the source."""
+        return (None, self.source, None) if self.input is None else (self.operator, None, self.input)
+
+
+@dataclass(frozen=True)
+class LettersSlice:
+    """Letters of one place that one micro-batch sends again.
+
+    Attributes:
+        letters: in their order.
+        slice: what the batch appends to the position of sent letters.
+    """
+
+    letters: list[DeadLetter]
+    slice: Slice
+
+    @property
+    def operator(self) -> str | None:
+        """The operator that they go to; None where they go to a source."""
+        return self.letters[0].place[0]
+
+    @property
+    def source(self) -> str | None:
+        """The source that they go to; None where they go to an operator."""
+        return self.letters[0].place[1]
+
+    @property
+    def input(self) -> int:
+        """The place of the operator's input."""
+        return self.letters[0].input or 0
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """For messages: where each letter came from first."""
+        return tuple(f"dead letter {one.id} ({one.position})" for one in self.letters)
+
+    @property
+    def records(self) -> list[bytes]:
+        """The records, of letters that go to a source."""
+        return [one._data or b"" for one in self.letters]
+
+    def frame(self, spark: Any, operator: OperatorNode, *, timed: bool) -> StreamFrame:
+        """The rows, of letters that go to an operator, in the order that its input has.
+
+        They say nothing of the watermark and move none: each is judged by that of the head. Those that a
+        WatermarkStrategy gave no time have the one that today's gives.
+        """
+        parts = [_table(one) for one in self.letters]
+        table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+        count = len(parts)
+        order_by = tuple(c for c in _order_of(operator.inputs[self.input].parent) if c in table.column_names)
+        event_time = _event_time_of(operator.inputs[self.input].parent)
+        hidden: tuple[str, ...] = (FILE_COLUMN, ROW_COLUMN)
+        table = table.append_column(FILE_COLUMN, pa.repeat(pa.scalar(0, pa.int32()), count))
+        table = table.append_column(ROW_COLUMN, pa.array(range(count), pa.int64()))
+        if timed:
+            times = pa.array([one.event_ms for one in self.letters], pa.int64())
+            table = table.append_column(EVENT_TIME, times)
+            table = table.append_column(WATERMARK, pa.nulls(count, pa.int64()))
+            table = table.append_column(ORIGIN, pa.nulls(count, pa.string()))
+        chained = timed and not order_by
+        made = StreamFrame(
+            spark=spark,
+            given=table,
+            order_by=order_by,
+            hidden_order=(EVENT_TIME, *hidden) if chained else hidden,
+            named=1 if chained else len(order_by),
+            event_time=EVENT_TIME if timed else None,
+            timed_order=chained or (bool(order_by) and order_by[0] == event_time),
+            small=True,
+        )
+        node = operator.inputs[self.input].parent
+        untimed = any(one.error.startswith(NO_TIME) for one in self.letters)
+        return with_missing_times(made, node) if untimed and isinstance(node, SourceNode) else made
+
+
+def letters_of(
+    path: Sequence[CheckpointRow],
+    job: StatefulJob | None,
+    positions: SourcePositions,
+    *,
+    uri: str,
+    active: Collection[str],
+) -> list[DeadLetter]:
+    """All dead letters along a path, oldest first.
+
+    Args:
+        job: whose operators and sources they would go to; None to leave that out.
+        positions: of the job.
+        uri: table of dead letters.
+        active: paths of the files that the table shows; what a user deleted or rewrote is not there.
+    """
+    sent = {(e["split"], row) for e in positions.elements(path, LETTERS) for row in e["position"]}
+    found = []
+    number_of: dict[int, int] = {}
+    for checkpoint_id, file in letter_files(path):
+        if file.path not in active:
+            continue
+        table = open_recorded(join(uri, file.path), file, of="dead letters").read()
+        for at, row in enumerate(table.to_pylist()):
+            number = number_of[checkpoint_id] = number_of.get(checkpoint_id, 0) + 1
+            found.append(
+                _letter(checkpoint_id, number, file.path, at, row, sent=(file.path, at) in sent, job=job)
+            )
+    return found
+
+
+def _letter(
+    checkpoint_id: int,
+    number: int,
+    file: str,
+    at: int,
+    row: Mapping[str, Any],
+    *,
+    sent: bool,
+    job: StatefulJob | None,
+) -> DeadLetter:
+    # an older version wrote the first of these columns only
+    columns = ("operator", "position", "key", "error", "row", "source", "input", "event_ms")
+    told: dict[str, Any] = {name: row.get(name) for name in columns}
+    letter = DeadLetter(
+        id=f"{checkpoint_id}:{number}",
+        checkpoint_id=checkpoint_id,
+        **told,
+        sent=sent,
+        _file=file,
+        _row=at,
+        _schema=row.get("schema"),
+        _data=row.get("data"),
+    )
+    problem = _problem(letter, job)
+    return replace(letter, problem=problem) if problem else letter
+
+
+def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
+    """Why a letter cannot be sent again; empty where it can."""
+    if letter.error.startswith(BAD_FILE):
+        return "it is a file: repair it, and add it under another name"
+    if letter._data is None:
+        if letter.row is None:
+            return "it is no row: a timer or a call without an element failed"
+        return "the row itself was not kept: an older version refused it, or a sink without an operator"
+    if job is None:
+        return ""
+    operator, source, place = letter.place
+    if operator is None:
+        return "" if source in job.sources else f"the job has no source '{source}' any more"
+    if operator not in job.operators:
+        return f"the job has no operator '{operator}' any more"
+    inputs = job.operators[operator].inputs
+    if place is None or place >= len(inputs):
+        return f"the operator '{operator}' has {len(inputs)} inputs now"
+    node = inputs[place].parent
+    timeless = letter.error.startswith(NO_TIME)
+    if timeless and not (isinstance(node, SourceNode) and node.timestamps is not None):
+        return (
+            "its WatermarkStrategy gave it no event time, and only the source could ask today's: correct the record, "
+            "and add it to its source"
+        )
+    if inputs[place].everywhere:
+        return "every subtask had the element, and may have taken it: send it again through its source"
+    return ""
+
+
+def next_slice(
+    letters: Iterable[DeadLetter], sent_before: Sequence[Element], max_rows: int
+) -> LettersSlice | None:
+    """The first of these letters, as many as go to one place and fit into a micro-batch; None where there is none."""
+    waiting = [one for one in letters if not one.sent and not one.problem]
+    if not waiting:
+        return None
+    some = [one for one in waiting if one.place == waiting[0].place][:max_rows]
+    rows: dict[str, list[int]] = {}
+    for one in some:
+        rows.setdefault(one._file, []).append(one._row)
+    elements: list[Element] = [{"split": file, "position": at} for file, at in rows.items()]
+    part = Slice(elements, position_of(sent_before), position_of([*sent_before, *elements]), labels=[])
+    return LettersSlice(some, part)
+
+
+def position_of(elements: Sequence[Element]) -> str:
+    """The summary of the position of sent letters."""
+    return summary(elements, letters=sum(len(e["position"]) for e in elements))
+
+
+def chosen(letters: Sequence[DeadLetter], ids: Sequence[str] | None) -> list[DeadLetter]:
+    """Those with the ids; all that wait where none are given.
+
+    Raises:
+        ConfigurationError: there is no such letter, or it was sent, or cannot be.
+    """
+    if ids is None:
+        return [one for one in letters if not one.sent and not one.problem]
+    by_id = {one.id: one for one in letters}
+    for wanted in ids:
+        one = by_id.get(wanted)
+        if one is None:
+            raise ConfigurationError(
+                f"there is no dead letter '{wanted}' on the head's path; list them first"
+            )
+        if one.sent or one.problem:
+            raise ConfigurationError(
+                f"dead letter '{wanted}' cannot be sent again: {one.problem or 'it was sent before'}"
+            )
+    return [by_id[wanted] for wanted in dict.fromkeys(ids)]
+
+
+def _table(letter: DeadLetter) -> pa.Table:
+    assert letter._schema is not None
+    assert letter._data is not None
+    schema = pa.ipc.read_schema(pa.py_buffer(letter._schema))
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(letter._data), schema)])
+
+
+def _order_of(node: Node) -> tuple[str, ...]:
+    """The columns that a stream's order begins with, where the user named them."""
+    if isinstance(node, SourceNode):
+        return node.order_by
+    if isinstance(node, TransformNode):
+        return _order_of(node.parent) if node.order_by is None else tuple(node.order_by)
+    return ()
+
+
+def _event_time_of(node: Node) -> str | None:
+    if isinstance(node, SourceNode):
+        return node.event_time if node.timestamps is None else None
+    return _event_time_of(node.parent) if isinstance(node, TransformNode) else None

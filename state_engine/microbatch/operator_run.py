@@ -1,0 +1,245 @@
+"""One operator in one micro-batch, as the driver sees it: what its subtasks are told, and their answers.
+
+Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine.core import errors
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    StateSchema,
+)
+from state_engine.core.checkpoints.resumption import (
+    completed_since_last_run,
+    restored_checkpoint_id,
+    restored_since_last_run,
+)
+from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.columns import one_chunk
+from state_engine.job.graph import OperatorNode, declared_key
+from state_engine.job.job import StatefulJob
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.routing import Routed
+from state_engine.microbatch.subtask.subtask import ArrowFunction, subtask_runner
+from state_engine.microbatch.subtask.subtask_spec import (
+    REPORT_SCHEMA,
+    BatchClocks,
+    OutputSpec,
+    RestoredOperatorState,
+    SubtaskReport,
+    SubtaskSpec,
+)
+from state_engine.spark.execution import collected, described
+from state_engine.spark.lost_subtasks import losing
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.operator_state_files import files_of
+from state_engine.storage.state.state_files import state_files
+
+
+def subtask_spec(
+    job: StatefulJob,
+    operator: OperatorNode,
+    batch: BatchContext,
+    *,
+    layout: JobLayout,
+    routed: Routed,
+    key_schema: KeySchema | None,
+    inputs: Sequence[RoutedInput],
+    outputs: list[OutputSpec],
+    clocks: BatchClocks,
+) -> SubtaskSpec:
+    """What all subtasks of an operator are told; ``key_schema`` comes from ``checked_key``."""
+    recorded = batch.parent.operator(operator.uid) if batch.parent else None
+    function, key = operator.function, declared_key(operator)
+    return SubtaskSpec(
+        layout=layout,
+        write_id=batch.write_id,
+        uid=operator.uid,
+        parallelism=batch.parallelism[operator.uid],
+        max_parallelism=job.max_parallelism,
+        function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
+        routed=routed.layout,
+        watermark_steps=routed.steps,
+        key_form=None if key is None else key.form,
+        keyed=operator.keyed,
+        key_schema=key_schema,
+        outputs=outputs,
+        state_files=state_files(layout, batch.path, operator.uid),
+        recorded_states={s.name: s for s in recorded.states} if recorded else {},
+        earlier_states=earlier_states(operator.uid, batch.path),
+        dropped_states=operator.dropped_states,
+        operator_state=_restored_state(operator.uid, batch, known=recorded is not None),
+        dead_letters=job.on_error == "dead_letter",
+        clocks=clocks,
+        checkpoint_id=batch.checkpoint_id,
+        parent_id=restored_checkpoint_id(batch.path),
+        labels=dict(one for i in inputs for one in i.frame.labels),
+        source=inputs[0].frame.source if len(inputs) == 1 else None,
+        parameters=dict(batch.parameters),
+        backend=job.state_backend,
+        letters=batch.letters.labels
+        if batch.letters is not None and batch.letters.operator == operator.uid
+        else (),
+    )
+
+
+def run_subtasks(
+    spark: SparkSession,
+    routed: DataFrame | list[pa.Table],
+    spec: SubtaskSpec,
+    *,
+    job: str,
+    small: bool = False,
+) -> list[SubtaskReport]:
+    """Run all subtasks in one Spark job; their reports, by subtask.
+
+    Args:
+        routed: rows by subtask, shuffled; or where they are few a table a subtask.
+
+    Raises:
+        UserFunctionError: a row or function failed.
+        SubtaskLostError: a process that ran a subtask died.
+        StatelakeError: of the class that a subtask reported.
+    """
+    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_runner(spec)
+    with losing(job=job, operator=spec.uid):
+        if isinstance(routed, DataFrame):
+            rows = collected(
+                routed.mapInArrow(run, REPORT_SCHEMA),
+                label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
+            )  # fmt: skip
+            found = [SubtaskReport.from_json(r["report"]) for r in rows]
+        else:
+            found = [SubtaskReport.from_json(text) for text in _run_few(spark, routed, run, label)]
+    reports = sorted(found, key=lambda r: r.subtask)
+    for report in reports:
+        if report.error is not None:
+            raise _error(report.error, job=job, uid=spec.uid, dead_letters=spec.dead_letters)
+    if [r.subtask for r in reports] != list(range(spec.parallelism)):
+        raise StatelakeError(
+            f"operator '{spec.uid}': {spec.parallelism} subtasks were planned, {[r.subtask for r in reports]} "
+            "reported; nothing was committed, run again"
+        )
+    if any(r.broadcast_refused != reports[0].broadcast_refused for r in reports):
+        raise StatelakeError(
+            f"job '{job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and taken by others "
+            f"({[len(r.broadcast_refused) for r in reports]} refused, by subtask), so their copies of the state would "
+            "differ. Nothing of this micro-batch was committed. What the function does with a broadcast element must "
+            "not depend on the subtask"
+        )
+    return reports
+
+
+def _run_few(spark: SparkSession, tables: list[pa.Table], run: ArrowFunction, label: str) -> list[str]:
+    """One task for every table, which goes to it as it is: nothing to plan, nothing to shuffle."""
+
+    def task(packed: Iterable[bytes]) -> Iterator[str]:
+        for one in packed:
+            with pa.ipc.open_stream(one) as stream:
+                for report in run(stream):
+                    yield from report["report"].to_pylist()
+
+    with described(spark, label):
+        rows = spark.sparkContext.parallelize([_packed(t) for t in tables], len(tables))
+        return rows.mapPartitions(task).collect()
+
+
+def _packed(table: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        # also an empty table is told with its columns
+        stream.write_batch(
+            pa.RecordBatch.from_arrays([one_chunk(c) for c in table.columns], schema=table.schema)
+        )
+    return out.getvalue().to_pybytes()
+
+
+def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:
+    if error["class"] == "UserFunctionError":
+        row = f" (row {error['row']})" if error.get("row") else ""
+        return UserFunctionError(
+            job=job, operator=uid, cause=f"{error['cause']}{row}", key=error["key"],
+            position=error["position"], traceback_text=error["traceback"] or "",
+            can_be_set_aside=error["position"] is not None and not dead_letters,
+        )  # fmt: skip
+    kind = getattr(errors, str(error["class"]), StatelakeError)
+    made: StatelakeError = kind(f"job '{job}': {error['message']}")
+    return made
+
+
+def checked_key(
+    job: StatefulJob, operator: OperatorNode, routed: RoutedLayout, batch: BatchContext
+) -> KeySchema | None:
+    """Names and types of the key: from the rows, or where none came, as recorded; None without one.
+
+    Raises:
+        StateMigrationError: the stored state is of other keys, or of another number of key groups.
+    """
+    recorded, found = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
+    if recorded is None:
+        return found
+    where = f"job '{job.name}', operator '{operator.uid}'"
+    known = KeySchema.recorded(recorded.key_schema, recorded.key_type)
+    if not operator.keyed:
+        raise StateMigrationError(
+            f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
+            "Restore the old key_by, or give the operator another uid to start empty"
+        )
+    if found is not None and not _is_key_of(found, known, recorded):
+        raise StateMigrationError(
+            f"{where}: its state is stored by key {known.declared_text}, the job keys by {found.declared_text}. "
+            "Restore the old key_by; or have the state written anew by the new key: "
+            f"engine.change_key_type(job, '{operator.uid}'), or `statelake change-key-type {job.name} --operator "
+            f"{operator.uid}`, first with a dry run; or give the operator another uid to start empty"
+        )
+    if recorded.max_parallelism != job.max_parallelism:
+        raise StateMigrationError(
+            f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
+            f"max_parallelism={job.max_parallelism}. Declare the old number; or have the state written anew: "
+            f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
+            f"--max-parallelism {job.max_parallelism}`"
+        )
+    if found is None:
+        return known if recorded.key_type else None
+    return replace(found, stored=known.stored)
+
+
+def _is_key_of(found: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
+    """Whether keys are the recorded ones; where no more is known of these than how they are stored, that decides."""
+    return found.is_stored_like(known) if recorded.key_type else found.storage == known.storage
+
+
+def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:
+    """The forms that the operator's states ever had on a path, by name of storage."""
+    found: dict[str, dict[StateSchema, None]] = {}
+    for row in path:
+        operator = row.operator(uid)
+        for schema in operator.states if operator else []:
+            found.setdefault(schema.column_name, {})[schema] = None
+    return {name: list(schemas) for name, schemas in found.items()}
+
+
+def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
+    refs: Mapping[str, OperatorStateRef] = (
+        {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
+    )
+    ref = refs.get(uid)
+    return RestoredOperatorState(
+        ref=ref,
+        files=[] if ref is None else files_of(ref, batch.path),
+        restored=ref is not None and restored_since_last_run(batch.path, ref),
+        known=known or ref is not None,
+        completed=completed_since_last_run(batch.path, ref),
+    )

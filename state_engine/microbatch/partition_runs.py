@@ -1,0 +1,242 @@
+"""Runs of a job in time partitions: which one is next, in what order they may be run, and how far each of them is.
+
+The order is kept here, at the parent that the micro-batch is committed upon, whatever a scheduler does: a partition
+runs only where the head ends with the one before it. Two runners of one partition both begin; the fence of the commit
+lets one of them end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.partitions import Partition, TimePartitions, order_refusal
+from state_engine.core.checkpoints.resumption import CHECKPOINT
+from state_engine.core.errors import ConfigurationError
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.run_always import any_timer_due
+from state_engine.publication.stale_outputs import stale_outputs
+from state_engine.sources.base import Slice
+from state_engine.sources.partitioned_input import PartitionedSource, PartitionSlice
+from state_engine.sources.source_positions import SourcePositions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP = "stop"
+"""Mode of a backfill that leaves later partitions stale; told in the rows that it commits."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What was planned, as a batch takes it.
+
+    Attributes:
+        slices: to be read.
+        without_rows: that move a position only.
+        partition: that they are of, or the parent's; None in a continuous job.
+        late_rows: over all sources.
+    """
+
+    slices: dict[str, Slice]
+    without_rows: dict[str, Slice] = field(default_factory=dict)
+    partition: Partition | None = None
+    late_rows: int = 0
+
+
+def cut_of(planned: Mapping[str, Slice], parent: CheckpointRow | None) -> Cut:
+    """What slices of a partition tell of it; a batch without any is of its parent's partition."""
+    details = {n: s.detail for n, s in planned.items() if isinstance(s.detail, PartitionSlice)}
+    if not details:
+        return Cut(
+            {n: s for n, s in planned.items() if not s.without_rows},
+            {n: s for n, s in planned.items() if s.without_rows},
+            partition=partition_of(parent) if parent else None,
+        )
+    empty = {n for n, detail in details.items() if not detail.pieces}
+    return Cut(
+        {n: s for n, s in planned.items() if n not in empty},
+        {n: s for n, s in planned.items() if n in empty},
+        next(iter(details.values())).partition,
+        sum(detail.late_rows for detail in details.values()),
+    )
+
+
+def partition_of(row: CheckpointRow) -> Partition | None:
+    """The partition that a row ends with; None in a continuous job."""
+    if row.partition_start_ms is None or row.partition_end_ms is None:
+        return None
+    return Partition(row.partition, row.partition_start_ms, row.partition_end_ms)
+
+
+def partitions_of(job: StatefulJob, what: str) -> TimePartitions:
+    """The partitions of a job; raises ConfigurationError where it is continuous, naming the call."""
+    if job.partitions is None:
+        raise ConfigurationError(
+            f"job '{job.name}' is continuous, and {what} is for jobs in time partitions: declare "
+            "StatefulJob(partitions=TimePartitions(…)) on a new job. To mend a continuous job, run what was recorded "
+            "again on a branch and make that the head: engine.replay(job, …), then engine.promote(job, …)"
+        )
+    return job.partitions
+
+
+def check_partitioned(job: StatefulJob, parent: CheckpointRow | None) -> None:
+    """Refuse a job that was continuous and is sliced now, or the other way round."""
+    if parent is None or bool(parent.partition) == (job.partitions is not None):
+        return
+    if parent.partition:
+        raise ConfigurationError(
+            f"job '{job.name}' was run in time partitions up to {parent.partition}, and is declared without: its "
+            "sources' positions would be misread. Declare its partitions again, or give the job a new name"
+        )
+    moved = [s.name for s in parent.sources if '"elements": 0' not in s.position_to]
+    if moved:
+        raise ConfigurationError(
+            f"job '{job.name}' read its sources {moved} without time partitions before: give the job a new name, or "
+            "declare it without partitions again"
+        )
+
+
+class PartitionScript:
+    """Plans the micro-batches of a run of partitions; a ``Script`` for the coordinator.
+
+    Args:
+        job: in time partitions.
+        positions: of its sources.
+        spark: session.
+        clock: processing time in milliseconds; partitions that are over by then are complete.
+        only: the one partition to run; None for all that are complete.
+        drain: whether the input has ended for good.
+        up_to: the last partition to run; None for no such end.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        *,
+        positions: SourcePositions,
+        spark: SparkSession,
+        clock: Callable[[], int],
+        only: str | None = None,
+        drain: bool = False,
+        up_to: Partition | None = None,
+    ) -> None:
+        self._job, self._positions, self._spark, self._clock = job, positions, spark, clock
+        self._partitions = partitions_of(job, "partition=")
+        self._only = self._partitions.at(only) if only is not None else None
+        self._drain, self._up_to = drain, up_to
+
+    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        parent, now_ms = path[-1] if path else None, self._clock()
+        clock_ms = max(now_ms, parent.clock_ms if parent else 0)
+        following = self._following(parent, now_ms)
+        if following is not None:
+            return PlannedInput(self.slices(path, following), clock_ms)
+        if self._drain and any_timer_due(self._job, parent, clock_ms=clock_ms, drain=True):
+            return PlannedInput({}, clock_ms, drain=True)
+        return None
+
+    def slices(self, path: list[CheckpointRow], partition: Partition) -> dict[str, Slice]:
+        """What every source has of a partition now."""
+        return {name: planned_now(self._job, name, path, partition, self._positions, self._spark)
+                for name in self._job.sources}  # fmt: skip
+
+    def _following(self, parent: CheckpointRow | None, now_ms: int) -> Partition | None:
+        last = partition_of(parent) if parent else None
+        if self._only is not None:
+            refusal = order_refusal(self._partitions, self._only, last=last, job=self._job.name)
+            if refusal is not None:
+                raise refusal
+            return None if last is not None and last.end_ms == self._only.end_ms else self._only
+        following = self._partitions.next_of(last.end_ms if last else None)
+        if following is None:
+            return None
+        end_ms = now_ms if self._up_to is None else self._up_to.end_ms
+        return following if following.end_ms <= end_ms else None
+
+
+def planned_now(
+    job: StatefulJob,
+    name: str,
+    path: list[CheckpointRow],
+    partition: Partition,
+    positions: SourcePositions,
+    spark: SparkSession,
+) -> Slice:
+    """What one source has of a partition now."""
+    source = cast(PartitionedSource, job.sources[name].source)
+    return source.plan_partition(spark, positions.elements(path, name), partition)
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """One partition of a job.
+
+    Attributes:
+        key: of the partition.
+        state: ``done``: on the head's path; ``stale``: its outputs are those of before a backfill of earlier ones, and
+            are replaced when it runs again; ``missing``: it was not run, or was taken back.
+        checkpoint_id: the last checkpoint of it; of a stale one, that of its outputs; None where it is missing.
+        rows: read for it.
+        late_rows: rows of earlier partitions that it found in the sources.
+    """
+
+    key: str
+    state: Literal["done", "stale", "missing"]
+    checkpoint_id: int | None = None
+    rows: int = 0
+    late_rows: int = 0
+
+
+def partition_states(partitions: TimePartitions, rows: lineage.Rows, *, now_ms: int) -> list[PartitionStatus]:
+    """All partitions up to the last one that was ever run, and those that are complete by now, in order."""
+    top = lineage.head(rows)
+    path = lineage.path(rows, top.checkpoint_id if top else None)
+    done, stale = by_partition(path), by_partition(stale_rows(rows))
+    last_ms = max(
+        [r.partition_end_ms or 0 for runs in (done, stale) for one in runs.values() for r in one], default=0
+    )
+    found = []
+    for partition in partitions.from_to(partitions.first(), max(now_ms, last_ms)):
+        state: Literal["done", "stale", "missing"] = "missing"
+        runs: list[CheckpointRow] = []
+        if partition.key in done:
+            state, runs = "done", done[partition.key]
+        elif partition.key in stale:
+            state, runs = "stale", stale[partition.key]
+        found.append(
+            PartitionStatus(
+                partition.key,
+                state,
+                runs[-1].checkpoint_id if runs else None,
+                sum(r.rows_in for r in runs),
+                sum(r.late_rows for r in runs),
+            )
+        )
+    return found
+
+
+def by_partition(rows: list[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
+    """The micro-batches among rows, by partition, in order."""
+    found: dict[str, list[CheckpointRow]] = {}
+    for row in rows:
+        if row.kind == CHECKPOINT and row.partition:
+            found.setdefault(row.partition, []).append(row)
+    return found
+
+
+def stale_rows(rows: lineage.Rows) -> list[CheckpointRow]:
+    """Micro-batches behind the head that a backfill left behind, or whose outputs are still shown otherwise."""
+    top = lineage.head(rows)
+    if top is None or top.partition_end_ms is None:
+        return []
+    left = {i for i, by in lineage.abandoned_by(rows).items() if f" {STOP}" in rows[by].backfill}
+    left |= set(stale_outputs(rows, top.checkpoint_id))
+    found = [rows[i] for i in sorted(left) if rows[i].kind == CHECKPOINT]
+    return [
+        r for r in found if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
+    ]

@@ -1,0 +1,144 @@
+"""What a run tells its caller: one ``BatchReport`` a committed micro-batch, together a ``RunReport``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from state_engine.core.functions.metrics import summed
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
+from state_engine.operations.maintenance import Compaction
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """What one operator did in a batch.
+
+    Attributes:
+        uid: of the operator.
+        rows_in, rows_out, rows_refused: over all subtasks.
+        keys: distinct keys touched.
+        changed_entries: rows written to the changelog.
+        changelog_bytes: their size.
+        group_rows: rows by key group, for skew.
+        next_timers_ms: time of the first timer that is left, by domain.
+        metrics: what the function's metrics say, summed over subtasks.
+        subtasks: what each subtask reported.
+    """
+
+    uid: str
+    rows_in: int
+    rows_out: int
+    rows_refused: int
+    keys: int
+    changed_entries: int
+    changelog_bytes: int
+    group_rows: dict[int, int]
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    subtasks: list[SubtaskReport] = field(repr=False, default_factory=list)
+
+    @classmethod
+    def of(cls, uid: str, subtasks: list[SubtaskReport]) -> OperatorReport:
+        """Sums over subtasks."""
+        files = [f for s in subtasks for f in s.changelog]
+        return cls(
+            uid=uid,
+            rows_in=sum(s.rows_in for s in subtasks),
+            rows_out=sum(s.rows_out for s in subtasks),
+            rows_refused=sum(s.rows_refused for s in subtasks),
+            keys=sum(s.keys for s in subtasks),
+            changed_entries=sum(f.rows for f in files),
+            changelog_bytes=sum(f.bytes for f in files),
+            group_rows={g: n for s in subtasks for g, n in s.group_rows.items()},
+            next_timers_ms=_first([s.next_timers_ms for s in subtasks]),
+            metrics=summed([s.metrics for s in subtasks]),
+            subtasks=subtasks,
+        )
+
+
+def _first(found: list[dict[str, int]]) -> dict[str, int]:
+    """The smallest time of every domain."""
+    return {domain: min(f[domain] for f in found if domain in f) for f in found for domain in f}
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One committed micro-batch.
+
+    Attributes:
+        checkpoint_id: what it committed.
+        rows_in: rows from the sources, after DataFrame code in between.
+        rows_refused: rows set aside as dead letters.
+        rows_out: rows published, by sink.
+        bytes_written: over state, operator state, sinks and dead letters.
+        operators: by uid, in the order they ran.
+        seconds: wall time, publishing included.
+        steps_s: wall time by step.
+        delta_commits: commits that this batch made to Delta tables.
+        partition: key of its time partition; empty in a continuous job.
+        late_rows: rows that it found whose partition had been run before.
+    """
+
+    checkpoint_id: int
+    rows_in: int
+    rows_refused: int
+    rows_out: dict[str, int]
+    bytes_written: int
+    operators: dict[str, OperatorReport]
+    seconds: float
+    steps_s: dict[str, float]
+    delta_commits: int
+    partition: str = ""
+    late_rows: int = 0
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """All micro-batches of one ``StateEngine.run``.
+
+    Attributes:
+        job: name.
+        batches: in order; empty where there was nothing new.
+        caught_up: whether the sources had nothing more; False where ``max_batches`` ended the run.
+        settled: checkpoints of earlier runs whose outputs this run published first.
+        compactions: what was compacted between the micro-batches.
+        files_waiting: files that no batch reads yet, each with the source and the reason.
+        left_alone: sinks that earlier code published to and today's does not have, by name, and where they are.
+    """
+
+    job: str
+    batches: list[BatchReport]
+    caught_up: bool
+    settled: list[int]
+    compactions: list[Compaction] = field(default_factory=list)
+    files_waiting: list[str] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows_in(self) -> int:
+        """Rows read over all batches."""
+        return sum(b.rows_in for b in self.batches)
+
+    @property
+    def rows_out(self) -> dict[str, int]:
+        """Rows published over all batches, by sink."""
+        total: dict[str, int] = {}
+        for batch in self.batches:
+            for sink, rows in batch.rows_out.items():
+                total[sink] = total.get(sink, 0) + rows
+        return total
+
+    @property
+    def partitions(self) -> list[str]:
+        """Time partitions that the run was through, in order; none where it had nothing to do."""
+        return list(dict.fromkeys(b.partition for b in self.batches if b.partition))
+
+    @property
+    def late_rows(self) -> int:
+        """Rows found whose partition had been run before."""
+        return sum(b.late_rows for b in self.batches)
+
+    @property
+    def checkpoint_id(self) -> int | None:
+        """The last checkpoint of the run."""
+        return self.batches[-1].checkpoint_id if self.batches else None

@@ -1,0 +1,177 @@
+"""Event times that a ``WatermarkStrategy`` gives the elements of a source: evaluated in Python as rows are read.
+
+They go into a hidden column, so that elements stay as they are. By the driver where it has the rows, with a copy of the
+function, as a task would have; else by the tasks that read them. Plays the part of Flink's
+``TimestampsAndWatermarksOperator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.time.watermark_strategy import (
+    TimestampAssigner,
+    TimestampColumn,
+    checked_timestamp,
+    epoch_milliseconds,
+)
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.columns import elements
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.invalid_text import invalid_text
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.graph import SourceNode, declared_columns
+from state_engine.microbatch.routing.few_routing import event_ms
+from state_engine.microbatch.subtask.refusals import NO_TIME
+from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
+from state_engine.spark.spark_names import T
+
+Timed = tuple[pa.Array, pa.Array]
+"""Event times in milliseconds, and for each row why it has none, where that is an error."""
+Assign = Callable[[pa.RecordBatch], Timed]
+_ADDED = pa.schema([(EVENT_TIME, pa.int64()), (TIME_REFUSAL, pa.string())])
+
+
+def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
+    """The frame of a source with the event times that its strategy gives; the same one where it names a column.
+
+    Raises:
+        ConfigurationError: the column is not there, or does not hold numbers.
+    """
+    given = node.timestamps
+    if given is None:
+        return frame
+    payload, scalar = frame.user_columns, node.scalar
+    if isinstance(given, TimestampColumn):
+        _check_column(frame, given, f"source '{node.name}'")
+    declared = _declared(node, payload)
+    timed = _with_own_time(frame)
+    if timed.table is not None:
+        rows = timed.table.drop_columns([EVENT_TIME])
+        added = _assigned_here(timed.table, node, payload)
+        for name in _ADDED.names:
+            rows = rows.append_column(name, added[name])
+        return _timed(frame, rows, node.name)
+    from state_engine.spark.shipped_code import shipped  # PySpark is imported on first use
+
+    kept = [f for f in timed.schema.fields if f.name != EVENT_TIME]
+    types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in kept]
+    schema = pa.schema([*types, *_ADDED])
+    sent = shipped((given, declared), [given, declared])
+
+    def assign_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        there, kind = sent.unpacked()
+        yield from _run(_assigner(there, payload, scalar=scalar, declared=kind), batches)
+
+    rows = timed.rows.mapInArrow(assign_there, T.StructType.fromJson(spark_schema(schema)))
+    return _timed(frame, rows, node.name)
+
+
+def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:
+    """A table of a source's rows that have event times, where those without one have what the strategy gives."""
+    table, given = frame.given, node.timestamps
+    if given is None or not isinstance(table, pa.Table):
+        return frame
+    if isinstance(given, TimestampColumn):
+        _check_column(frame, given, f"source '{node.name}'")
+    own, bare = table[EVENT_TIME], table.drop_columns([EVENT_TIME])
+    theirs = event_ms(replace(frame, given=bare, event_time=node.event_time), bare)
+    added = _assigned_here(bare.append_column(EVENT_TIME, theirs), node, frame.user_columns)
+    reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), added[TIME_REFUSAL])
+    rows = bare.append_column(EVENT_TIME, pc.coalesce(own, added[EVENT_TIME]))
+    return replace(frame, given=rows.append_column(TIME_REFUSAL, reasons))
+
+
+def _declared(node: SourceNode, payload: list[str]) -> StructType | None:
+    columns = declared_columns(node)
+    return columns if columns is not None and list(columns.names) == payload else None
+
+
+def _assigned_here(table: pa.Table, node: SourceNode, payload: list[str]) -> pa.Table:
+    """The columns that are added to a table with the source's own times; by a copy of the function, as in a task."""
+    from pyspark import cloudpickle
+
+    copied = cloudpickle.loads(cloudpickle.dumps(node.timestamps))
+    assign = _assigner(copied, payload, scalar=node.scalar, declared=_declared(node, payload))
+    batches = list(_run(assign, table.to_batches()))
+    return pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
+
+
+def _timed(frame: StreamFrame, rows: object, source: str) -> StreamFrame:
+    return replace(frame, given=rows, event_time=EVENT_TIME, timed_order=False, origin=source)
+
+
+def _with_own_time(frame: StreamFrame) -> StreamFrame:
+    """With the time that the source itself gives, where it names a column of it."""
+    table = frame.table
+    if table is not None:
+        return replace(frame, given=table.append_column(EVENT_TIME, event_ms(frame, table)))
+    return replace(frame, given=frame.rows.withColumn(EVENT_TIME, frame.event_time_column("a source")))
+
+
+def _check_column(frame: StreamFrame, column: TimestampColumn, what: str) -> None:
+    frame.require((column.name,), what=f"with_timestamp_column of {what}")
+    kind = to_type(frame.schema[column.name].dataType, parameter=column.name).arrow
+    try:
+        epoch_milliseconds(pa.array([], kind), column.unit)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{what}: with_timestamp_column('{column.name}', …): {error}; a timestamp or a date is named by "
+            "source(event_time=…)"
+        ) from None
+
+
+def _run(assign: Assign, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        kept = [n for n in batch.schema.names if n != EVENT_TIME]
+        arrays = [*(batch[n] for n in kept), *assign(batch)]
+        yield pa.RecordBatch.from_arrays(arrays, [*kept, *_ADDED.names])
+
+
+def _assigner(
+    given: TimestampAssigner | TimestampColumn,
+    payload: list[str],
+    *,
+    scalar: bool,
+    declared: StructType | None,
+) -> Assign:
+    if isinstance(given, TimestampColumn):
+        return lambda batch: _from_column(given, batch)
+    return lambda batch: _from_function(given, batch, payload, scalar=scalar, declared=declared)
+
+
+def _from_column(column: TimestampColumn, batch: pa.RecordBatch) -> Timed:
+    times, wrong = epoch_milliseconds(batch[column.name], column.unit)
+    text = f"{NO_TIME}: the number in the column '{column.name}' is no time in {column.unit} since 1970"
+    return times, pc.if_else(wrong, pa.scalar(text), pa.scalar(None, pa.string()))
+
+
+def _from_function(
+    assigner: TimestampAssigner,
+    batch: pa.RecordBatch,
+    payload: list[str],
+    *,
+    scalar: bool,
+    declared: StructType | None,
+) -> Timed:
+    times: list[int | None] = [None] * batch.num_rows
+    reasons: list[str | None] = [None] * batch.num_rows
+    bad = invalid_text({name: batch[name] for name in payload})  # the subtask refuses it
+    good = [row for row in range(batch.num_rows) if row not in bad]
+    rows = batch.take(pa.array(good, pa.int64())) if bad else batch
+    own = rows[EVENT_TIME].to_pylist()
+    values = elements(rows, payload, scalar=scalar, declared=declared)
+    for row, value, at in zip(good, values, own, strict=True):
+        try:
+            times[row] = checked_timestamp(
+                assigner.extract_timestamp(value, MIN_TIMESTAMP if at is None else at)
+            )
+        except Exception as error:  # a user's function may raise anything
+            reasons[row] = f"{NO_TIME}: the timestamp assigner: {type(error).__name__}: {error}"
+    return pa.array(times, pa.int64()), pa.array(reasons, pa.string())

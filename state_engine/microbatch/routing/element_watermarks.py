@@ -1,0 +1,158 @@
+"""The watermark before every row of an operator's input, by the row's place in the total order of all subtasks.
+
+Where the driver has the rows it is computed there, in one go. Else every task that reads rows tells only those that
+move the watermark further than the rows before them (*steps*); the driver puts the steps of all tasks into order, and
+every subtask finds, for each of its rows, the last step before it. An operator that reads one other operator needs
+neither: its rows tell the watermark. See docs/decisions/0027-watermark-of-an-element.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+from state_engine.core.time.watermarks import (
+    MIN_TIMESTAMP,
+    Moves,
+    moves_of,
+    steps_of,
+    watermarks_after,
+    watermarks_before,
+)
+from state_engine.microbatch.routing.origins import Origins
+from state_engine.microbatch.routing.routed import INPUT
+from state_engine.sources.frames import EVENT_TIME, HIDDEN, ORIGIN, SOURCE, WATERMARK
+
+STEPS_SCHEMA = "steps binary, newest string"
+_FIRST, _PHASE, _TO, _BEFORE = HIDDEN + "first", HIDDEN + "phase", HIDDEN + "to", HIDDEN + "before"
+_TOLD, _ROW, _SOURCE_ROW = 0, 1, 2  # a row that tells the watermark before it stands in front of itself
+
+Longs = np.ndarray[Any, Any]
+
+
+def element_watermarks(
+    rows: pa.Table, order: Sequence[str], origins: Origins, *, broadcast: int | None = None
+) -> pa.Array:
+    """The watermark before every row, where these are all rows of the batch.
+
+    Args:
+        rows: with columns of the order, EVENT_TIME, ORIGIN and WATERMARK where it is told.
+        broadcast: number of the input whose rows come before all others.
+    """
+    rows, names = _with_first(rows, broadcast), [_FIRST, *order]
+    in_order = _indices(rows, names)
+    found = np.empty(rows.num_rows, np.int64)
+    found[in_order] = watermarks_before(_moves(rows.take(pa.array(in_order)), origins), origins.start_ms)
+    return pa.array(found)
+
+
+def step_finder(
+    order: Sequence[str], origins: Origins, *, broadcast: int | None
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: the steps of a task's rows, and the newest event time of every source among them."""
+
+    def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = [b for b in batches if b.num_rows]
+        if not given:
+            return
+        rows = _with_first(pa.Table.from_batches(given), broadcast)
+        rows = rows.take(pa.array(_indices(rows, [_FIRST, *order])))
+        moves = _moves(rows, origins)
+        at = steps_of(moves, len(origins.names))
+        steps = rows.select([_FIRST, *order]).take(pa.array(at))
+        steps = steps.append_column(ORIGIN, pa.array(moves.origins[at]))
+        steps = steps.append_column(_TO, pa.array(moves.to_ms[at]))
+        steps = steps.append_column(_BEFORE, pa.array(moves.before[at]))
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, steps.schema) as stream:
+            stream.write_table(steps)
+        packed = pa.array([out.getvalue().to_pybytes()], pa.binary())
+        yield pa.record_batch({"steps": packed, "newest": pa.array([json.dumps(_newest(rows))])})
+
+    return find
+
+
+def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins) -> pa.Table | None:
+    """The steps of all tasks in order, with where each moves the watermark of the operator; None without any."""
+    parts = []
+    for one in packed:
+        with pa.ipc.open_stream(one) as stream:
+            parts.append(stream.read_all())
+    if not parts:
+        return None
+    steps = pa.concat_tables(parts)
+    phase = pc.if_else(steps[_BEFORE], _TOLD, _SOURCE_ROW)
+    steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
+    steps = steps.take(pa.array(_indices(steps, [_FIRST, *order, _PHASE])))
+    origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
+    reached = watermarks_after(Moves(origin, to_ms, steps[_BEFORE].to_numpy()), origins.start_ms)
+    steps = steps.select([_FIRST, *order, _PHASE]).append_column(_TO, pa.array(reached))
+    further = np.ones(len(reached), bool)  # of none, where no row has an event time
+    further[1:] = reached[1:] > reached[:-1]
+    return steps.filter(pa.array(further)).combine_chunks()
+
+
+def watermarks_by_steps(
+    rows: pa.Table, order: Sequence[str], steps: pa.Table, *, start_ms: int, broadcast: int | None
+) -> pa.Array:
+    """The watermark before every row of one subtask.
+
+    Args:
+        steps: of all subtasks, from ``joined_steps``.
+        start_ms: watermark before the batch.
+    """
+    names = [_FIRST, *order, _PHASE]
+    own = _with_first(rows, broadcast).select([_FIRST, *order])
+    own = own.append_column(_PHASE, pa.array(np.full(len(own), _ROW)))
+    own = own.append_column(_TO, pa.array(np.full(len(own), start_ms)))
+    both = pa.concat_tables([own, steps.select(own.column_names).cast(own.schema)]).combine_chunks()
+    in_order = _indices(both, names)
+    reached = np.empty(len(both), np.int64)
+    reached[in_order] = np.maximum.accumulate(np.maximum(both[_TO].to_numpy()[in_order], start_ms))
+    return pa.array(reached[: len(own)])
+
+
+def _moves(rows: pa.Table, origins: Origins) -> Moves:
+    numbers = pc.index_in(rows[ORIGIN].combine_chunks(), pa.array(origins.names, pa.string()))
+    told = _longs(rows[WATERMARK]) if WATERMARK in rows.column_names else None
+    number = pc.fill_null(numbers, -1).cast(pa.int64())
+    return moves_of(_numpy(number), _longs(rows[EVENT_TIME]), told, origins.delays_ms or {})
+
+
+def _newest(rows: pa.Table) -> dict[str, int]:
+    """The newest event time of the rows of each source."""
+    found = rows.group_by(SOURCE).aggregate([(EVENT_TIME, "max")])
+    pairs = zip(found[SOURCE].to_pylist(), found[f"{EVENT_TIME}_max"].to_pylist(), strict=True)
+    return {name: newest for name, newest in pairs if name is not None and newest is not None}
+
+
+def _with_first(rows: pa.Table, broadcast: int | None) -> pa.Table:
+    """With a column that puts rows of the broadcast input before all others."""
+    if broadcast is None:
+        return rows.append_column(_FIRST, pa.array(np.zeros(rows.num_rows, np.int64)))
+    return rows.append_column(_FIRST, pc.not_equal(rows[INPUT], broadcast).cast(pa.int64()))
+
+
+def _indices(rows: pa.Table, names: Sequence[str]) -> Longs:
+    columns = [rows[c] for c in names]
+    if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
+        return np.lexsort([c.to_numpy() for c in columns][::-1])
+    keys = [(c, "ascending", "at_start") for c in names]
+    return pc.sort_indices(rows, sort_keys=keys).to_numpy()
+
+
+def _longs(column: pa.ChunkedArray) -> Longs:
+    return _numpy(pc.fill_null(column, MIN_TIMESTAMP))
+
+
+def _numpy(column: pa.ChunkedArray | pa.Array) -> Longs:
+    found: Longs = (
+        column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
+    )
+    return found

@@ -1,0 +1,124 @@
+"""What a routed row is: its columns, by name, on the way from an operator's inputs to its subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.every_type import StructType
+from state_engine.job.graph import OperatorNode
+from state_engine.sources.frames import HIDDEN, StreamFrame
+
+HASH = HIDDEN + "hash"
+"""Hash of the key; 0 without one. Null in markers only."""
+SUBTASK = HIDDEN + "subtask"
+INPUT = HIDDEN + "input"
+"""Which input of an operator with two a row is of."""
+KEY_REFUSAL = HIDDEN + "key_refusal"
+"""Why a row's key cannot be one; null for a good key."""
+
+
+def key_name(position: int) -> str:
+    """Name of a canonical key column that differs from the user's."""
+    return f"{HIDDEN}k{position}"
+
+
+def payload_name(stream: int, position: int) -> str:
+    """Name of a user's column of one of two inputs."""
+    return f"{HIDDEN}p{stream}_{position}"
+
+
+@dataclass(frozen=True)
+class RoutedInput:
+    """One input of an operator that has rows in this batch.
+
+    Attributes:
+        place: among the operator's inputs.
+        frame: its rows.
+        scalar: whether its elements are bare values.
+        keys: columns of the frame that make the key; set by the router.
+        declared: its columns as the stream declares them.
+    """
+
+    place: int
+    frame: StreamFrame
+    scalar: bool
+    keys: tuple[str, ...] = ()
+    declared: StructType | None = None
+
+    @property
+    def fitting(self) -> StructType | None:
+        """The declared columns, where they are those of the frame."""
+        fits = self.declared is not None and list(self.declared.names) == self.frame.user_columns
+        return self.declared if fits else None
+
+
+def places_in_order(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
+    """What puts rows of several inputs that tie into an order."""
+    # broadcast elements are applied first, so what they put out stands in front of its peers
+    return [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """One input in a routed row.
+
+    Attributes:
+        columns: of the routed row that functions see, in order.
+        names: what functions see them as.
+        scalar: whether functions see the one column bare.
+        broadcast: whether every subtask has all rows, before those of the other stream.
+        everywhere: whether every subtask has all rows.
+        declared: the columns as the stream declares them; None where their Arrow types tell all.
+    """
+
+    columns: tuple[str, ...]
+    names: tuple[str, ...]
+    scalar: bool
+    broadcast: bool = False
+    everywhere: bool = False
+    declared: StructType | None = None
+
+
+@dataclass(frozen=True)
+class RoutedLayout:
+    """Columns of a routed row, by name.
+
+    Attributes:
+        inputs: one, or two; none where no stream has anything new.
+        order: the total order.
+        named: how many columns of the order the user named.
+        timed_order: whether the order begins with the event time.
+        positioned: whether the order ends with file and row of a source, and not with a hash of the row.
+        keys: canonical key columns; none without a key.
+        key_schema: names and declared types of the key; None without a key.
+        event_time: whether there is an event-time column, and one of the watermark beside it.
+        key_refusals: whether a column tells rows whose key cannot be one.
+        refused: whether a column holds rows that could not be parsed.
+        sources: whether a column tells each row's source.
+        lead: columns that come before those of the order, where the rows tell the watermark: it, and their rank.
+    """
+
+    inputs: tuple[InputLayout, ...]
+    order: tuple[str, ...]
+    named: int
+    timed_order: bool
+    positioned: bool
+    keys: tuple[str, ...]
+    key_schema: KeySchema | None
+    event_time: bool
+    key_refusals: bool
+    refused: bool
+    sources: bool
+    lead: tuple[str, ...] = ()
+
+    @property
+    def whole_order(self) -> tuple[str, ...]:
+        """Columns by which the rows are sorted."""
+        return (*self.lead, *self.order)
+
+    @property
+    def broadcast(self) -> int | None:
+        """Number of the broadcast input; None where there is none."""
+        return next((at for at, one in enumerate(self.inputs) if one.broadcast), None)

@@ -1,0 +1,50 @@
+"""Which operators run in a micro-batch although nothing new came to them."""
+
+from __future__ import annotations
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.functions.function_calls import has_timers, takes_broadcast
+from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
+from state_engine.core.time.timers import EVENT, PROCESSING
+from state_engine.job.graph import OperatorNode
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import BatchContext
+
+
+def runs_without_input(operator: OperatorNode, batch: BatchContext, watermark_ms: int) -> bool:
+    """Whether an operator has something to do in a batch that brings it no rows.
+
+    Hooks are called for every checkpoint; timers fire when they are due.
+    """
+    if has_checkpoint_hooks(operator.function) or takes_broadcast(operator.function):
+        return True
+    return timers_due(
+        operator, batch.parent, clock_ms=batch.clock_ms, watermark_ms=watermark_ms, drain=batch.drain
+    )
+
+
+def timers_due(
+    operator: OperatorNode,
+    parent: CheckpointRow | None,
+    *,
+    clock_ms: int,
+    watermark_ms: int | None,
+    drain: bool,
+) -> bool:
+    """Whether a stored timer of an operator fires now."""
+    recorded = parent.operator(operator.uid) if parent else None
+    if recorded is None or not has_timers(operator.function):
+        return False
+    first = recorded.next_timers_ms
+    event, processing = first.get(EVENT), first.get(PROCESSING)
+    if processing is not None and processing <= clock_ms:
+        return True
+    return event is not None and (drain or (watermark_ms is not None and event <= watermark_ms))
+
+
+def any_timer_due(job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, drain: bool) -> bool:
+    """Whether a micro-batch without new data has timers to fire. Event time stands still then."""
+    return any(
+        timers_due(o, parent, clock_ms=clock_ms, watermark_ms=None, drain=drain)
+        for o in job.operators.values()
+    )

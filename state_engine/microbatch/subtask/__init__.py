@@ -1,0 +1,1 @@
+"""What runs inside a Spark task: one subtask of an operator."""

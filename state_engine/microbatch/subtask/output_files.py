@@ -1,0 +1,76 @@
+"""Files of outputs: staged for sinks, and handed to a chained operator with their order beside them.
+
+See docs/decisions/0003-order-files.md for why the order has a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import StatelakeError
+from state_engine.sinks.base import SinkTarget
+from state_engine.storage.files import join, write_csv, write_parquet
+from state_engine.storage.parquet_reading import open_recorded
+
+_EXCHANGE = "outputs on their way to a chained operator"
+
+
+def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:
+    """Stage one file of a sink; its path is relative to the sink."""
+    uri = join(sink.directory, name)
+    table = sink.stamped(table).select(sink.schema.names).cast(sink.schema)
+    file = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
+    path = uri.removeprefix(sink.uri + "/")
+    return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer)
+
+
+def write_exchange_files(
+    table: pa.Table, order: pa.Table, *, directory: str, name: str, subtask: int, written: DataFile | None
+) -> list[DataFile]:
+    """The output file and its order file, by full URI.
+
+    Args:
+        table, order: outputs and their order columns, row for row.
+        written: a file that holds the outputs already, by full URI; they are not written twice then.
+    """
+
+    def put(rows: pa.Table, uri: str) -> DataFile:
+        file = write_parquet(rows, uri)
+        return DataFile(uri, file.bytes, rows.num_rows, subtask, footer=file.footer)
+
+    return [written or put(table, join(directory, name)), put(order, join(directory, f"order-{name}"))]
+
+
+def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field]:
+    """Types of the order columns, from the first order file; any type will do where there is none."""
+    if not pairs:
+        return [pa.field(n, pa.int64()) for n in names]
+    order = pairs[0][1]
+    found = open_recorded(order.path, order, of=_EXCHANGE).schema
+    return [pa.field(n, found.field(n).type) for n in names]
+
+
+def read_exchange(pair: list[DataFile]) -> pa.Table:
+    """An output file and its order file, side by side."""
+    rows, order = (open_recorded(file.path, file, of=_EXCHANGE).read() for file in pair)
+    if rows.num_rows != order.num_rows:
+        raise StatelakeError(f"{[file.path for file in pair]} have different numbers of rows")
+    for name in order.column_names:
+        rows = rows.append_column(order.schema.field(name), order[name])
+    return rows
+
+
+def exchange_reader(
+    pairs: list[list[DataFile]],
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow`` over numbers: each stands for a pair of files, read side by side."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from read_exchange(pairs[index]).to_batches(max_chunksize=100_000)
+
+    return read

@@ -1,0 +1,180 @@
+"""Rows that were refused: where each came from, why, and the file of dead letters that they become.
+
+A row is refused because it could not be parsed, because it holds text that is not UTF-8, because its key cannot be one,
+or because its function raised. A letter holds all that it takes to send the row again, see ``microbatch.letters``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.operator.outputs import Refusal
+from state_engine.core.types.invalid_text import shown, text_or_bytes
+from state_engine.microbatch.routing.routed import INPUT
+from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
+from state_engine.sources.base import BadFile
+from state_engine.sources.frames import EVENT_TIME, REFUSED, SOURCE
+from state_engine.storage.layout import DEAD_LETTERS_SCHEMA
+
+UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
+
+BAD_FILE = "BadFileError"
+"""Begins the error of a letter that is a whole file."""
+NO_TIME = "TimestampError"
+"""Begins the error of a row that a WatermarkStrategy gave no event time."""
+
+Letter = dict[str, Any]
+"""One row of the table of dead letters."""
+
+
+class RefusedRows:
+    """Collects refused rows of one subtask.
+
+    Args:
+        spec: of the operator.
+        subtask: index.
+    """
+
+    def __init__(self, spec: SubtaskSpec, subtask: int) -> None:
+        self._spec, self._subtask = spec, subtask
+        self._rows: list[Letter] = []
+        self._schemas: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, refusal: Refusal, events: pa.Table) -> None:
+        """Keep the element at ``refusal.index`` of ``events``."""
+        told = self.explain(refusal, events)
+        letter = self._letter(
+            told["key"], told["position"], refusal.error, refusal.traceback_text, told["row"]
+        )
+        if refusal.index is not None:
+            letter |= self._sendable(events, refusal.index)
+        self._rows.append(letter)
+
+    def add_unparsable(self, table: pa.Table) -> dict[str, int]:
+        """Keep the rows that sources could not parse; their number by source."""
+        counts: dict[str, int] = {}
+        for packed in table[REFUSED].drop_null().to_pylist():
+            source, letter = unparsable(packed, self._spec.labels)
+            self._rows.append(letter | {"operator": self._spec.uid, "subtask": self._subtask})
+            counts[source] = counts.get(source, 0) + 1
+        return counts
+
+    def table(self) -> pa.Table:
+        """All of them as rows of the table of dead letters."""
+        return letters_table(self._rows)
+
+    def explain(self, refusal: Refusal, events: pa.Table) -> dict[str, str | None]:
+        """What the driver needs for its error message."""
+        index = refusal.index
+        position = refusal.place if index is None else self._position(events, index)
+        return {
+            "class": "UserFunctionError",
+            "cause": refusal.error,
+            "key": None if refusal.key is None else repr(refusal.key),
+            "position": position,
+            "row": None if index is None else self._row_text(events, index),
+            "traceback": refusal.traceback_text,
+        }
+
+    def _letter(
+        self, key: str | None, position: str | None, error: str, traceback: str, row: str | None
+    ) -> Letter:
+        return {
+            "operator": self._spec.uid,
+            "subtask": self._subtask,
+            "key": key,
+            "position": position,
+            "error": error,
+            "traceback": traceback,
+            "row": row,
+        }
+
+    def _sendable(self, events: pa.Table, index: int) -> Letter:
+        """The element as it came, for the input of the operator that it came to."""
+        routed = self._spec.routed
+        place = events[INPUT][index].as_py() if INPUT in events.column_names else 0
+        one = routed.inputs[place]
+        batch = events.select(list(one.columns)).slice(index, 1).rename_columns(list(one.names))
+        if place not in self._schemas:
+            self._schemas[place] = batch.schema.serialize().to_pybytes()
+        return {
+            "source": self._source(events, index),
+            "input": place,
+            "event_ms": events[EVENT_TIME][index].as_py() if routed.event_time else None,
+            "schema": self._schemas[place],
+            "data": batch.combine_chunks().to_batches()[0].serialize().to_pybytes(),
+        }
+
+    def _source(self, events: pa.Table, index: int) -> str | None:
+        found: str | None = events[SOURCE][index].as_py() if self._spec.routed.sources else self._spec.source
+        return found
+
+    def _position(self, events: pa.Table, index: int) -> str:
+        """Where an element came from: source, file and row, or the place in the total order."""
+        spec, routed = self._spec, self._spec.routed
+        order = [shown(events[c], index) for c in routed.order]
+        source = self._source(events, index)
+        if spec.letters:
+            return spec.letters[order[-1]]
+        if source is None:
+            return f"an earlier operator, order {tuple(str(o) for o in order)}"
+        if not routed.positioned:
+            in_order = order if routed.sources else order[:-1]
+            return f"source '{source}', order {tuple(str(o) for o in in_order if o is not None)}"
+        named = f", order {tuple(str(o) for o in order[:-2])}" if order[:-2] else ""
+        return f"source '{source}', {place_of(spec.labels, source, order[-2], order[-1])}{named}"
+
+    def _row_text(self, events: pa.Table, index: int) -> str:
+        row: dict[str, object] = {}
+        for one in self._spec.routed.inputs:
+            for name, column in zip(one.names, one.columns, strict=True):
+                value = shown(events[column], index)
+                if value is not None or len(self._spec.routed.inputs) == 1:
+                    row[name] = value
+        return json.dumps(row, default=str)
+
+
+def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Letter]:
+    """The source of a row that could not be parsed, and its letter; ``packed`` is of the column REFUSED."""
+    source, file, row, encoded = packed.split("\n", 3)
+    data = b64decode(encoded)
+    text = text_or_bytes(data)
+    return source, {
+        "subtask": 0,
+        "position": f"source '{source}', {place_of(labels, source, int(file), int(row))}",
+        "error": UNPARSABLE,
+        "traceback": "",
+        "row": text if isinstance(text, str) else json.dumps(text),
+        "source": source,
+        "data": data,
+    }
+
+
+def bad_file(source: str, bad: BadFile) -> Letter:
+    """The letter of a file that cannot be read: its path, and why."""
+    return {
+        "subtask": 0,
+        "position": f"source '{source}', {bad.uri}",
+        "error": f"{BAD_FILE}: {bad.error}",
+        "traceback": "",
+        "row": bad.uri,
+        "source": source,
+    }
+
+
+def letters_table(letters: list[Letter]) -> pa.Table:
+    """Letters as rows of the table of dead letters; what one does not say is null."""
+    return pa.Table.from_pylist(letters, DEAD_LETTERS_SCHEMA)
+
+
+def place_of(labels: dict[str, tuple[str, ...]], source: str, file: int, row: int) -> str:
+    """File and row in words."""
+    names = labels.get(source, ())
+    return f"{names[file] if file < len(names) else f'file {file}'}, row {row}"

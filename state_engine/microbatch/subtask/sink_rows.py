@@ -1,0 +1,159 @@
+"""Rows that go to a sink without an operator in between: what a Spark task does with them.
+
+It writes them as one file of the sink. Rows that could not be parsed, or that hold text which is not UTF-8, become dead
+letters or end the batch, as in front of an operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.types.invalid_text import invalid_text, shown
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.microbatch.subtask.refusals import Letter, letters_table, place_of, unparsable
+from state_engine.sinks.base import SinkTarget
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
+from state_engine.sources.frames import HIDDEN
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import file_name, partition_path
+
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class SinkRows:
+    """What a task is told.
+
+    Attributes:
+        target: of the sink.
+        write_id: names the attempt.
+        letters_uri: table of dead letters.
+        source: that the rows come straight from; None where that is not known.
+        labels: by source, names of its files by place.
+        keep_refused: whether bad rows are set aside; else the first one ends the batch.
+        fresh: whether nobody else set the bad rows of these sources aside.
+    """
+
+    target: SinkTarget
+    write_id: str
+    letters_uri: str
+    source: str | None
+    labels: dict[str, tuple[str, ...]]
+    keep_refused: bool
+    fresh: bool
+
+
+@dataclass
+class SinkReport:
+    """What a task did.
+
+    Attributes:
+        file: of the sink.
+        letters: file of dead letters.
+        refused: number of refused rows that nobody else counted.
+        error: what ended the batch: position, cause and row.
+    """
+
+    file: DataFile | None = None
+    letters: DataFile | None = None
+    refused: int = 0
+    error: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> SinkReport:
+        told = json.loads(text)
+        for name in ("file", "letters"):
+            told[name] = None if told[name] is None else DataFile(**told[name])
+        return cls(**told)
+
+
+def sink_writer(told: SinkRows) -> ArrowFunction:
+    """Every task writes its rows as one file of the sink."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [b for b in batches if b.num_rows]
+        if found:
+            yield _report(_written(told, pa.Table.from_batches(found)))
+
+    return write
+
+
+def letter_writer(told: SinkRows) -> ArrowFunction:
+    """Every task writes its rows that could not be parsed as one file of dead letters."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        packed = [text for batch in batches for text in batch.column(0).to_pylist()]
+        if packed:
+            letters = [unparsable(text, told.labels)[1] for text in packed]
+            yield _report(SinkReport(letters=_write_letters(told, letters), refused=len(letters)))
+
+    return write
+
+
+def _written(told: SinkRows, table: pa.Table) -> SinkReport:
+    names = [c for c in table.column_names if not c.startswith(HIDDEN)]
+    rows, report = table.select(names), SinkReport()
+    bad = invalid_text({c: rows[c] for c in names})
+    if bad and not told.keep_refused:
+        index = next(iter(bad))
+        report.error = _described(told, table, names, index, bad[index])
+        return report
+    if bad and told.fresh:
+        letters = [
+            {
+                **_described(told, table, names, i, column),
+                "subtask": 0,
+                "traceback": "",
+                "source": told.source,
+            }
+            for i, column in bad.items()
+        ]
+        report.letters, report.refused = _write_letters(told, letters), len(bad)
+    if bad:
+        good = np.ones(rows.num_rows, bool)
+        good[list(bad)] = False
+        rows = rows.filter(pa.array(good))
+    if rows.num_rows:
+        index, attempt = _task()
+        name = told.target.file_name(told.write_id, index, attempt)
+        report.file = write_sink_file(rows, told.target, name, index)
+    return report
+
+
+def _described(told: SinkRows, table: pa.Table, names: list[str], index: int, column: str) -> dict[str, str]:
+    position = f"source '{told.source}'"
+    if told.source is not None and FILE_COLUMN in table.column_names:
+        file, row = (table[c][index].as_py() for c in (FILE_COLUMN, ROW_COLUMN))
+        position += f", {place_of(told.labels, told.source, file, row)}"
+    return {
+        "position": position,
+        "error": f"SourceError: the column '{column}' holds text that is not UTF-8",
+        "row": json.dumps({c: shown(table[c], index) for c in names}, default=str),
+    }
+
+
+def _write_letters(told: SinkRows, letters: list[Letter]) -> DataFile:
+    index, attempt = _task()
+    path = partition_path(told.write_id, file_name(told.write_id, index, attempt))
+    table = letters_table(letters)
+    file = write_parquet(table, join(told.letters_uri, path))
+    return DataFile(path, file.bytes, table.num_rows, index, footer=file.footer)
+
+
+def _task() -> tuple[int, int]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId(), int(context.taskAttemptId())
+
+
+def _report(report: SinkReport) -> Any:
+    return pa.record_batch({"report": pa.array([json.dumps(asdict(report))])})

@@ -1,0 +1,187 @@
+"""The input of a subtask: its routed rows, in total order, as keys, values and event times.
+
+Also checks what must hold of them: rows belong to this subtask, and every key to one of its key groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.errors import StatelakeError
+from state_engine.core.keys.key_groups import key_group_range
+from state_engine.core.types.columns import elements, one_chunk
+from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
+from state_engine.microbatch.routing.routed import HASH, INPUT, InputLayout, RoutedLayout
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
+from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
+
+Hashes = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a batch.
+
+    Attributes:
+        of_rows: key of every row, as declared.
+        index_of: for every key, a row (or added key) that has it.
+        columns: stored key columns, row for row.
+        hashes: row for row.
+    """
+
+    of_rows: list[Any]
+    index_of: dict[Any, int]
+    columns: list[pa.Array]
+    hashes: Hashes
+
+    @property
+    def touched(self) -> Hashes:
+        """Hashes of the keys, one each."""
+        found: Hashes = self.hashes[np.fromiter(self.index_of.values(), np.int64, len(self.index_of))]
+        return found
+
+    def and_also(self, keys: list[Any], columns: list[pa.Array], hashes: Hashes) -> Keys:
+        """With keys that no row has."""
+        index_of = self.index_of | {key: len(self.hashes) + i for i, key in enumerate(keys)}
+        joined = [pa.concat_arrays([a.cast(b.type), b]) for a, b in zip(self.columns, columns, strict=True)]
+        return Keys(self.of_rows, index_of, joined, np.concatenate([self.hashes, hashes]))
+
+
+def keys_of(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> Keys:
+    """The keys of rows; raises StatelakeError where one is in another subtask's key group."""
+    if spec.key_schema is None or not spec.routed.keys:
+        stored = [] if spec.key_schema is None else list(spec.key_schema.storage)
+        return Keys([], {}, [pa.array([], f.type) for f in stored], np.array([], np.int64))
+    columns = [one_chunk(events[c]) for c in spec.routed.keys]
+    hashes = events[HASH].to_numpy()
+    own = key_group_range(spec.max_parallelism, spec.parallelism, report.subtask)
+    groups = np.mod(hashes, spec.max_parallelism)
+    if len(groups) and (groups.min() < own.start or groups.max() > own.end):
+        raise StatelakeError(f"operator '{spec.uid}': subtask {report.subtask} got keys of another key group")
+    present, counts = np.unique(groups, return_counts=True)
+    report.group_rows = dict(zip(present.tolist(), counts.tolist(), strict=True))
+    keys = spec.key_schema.decode(columns)
+    index_of = dict(zip(keys, range(len(keys)), strict=True))
+    report.keys = len(index_of)
+    return Keys(keys, index_of, columns, hashes)
+
+
+def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
+    """Elements as functions see them; of two connected streams, pairs of stream and element."""
+    plain = [at for at, one in enumerate(routed.inputs) if not one.broadcast]
+    if len(plain) == 1:
+        return _decoded(events, routed.inputs[plain[0]]) if events.num_rows else []
+    if not events.num_rows:
+        return []
+    which = events[INPUT].to_numpy()
+    values: list[Any] = [None] * len(which)
+    for at in plain:
+        rows = np.flatnonzero(which == at)
+        if not len(rows):
+            continue
+        for index, value in zip(
+            rows.tolist(), _decoded(events.take(pa.array(rows)), routed.inputs[at]), strict=True
+        ):
+            values[index] = (at, value)
+    return values
+
+
+def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.Table]:
+    """Rows of the stream and rows of the broadcast stream beside it."""
+    at = routed.broadcast
+    if at is None:
+        return table, table.slice(0, 0)
+    of_broadcast = pc.equal(table[INPUT], at)
+    return table.filter(pc.invert(of_broadcast)).combine_chunks(), table.filter(of_broadcast).combine_chunks()
+
+
+def counted_rows(events: pa.Table, routed: RoutedLayout, subtask: int) -> pa.Table:
+    """The rows that this subtask counts: of those that all subtasks have, the first one does."""
+    everywhere = [at for at, one in enumerate(routed.inputs) if one.everywhere]
+    if not everywhere or not subtask:
+        return events
+    if len(routed.inputs) == 1:
+        return events.slice(0, 0)
+    return events.filter(pc.invert(pc.is_in(events[INPUT], pa.array(everywhere, pa.int32()))))
+
+
+def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
+    """Broadcast elements as functions see them."""
+    return _decoded(events, next(one for one in routed.inputs if one.broadcast))
+
+
+def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
+    """Rows in total order with the watermark before each and its rank, where there is event time.
+
+    They tell it already where the driver routed them, or another operator put them out.
+    """
+    routed, start_ms = spec.routed, spec.clocks.watermark_ms
+    if not routed.event_time:
+        return rows
+    if spec.watermark_steps is not None:
+        found = watermarks_by_steps(
+            rows, routed.order, spec.watermark_steps, start_ms=start_ms, broadcast=routed.broadcast
+        )
+        rows = rows.drop_columns([WATERMARK]) if WATERMARK in rows.column_names else rows
+        rows = rows.append_column(WATERMARK, found)
+    elif WATERMARK not in rows.column_names:
+        rows = rows.append_column(WATERMARK, pa.array(np.full(len(rows), start_ms, np.int64)))
+    if RANK not in rows.column_names:
+        rows = rows.append_column(RANK, pa.array(np.zeros(len(rows), np.int64)))
+    return rows
+
+
+def watermarks_of(events: pa.Table, routed: RoutedLayout) -> list[int] | None:
+    """The watermark before every element, in milliseconds; None without event time."""
+    return events[WATERMARK].to_pylist() if routed.event_time else None
+
+
+def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None]:
+    """Event times in milliseconds."""
+    if not routed.event_time:
+        return repeat(None, events.num_rows)
+    found: list[int | None] = events[EVENT_TIME].to_pylist()
+    return found
+
+
+def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:
+    """Tell how many rows came straight from each source, and the largest event time among them."""
+    routed = spec.routed
+    parts: list[tuple[str, pa.Table]] = []
+    if routed.sources:
+        names = pc.unique(events[SOURCE]).drop_null().to_pylist()
+        parts = [(name, events.filter(pc.equal(events[SOURCE], name))) for name in names]
+    elif spec.source is not None:
+        parts.append((spec.source, events))
+    for name, rows in parts:
+        report.rows_by_source[name] = report.rows_by_source.get(name, 0) + rows.num_rows
+        newest = pc.max(rows[EVENT_TIME]).as_py() if routed.event_time else None
+        if newest is not None:
+            report.max_event_ms[name] = max(newest, report.max_event_ms.get(name, newest))
+
+
+def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
+    """Rows in total order, as one chunk; left alone where they are in order already."""
+    columns = [events[c] for c in order]
+    if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
+        arrays = [c.to_numpy() for c in columns]
+        later, tie = np.zeros(max(len(events) - 1, 0), bool), np.ones(max(len(events) - 1, 0), bool)
+        for array in arrays:
+            later |= tie & (array[1:] > array[:-1])
+            tie &= array[1:] == array[:-1]
+        if bool((later | tie).all()):
+            return events.combine_chunks()
+        return events.take(pa.array(np.lexsort(arrays[::-1]))).combine_chunks()
+    keys = [(c, "ascending", "at_start") for c in order]
+    return events.take(pc.sort_indices(events, sort_keys=keys)).combine_chunks()
+
+
+def _decoded(events: pa.Table, one: InputLayout) -> list[Any]:
+    return elements(events, one.columns, names=one.names, scalar=one.scalar, declared=one.declared)

@@ -1,0 +1,225 @@
+"""What the subtasks of one operator are told (``SubtaskSpec``), and what each of them answers (``SubtaskReport``).
+
+Plays the part of Flink's ``TaskDeploymentDescriptor`` and of the message that acknowledges a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import (
+    DataFile,
+    OperatorStateRef,
+    OperatorStateSchema,
+    StateSchema,
+)
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.operator_state.operator_state_ref import schemas_from_json
+from state_engine.microbatch.routing.routed import RoutedLayout
+from state_engine.sinks.base import SinkTarget
+from state_engine.sources.output_type import OutputType
+from state_engine.state_backends.heap_backend import HashMapStateBackend
+from state_engine.state_backends.state_backend import StateBackend
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.changelog import ListedFile
+
+REPORT_SCHEMA = "report string"
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A file of keyed state that the path lists.
+
+    Attributes:
+        listed: where it is, and what of it counts.
+        key_group_min, key_group_max: key groups inside.
+        order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
+    """
+
+    listed: ListedFile
+    key_group_min: int
+    key_group_max: int
+    order: int
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it holds the entries of one key group, and not changes."""
+        return self.order == 0
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """One output of an operator: the main one, or a side output.
+
+    Attributes:
+        tag: of a side output; None for the main one.
+        kind: type of the outputs.
+        sinks: sinks that take it as it is.
+        exchange: whether a chained step reads it.
+        merged: whether a chained step merges it with another stream.
+    """
+
+    tag: OutputTag | None
+    kind: OutputType
+    sinks: list[SinkTarget]
+    exchange: bool
+    merged: bool = False
+
+    @property
+    def name(self) -> str:
+        """Id of the tag; empty for the main output."""
+        return "" if self.tag is None else self.tag.tag_id
+
+
+@dataclass(frozen=True)
+class BatchClocks:
+    """Time in one micro-batch, as an operator sees it; milliseconds.
+
+    Attributes:
+        clock_ms: processing time.
+        watermark_ms: at the start.
+        end_watermark_ms: at the end.
+        out_of_orderness_ms: the largest of the sources: how far elements stand behind the timers that they are ahead of
+            in an order by event time.
+        drain: whether the input has ended for good.
+    """
+
+    clock_ms: int
+    watermark_ms: int
+    end_watermark_ms: int
+    out_of_orderness_ms: int = 0
+    drain: bool = False
+
+
+@dataclass(frozen=True)
+class RestoredOperatorState:
+    """What the parent checkpoint holds of an operator's own state.
+
+    Attributes:
+        ref: where it lies; None where no checkpoint knows any.
+        files: that hold it.
+        restored: whether a restore lies between the operator's last run and now.
+        known: whether the parent checkpoint knows the operator at all.
+        completed: ids of the checkpoints that listeners are told now.
+    """
+
+    ref: OperatorStateRef | None
+    files: list[DataFile]
+    restored: bool = False
+    known: bool = False
+    completed: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SubtaskSpec:
+    """Everything that the subtasks of one operator need; the same object for all of them.
+
+    Attributes:
+        layout: where the job's tables are.
+        write_id: names the attempt.
+        uid, parallelism, max_parallelism: of the operator.
+        function: the user's; every subtask gets its own copy by pickling.
+        routed: columns of the input.
+        keyed: whether the operator is on a keyed stream.
+        key_schema: of the key; None without one, and where none is known yet.
+        outputs: the main output and the side outputs that somebody reads.
+        state_files: files of bases, then changelog files of the path, oldest first.
+        recorded_states: states as of the parent, by name.
+        earlier_states: by name of storage, the forms that states ever had on the path.
+        dropped_states: names of states that are given up.
+        operator_state: what the parent holds of operator state.
+        dead_letters: whether refused rows are set aside.
+        clocks: time in this batch.
+        checkpoint_id, parent_id: that this batch makes, and the micro-batch that it continues.
+        labels: by source, names of its files by place.
+        letters: where the rows came from, where they are dead letters that are sent again.
+        source: name of the source that the rows come straight from; None for several, or after an operator.
+        parameters: of the job.
+        backend: where subtasks keep their working state.
+        key_form: makes keys what the job declares; None where they are that as they are stored.
+        watermark_steps: where in the order the watermark moves; None where the rows tell it themselves.
+    """
+
+    layout: JobLayout
+    write_id: str
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    function: Any
+    routed: RoutedLayout
+    keyed: bool
+    key_schema: KeySchema | None
+    outputs: list[OutputSpec]
+    state_files: list[StateFile]
+    recorded_states: dict[str, StateSchema]
+    operator_state: RestoredOperatorState
+    dead_letters: bool
+    clocks: BatchClocks
+    checkpoint_id: int
+    parent_id: int | None
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    letters: tuple[str, ...] = ()
+    source: str | None = None
+    parameters: dict[str, str] = field(default_factory=dict)
+    backend: StateBackend = field(default_factory=HashMapStateBackend)
+    earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
+    dropped_states: tuple[str, ...] = ()
+    watermark_steps: pa.Table | None = None
+    key_form: KeyForm | None = None
+
+
+@dataclass
+class SubtaskReport:
+    """What a subtask did. ``error`` is set where it gave up; its files are orphans then.
+
+    Attributes:
+        rows_by_source, max_event_ms: of the rows that come straight from sources, by source.
+        exchange: pairs of output and order file, by output.
+        next_timers_ms: time of the first timer left, by domain.
+        broadcast_refused: places of the broadcast elements that the function refused.
+    """
+
+    subtask: int
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_refused: int = 0
+    keys: int = 0
+    rows_by_source: dict[str, int] = field(default_factory=dict)
+    max_event_ms: dict[str, int] = field(default_factory=dict)
+    changelog: list[DataFile] = field(default_factory=list)
+    sinks: dict[str, list[DataFile]] = field(default_factory=dict)
+    exchange: dict[str, list[DataFile]] = field(default_factory=dict)
+    dead_letters: list[DataFile] = field(default_factory=list)
+    states: list[StateSchema] = field(default_factory=list)
+    operator_state: list[OperatorStateSchema] = field(default_factory=list)
+    operator_state_files: list[DataFile] = field(default_factory=list)
+    next_timers_ms: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    group_rows: dict[int, int] = field(default_factory=dict)
+    broadcast_refused: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    error: dict[str, str | None] | None = None
+
+    def to_json(self) -> str:
+        """As text, for the way back to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SubtaskReport:
+        """Back from text."""
+        raw = json.loads(text)
+        files = lambda found: [DataFile(**f) for f in found]  # noqa: E731
+        for name in ("changelog", "dead_letters", "operator_state_files"):
+            raw[name] = files(raw[name])
+        for name in ("sinks", "exchange"):
+            raw[name] = {at: files(found) for at, found in raw[name].items()}
+        raw["states"] = [StateSchema(**s) for s in raw["states"]]
+        raw["operator_state"] = schemas_from_json(raw["operator_state"])
+        raw["group_rows"] = {int(k): v for k, v in raw["group_rows"].items()}
+        return cls(**raw)

@@ -1,0 +1,160 @@
+"""Keyed state in a subtask: read from the files of the path at the start, written as one file of changes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.keys.key_groups import key_group_range
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_table import Change, StateTable
+from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.time.timers import EVENT, MAX_TIMESTAMP, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.types.columns import one_chunk
+from state_engine.microbatch.subtask.subtask_input import Keys
+from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import partition_path
+from state_engine.storage.state.changelog import Hashes, Read, StoredState, TouchedState
+from state_engine.storage.state.changelog_write import changelog_table
+
+_KEYS_AT_ONCE = 20_000
+"""Touched keys whose state is in memory at once, on its way into a backend that spills."""
+
+
+class SubtaskKeyedState:
+    """Keyed state of one operator in one subtask.
+
+    Args:
+        spec: of the operator.
+        subtask: index.
+        keys: of the batch's rows.
+    """
+
+    def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys) -> None:
+        self._spec = spec
+        own = self.key_groups = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
+        self._files = [
+            f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
+        ]
+        self._found: list[TouchedState] = []
+        self._timers: dict[Any, dict[Any, bool]] = {}
+        self._stored = StoredStates(
+            spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
+        )
+        self.keys = keys
+
+    def with_due_timers(self) -> None:
+        """Add the keys that have a timer which this batch may fire; they need no row to be touched."""
+        spec = self._spec
+        if TIMERS not in spec.recorded_states or spec.key_schema is None:
+            return
+        files, descriptor = [f.listed for f in self._files], TimersDescriptor()
+        stored = StoredState(files, self._is_own, spec.key_schema, only=TIMERS)
+        table = stored.table(descriptor)
+        if table is None:
+            return
+        self._timers = stored.fold(descriptor, table)
+        row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(one_chunk(table["key"])))}
+        clocks = spec.clocks
+        reached_ms = MAX_TIMESTAMP if clocks.drain else clocks.end_watermark_ms
+        until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
+        due = [
+            key
+            for key, timers in self._timers.items()
+            if key not in self.keys.index_of and any(time <= until[domain] for time, domain in timers)
+        ]
+        rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
+        self.keys = self.keys.and_also(due, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+
+    def load(self, descriptor: StateDescriptor) -> Any:
+        """Entries of a state for the keys of the batch: a dict, or for a backend that spills one item after the other.
+
+        Raises:
+            StateMigrationError: the stored type cannot become the declared one.
+        """
+        spec = self._spec
+        found = self._stored.of(descriptor)
+        if found.read is None:
+            return {}
+        if spec.backend.spills:
+            return self._in_parts(found.descriptor, found.read)
+        if not self._found:
+            self._found.append(self._touched(self.keys.touched))
+        return self._found[0].load(found.descriptor, found.read)
+
+    def schema(self, descriptor: StateDescriptor) -> StateSchema:
+        """How a state that was asked for is recorded."""
+        return recorded_schema(self._stored.of(descriptor).descriptor)
+
+    def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
+        hashes = np.unique(self.keys.touched)
+        for start in range(0, len(hashes), _KEYS_AT_ONCE):
+            yield from self._touched(hashes[start : start + _KEYS_AT_ONCE]).load(descriptor, read).items()
+
+    def _touched(self, hashes: Hashes) -> TouchedState:
+        """What is stored of keys with these hashes, which not all need be touched ones."""
+        assert self._spec.key_schema is not None
+        groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
+        # there is a base file a key group: most hold none of these keys
+        files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
+        return TouchedState(files, hashes, self._spec.key_schema, self.keys.index_of.__contains__)
+
+    def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
+        """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch."""
+        now: Iterable[Any] = [] if table is None else (t for timers in table.entries.values() for t in timers)
+        touched = self.keys.index_of
+        untouched = (t for key, timers in self._timers.items() if key not in touched for t in timers)
+        first: dict[str, int] = {}
+        for timers in (now, untouched):
+            for time, domain in timers:
+                first[domain] = min(time, first.get(domain, time))
+        return first
+
+    def write(
+        self,
+        changes: Sequence[tuple[StateDescriptor, list[Change]]],
+        *,
+        name: str,
+        subtask: int,
+        key_type: pa.DataType,
+    ) -> list[DataFile]:
+        """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
+        spec, keys = self._spec, self.keys
+        columns = [c.cast(f.type) for c, f in zip(keys.columns, key_type, strict=True)]
+        table = changelog_table(
+            [(self._stored.of(descriptor).descriptor, found) for descriptor, found in changes],
+            key_type=key_type,
+            index_of=keys.index_of,
+            keys=pa.StructArray.from_arrays(columns, fields=list(key_type)),
+            hashes=keys.hashes,
+            max_parallelism=spec.max_parallelism,
+        )
+        if table is None:
+            return []
+        path = partition_path(spec.write_id, name)
+        file = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
+        groups, hashes = table["key_group"].to_numpy(), table["key_hash"].to_numpy()
+        return [
+            DataFile(
+                path=path,
+                bytes=file.bytes,
+                rows=table.num_rows,
+                subtask=subtask,
+                key_group_min=int(groups[0]),
+                key_group_max=int(groups[-1]),
+                key_hash_min=int(hashes.min()),
+                key_hash_max=int(hashes.max()),
+                footer=file.footer,
+            )
+        ]
+
+    def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        groups = np.mod(hashes, self._spec.max_parallelism)
+        found: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
+        return found

@@ -1,0 +1,91 @@
+"""``Watermarks``: event time of one operator in one micro-batch: where its watermark begins, and where it will end.
+
+An operator's watermark is the smallest of its sources'. Timers need to know where it ends before the elements come.
+What it is before every single element is for ``microbatch.routing.element_watermarks``; the rule itself for
+``core.time.watermarks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from state_engine.core.functions.function_calls import has_timers
+from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced, slowest
+from state_engine.job.graph import OperatorNode
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.routing.few_routing import newest_by_source
+from state_engine.microbatch.routing.origins import Origins, origins_of, timed_sources
+from state_engine.microbatch.subtask.subtask_spec import BatchClocks
+from state_engine.sources.frames import StreamFrame
+
+
+class Watermarks:
+    """See the module docstring.
+
+    Args:
+        operator, batch: what runs.
+        max_event_ms: by source, the largest event time of this batch as far as it is known; added to.
+
+    Attributes:
+        origins: what moves the operator's watermark.
+    """
+
+    def __init__(self, operator: OperatorNode, batch: BatchContext, max_event_ms: dict[str, int]) -> None:
+        self._batch, self._max_event_ms = batch, max_event_ms
+        self._has_timers = has_timers(operator.function)
+        self._sources = timed_sources(operator)
+        self.origins: Origins = origins_of(operator, batch.watermarks_ms)
+
+    @property
+    def timed(self) -> bool:
+        """Whether any source of the operator has event time."""
+        return bool(self._sources)
+
+    def look_ahead(self, frames: Sequence[StreamFrame]) -> None:
+        """Find the largest event times in this batch where timers need them and the driver has the rows.
+
+        Args:
+            frames: inputs of the operator.
+        """
+        for frame in frames:
+            if (
+                self._has_timers
+                and frame.event_time is not None
+                and frame.sources
+                and frame.table is not None
+            ):
+                self.learn(newest_by_source(frame, frame.table, self._max_event_ms))
+
+    def learn(self, newest_ms: Mapping[str, int]) -> None:
+        """Take over event times of sources, where they are newer than those that are known."""
+        for source, newest in newest_ms.items():
+            self._max_event_ms[source] = max(newest, self._max_event_ms.get(source, newest))
+
+    def start(self) -> int:
+        """Where the watermark is before the batch; the smallest long where there is none."""
+        return _or_none_yet(slowest(self._batch.watermarks_ms.get(name) for name in self._sources))
+
+    def end(self) -> int:
+        """Where it is after the batch, as far as is known."""
+        known, newest = self._batch.watermarks_ms, self._max_event_ms
+        return _or_none_yet(
+            slowest(
+                advanced(known.get(n), newest.get(n), out_of_orderness_ms=node.max_out_of_orderness_ms)
+                for n, node in self._sources.items()
+            )
+        )
+
+    def clocks(self) -> BatchClocks:
+        """Time in this batch, as subtasks see it."""
+        delays = [node.max_out_of_orderness_ms for node in self._sources.values()]
+        return BatchClocks(
+            clock_ms=self._batch.clock_ms,
+            watermark_ms=self.start(),
+            end_watermark_ms=self.end(),
+            out_of_orderness_ms=max(delays, default=0),
+            drain=self._batch.drain,
+        )
+
+
+def _or_none_yet(watermark_ms: int | None) -> int:
+    return MIN_TIMESTAMP if watermark_ms is None else watermark_ms

@@ -1,0 +1,178 @@
+"""``JobHistory``: what a job committed, published and has before it, read from its tables without Spark or Java.
+
+For those who only look, often, and must not start a session for it: ``statelake status``, sensors, checks. Nothing is
+kept between two looks, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.pending import PathChanges, SinkChange, path_changes
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.errors import SourceError
+from state_engine.job.job import StatefulJob
+from state_engine.publication.places import declared_sinks, located
+from state_engine.sinks.files import FilePublisher, FileSink
+from state_engine.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
+from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.sql_target import SQL_KIND
+from state_engine.sinks.staging import Staging
+from state_engine.sources.base import Element, Source
+from state_engine.sources.collection import CollectionSource
+from state_engine.sources.delta import DeltaSource
+from state_engine.sources.delta_position import positions_in
+from state_engine.sources.file import FileSource
+from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
+from state_engine.storage.checkpoint_store import check_owner
+from state_engine.storage.delta.log_reader import commit_actions, read_log
+from state_engine.storage.files import join, normal_uri, open_location
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.root import open_root
+
+_READERS = 8
+_NO_SPARK = cast(Any, None)
+
+
+@dataclass(frozen=True)
+class JobHistory:
+    """The rows of one job as of one moment.
+
+    Attributes:
+        layout: where its tables are.
+        root_id: id of the root.
+        rows: by id.
+        repeated: ids that more than one row bears, which must not be, and how many do.
+    """
+
+    layout: JobLayout
+    root_id: str
+    rows: Mapping[int, CheckpointRow]
+    repeated: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def head(self) -> CheckpointRow | None:
+        """The newest row of ``main``."""
+        return lineage.head(self.rows)
+
+    @property
+    def path(self) -> list[CheckpointRow]:
+        """From the first row to the head."""
+        return lineage.path(self.rows, self.head.checkpoint_id) if self.head else []
+
+    def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
+        changes = self._changes(job)
+        found = [
+            c
+            for key in changes.looked_at()
+            for c in changes.unseen(key, self._seen(changes.by_sink[key][-1]))
+        ]
+        return [(c.row, c.staged) for c in sorted(found, key=lambda c: c.checkpoint_id)]
+
+    def left_alone(self, job: StatefulJob) -> dict[str, str]:
+        """Sinks that the code of a job does not have any more, by name, and where they are."""
+        return {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
+
+    def news(self, job: StatefulJob) -> dict[str, bool | None]:
+        """Whether each source has something that no checkpoint consumed; None where only running it would tell."""
+        positions = SourcePositions(self.layout.operator_state)
+        return {
+            name: has_news(node.source, positions.elements(self.path, name))
+            for name, node in job.sources.items()
+        }
+
+    def waiting(self, job: StatefulJob) -> list[str]:
+        """Files before the sources that no batch reads yet, each with the source and the reason."""
+        positions = SourcePositions(self.layout.operator_state)
+        return [
+            f"source '{name}': {text}"
+            for name, node in job.sources.items()
+            for text in node.source.waiting(positions.elements(self.path, name))
+        ]
+
+    def _changes(self, job: StatefulJob | None) -> PathChanges:
+        app = f"{self.root_id}/{self.layout.job}"
+        declared = declared_sinks(job.sinks.values(), self.layout, app) if job is not None else None
+        return path_changes(self.path, declared=declared, locate=lambda one: located(one, self.layout))
+
+    def _seen(self, change: SinkChange) -> int:
+        """The highest checkpoint that was published to a sink; 0 where none was."""
+        staged = change.staged
+        app, uri = f"{self.root_id}/{self.layout.job}/{staged.name}", staged.path
+        if staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS):
+            log = read_log(uri)
+            return log.transactions.get(app, 0) if log else 0
+        staging = Staging(self.layout.root)
+        publishers = {
+            FileSink.kind: FilePublisher(),
+            SQL_KIND: SqlPublisher(staging),
+            FOREACH_KIND: ForeachBatchPublisher(_NO_SPARK, staging),
+        }
+        return publishers[staged.kind].seen(uri, app)
+
+
+def read_history(root: str, job: str) -> JobHistory | None:
+    """The history of a job; None where it never ran there.
+
+    Raises:
+        RootError: the root or the table is not this engine's, or is damaged.
+    """
+    uri = normal_uri(root)
+    root_id, layout = open_root(uri, create=False), JobLayout(uri, job)
+    log = read_log(layout.checkpoints) if root_id is not None else None
+    if root_id is None or log is None:
+        return None
+    check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
+    rows: list[CheckpointRow] = []
+    with ThreadPoolExecutor(_READERS) as pool:
+        for table in pool.map(partial(read_rows, layout.checkpoints), log.files):
+            rows += checkpoints_in(table, where=layout.checkpoints)
+    rows.sort(key=lambda row: row.checkpoint_id)
+    often = Counter(row.checkpoint_id for row in rows)
+    repeated = {i: n for i, n in often.items() if n > 1}
+    return JobHistory(layout, root_id, {row.checkpoint_id: row for row in rows}, repeated)
+
+
+def has_news(source: Source, elements: list[Element]) -> bool | None:
+    """Whether a source has something after a position; None where only running it would tell.
+
+    Raises:
+        SourceError: the source cannot be looked at.
+    """
+    if isinstance(source, FileSource | CollectionSource):
+        return source.plan(_NO_SPARK, elements) is not None  # both look at what there is, without a session
+    if isinstance(source, DeltaSource):
+        return _table_has_news(source, elements)
+    return None
+
+
+def _table_has_news(source: DeltaSource, elements: list[Element]) -> bool:
+    log = read_log(source.path)
+    if log is None:
+        raise SourceError(f"{source.path} is not a Delta table: check the path, or create the table first")
+    known = positions_in(elements)
+    if not known:
+        return True
+    last = known[-1]
+    if last.table != log.table_id or last.files is not None:
+        return True
+    at = open_location(join(source.path, "_delta_log"))
+    for version in range(last.version + 1, log.version + 1):
+        try:
+            actions = list(commit_actions(at, f"{version:020d}.json"))
+        except FileNotFoundError:
+            return True  # the source says what to do about it
+        changes = [a[kind] for a in actions for kind in ("add", "remove") if kind in a]
+        if any(change.get("dataChange", True) for change in changes):
+            return True
+    return False

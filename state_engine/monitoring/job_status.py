@@ -1,0 +1,184 @@
+"""How a job is: what its head is, how old, what waits before it and behind it; and whether somebody should look.
+
+Pure: the rows of the job, what its sinks have not seen and whether its sources have news in, ``JobStatus`` out. Reading
+them is ``JobHistory``'s. Plays the part of Flink's checkpoint statistics and of its job status endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.collection import keyed_state_files
+from state_engine.core.checkpoints.dead_letters import letters_waiting
+from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT
+from state_engine.core.checkpoints.retention import shown_kind
+from state_engine.core.errors import StatelakeError
+from state_engine.job.job import StatefulJob
+from state_engine.monitoring.job_history import JobHistory
+
+State = Literal["ok", "stuck", "unpublished", "refusing", "never_ran", "unknown"]
+_EXIT_CODES: dict[State, int] = {
+    "ok": 0,
+    "stuck": 1,
+    "unpublished": 1,
+    "refusing": 1,
+    "never_ran": 2,
+    "unknown": 2,
+}
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How a job is; times in seconds, None where there is nothing to tell.
+
+    Attributes:
+        job: name.
+        state: ``ok``; ``stuck``: a source has news, and no micro-batch was committed for too long; ``unpublished``:
+            a sink has not seen a checkpoint of the head's path; ``refusing``: all rows of the newest micro-batch became
+            dead letters; ``never_ran``; ``unknown``: it cannot be told.
+        head_id, head_kind, head_age_s: the newest row of ``main``.
+        batch_id, batch_age_s: the newest micro-batch on its path.
+        rows_since_batch: rows of operations after that micro-batch.
+        unpublished: ids of checkpoints that a sink has not seen.
+        lag: whether each source has news; None where only running it would tell. In a job with time partitions the
+            next partition that is over, as ``partition <key>``.
+        changelog_files: files of changes that reading the state takes beside the bases.
+        changelog_rows: rows in these.
+        base_rows: rows of the bases.
+        dead_letters: rows that were refused on the head's path, and not sent again.
+        refused: rows that the newest micro-batch refused.
+        files_waiting: files that no batch reads yet, each with the source and the reason.
+        problem: what could not be looked at, and why.
+        left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
+    """
+
+    job: str
+    state: State
+    head_id: int | None = None
+    head_kind: str | None = None
+    head_age_s: float | None = None
+    batch_id: int | None = None
+    batch_age_s: float | None = None
+    rows_since_batch: int = 0
+    unpublished: tuple[int, ...] = ()
+    lag: Mapping[str, bool | None] | None = None
+    changelog_files: int = 0
+    changelog_rows: int = 0
+    base_rows: int = 0
+    dead_letters: int = 0
+    refused: int = 0
+    files_waiting: tuple[str, ...] = ()
+    problem: str = ""
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0: fine; 1: stuck, unpublished or refusing; 2: it never ran, or nobody can tell."""
+        return _EXIT_CODES[self.state]
+
+    @property
+    def has_lag(self) -> bool:
+        """Whether some source certainly has news."""
+        return any((self.lag or {}).values())
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, with the exit code."""
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+def status_of(
+    job: str,
+    path: Sequence[CheckpointRow],
+    *,
+    unpublished: Sequence[int],
+    lag: Mapping[str, bool | None] | None,
+    now_ms: int,
+    stuck_after: timedelta,
+) -> JobStatus:
+    """How a job is.
+
+    Args:
+        job: name.
+        path: rows from the first one to the head, oldest first; empty where the job never ran.
+        unpublished: ids of the checkpoints that a sink has not seen.
+        lag: whether each source has news; None where the job is not known here.
+        now_ms: in milliseconds since 1970.
+        stuck_after: how old the newest micro-batch may get while a source has news.
+    """
+    if not path:
+        return JobStatus(job, "never_ran", lag=lag)
+    head = path[-1]
+    batch = next((row for row in reversed(path) if row.kind in (CHECKPOINT, *BEGINNINGS)), None)
+    files = [keyed_state_files(path, operator.uid) for operator in head.operators]
+    changes = [file for one in files for _, file in one.changelog]
+    waited_s = age_s(batch or path[0], now_ms)
+    late = any((lag or {}).values()) and waited_s > stuck_after.total_seconds()
+    refusing = batch is not None and 0 < batch.rows_in <= batch.rows_refused
+    state: State = "unpublished" if unpublished else "stuck" if late else "refusing" if refusing else "ok"
+    return JobStatus(
+        job,
+        state,
+        head_id=head.checkpoint_id,
+        head_kind=shown_kind(head),
+        head_age_s=age_s(head, now_ms),
+        batch_id=batch.checkpoint_id if batch else None,
+        batch_age_s=age_s(batch, now_ms) if batch else None,
+        rows_since_batch=sum(row.checkpoint_id > batch.checkpoint_id for row in path) if batch else len(path),
+        unpublished=tuple(unpublished),
+        lag=lag,
+        changelog_files=len(changes),
+        changelog_rows=sum(file.rows for file in changes),
+        base_rows=sum(file.rows for one in files for file in one.base),
+        dead_letters=letters_waiting(path),
+        refused=batch.rows_refused if batch else 0,
+    )
+
+
+def status_of_history(
+    name: str, history: JobHistory | None, *, job: StatefulJob | None, now_ms: int, stuck_after: timedelta
+) -> JobStatus:
+    """How a job is, by its history; what cannot be looked at makes it ``unknown`` and is told.
+
+    Args:
+        history: None where the job never ran.
+        job: for its sources; None where they are not known here.
+    """
+    if history is None:
+        return JobStatus(name, "never_ran")
+    lag: Mapping[str, bool | None] | None = None
+    unpublished: list[int] = []
+    files_waiting: list[str] = []
+    left_alone: dict[str, str] = {}
+    problem = ""
+    try:
+        unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished(job)})
+        if job is not None:
+            left_alone = history.left_alone(job)
+            files_waiting = history.waiting(job)
+            lag = _lag(job, history, now_ms)
+    except (StatelakeError, OSError) as error:
+        problem = str(error)
+    found = status_of(
+        name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after
+    )
+    state: State = "unknown" if problem and found.state == "ok" else found.state
+    return replace(
+        found, state=state, files_waiting=tuple(files_waiting), problem=problem, left_alone=left_alone
+    )
+
+
+def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, bool | None]:
+    """Whether sources have news; or, as only running a partition would tell that, whether the next one is over."""
+    if job.partitions is None:
+        return history.news(job)
+    last_end_ms = history.head.partition_end_ms if history.head else None
+    return {f"partition {p.key}": True for p in job.partitions.waiting(last_end_ms, now_ms=now_ms, most=1)}
+
+
+def age_s(row: CheckpointRow, now_ms: int) -> float:
+    """Seconds since the attempt that committed a row began; 0 where that clock is ahead of this one."""
+    return max(0.0, now_ms / 1000 - row.created_at.timestamp())

@@ -1,0 +1,256 @@
+"""Writes a base of an operator's keyed state with Spark, and makes the operator's part of the row that commits it.
+
+One Spark job: its tasks fold disjoint key groups and write their files; only the list of files comes back. The files
+are seen by nobody until a row of ``checkpoints`` lists them, and micro-batches go on meanwhile. Bases are what
+compaction, savepoints and a change of max parallelism rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import gcd
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
+from state_engine.core.types.ddl import parse_ddl
+from state_engine.microbatch.subtask.subtask_spec import StateFile
+from state_engine.operations.changed_groups import as_ranges
+from state_engine.spark.execution import execution
+from state_engine.spark.task_reports import Report, reports_of, written_files
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.base import BaseSpec, write_base_files
+from state_engine.storage.state.changelog import KeyGroups
+from state_engine.storage.state.state_files import remaining, state_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS_AT_ONCE = 500_000
+"""Rows that a task holds in memory, where no single key group has more."""
+_ROWS_OF_ONE_TASK = 50_000
+"""Rows that one task folds as fast as several."""
+
+
+def write_base(
+    spark: SparkSession,
+    layout: JobLayout,
+    path: Sequence[CheckpointRow],
+    uid: str,
+    *,
+    base_id: str,
+    max_parallelism: int,
+    clock_ms: int,
+    watermark_ms: int | None,
+    key_groups: Sequence[KeyGroupRange] | None = None,
+    savepoint: str | None = None,
+) -> list[DataFile]:
+    """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
+
+    Args:
+        path: to the checkpoint that the base stands for.
+        base_id: ``write_id`` of the attempt.
+        max_parallelism: number of key groups of the base; another one than the checkpoint's for a change of it.
+        clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
+        key_groups: whose entries to fold; all by default.
+        savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
+
+    Returns:
+        One file for each key group that has entries, in order of key groups; paths relative to the table or directory.
+
+    Raises:
+        ConfigurationError: the checkpoint knows no such operator, or a part of the key groups is asked for while
+            their number changes.
+        MissingFilesError: a file is gone or was changed.
+    """
+    operator = path[-1].operator(uid) if path else None
+    if operator is None:
+        raise ConfigurationError(f"there is no state of an operator '{uid}' to make a base of")
+    check_max_parallelism(max_parallelism)
+    _check_groups(operator, key_groups, max_parallelism)
+    files = state_files(layout, path, uid)
+    chunks = _chunks(
+        files,
+        _members(key_groups, max_parallelism),
+        before=operator.max_parallelism,
+        after=max_parallelism,
+        tasks=spark.sparkContext.defaultParallelism,
+    )
+    if not chunks:
+        return []
+    spec = BaseSpec(
+        uri=savepoint or layout.base(uid),
+        base_id=base_id,
+        key_type=parse_ddl(operator.key_schema).arrow,
+        states=tuple(operator.states),
+        max_parallelism=max_parallelism,
+        clock_ms=clock_ms,
+        watermark_ms=watermark_ms,
+        full_snapshot=savepoint is not None,
+    )
+    label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
+    with execution(spark, label):
+        numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be told
+        reports = reports_of(numbers, partial(_fold, spec, chunks), told=f"job '{layout.job}': ")
+    return written_files(reports)
+
+
+def compacted(
+    operator: OperatorCheckpoint,
+    files: Sequence[DataFile],
+    *,
+    base_id: str,
+    checkpoint_id: int,
+    max_parallelism: int,
+    key_groups: Sequence[KeyGroupRange] | None = None,
+    unchanged: Sequence[KeyGroupRange] = (),
+) -> OperatorCheckpoint:
+    """The operator's part of the row that commits a base: nothing changed, but where the state lies.
+
+    Args:
+        operator: as of the row's parent, which may be later than the checkpoint that the base stands for.
+        files: of the base.
+        base_id: ``write_id`` of the row.
+        checkpoint_id: that the base stands for.
+        max_parallelism, key_groups: as given to ``write_base``.
+        unchanged: of the others, those that did not change between their bases and ``checkpoint_id``: these bases stand
+            for it, too, from now on.
+
+    Raises:
+        ConfigurationError: a part of the key groups is given while their number changes.
+
+    Example:
+        >>> sums = OperatorCheckpoint("sums", 2, 128, "struct<`k`: string>", [], [], [], 0)
+        >>> sums = compacted(sums, [], base_id="a", checkpoint_id=3, max_parallelism=128)
+        >>> few = [KeyGroupRange(0, 9)]
+        >>> rest = [KeyGroupRange(10, 99)]
+        >>> sums = compacted(
+        ...     sums, [], base_id="b", checkpoint_id=5, max_parallelism=128, key_groups=few, unchanged=rest
+        ... )
+        >>> [(b.key_group_start, b.key_group_end, b.base_id, b.checkpoint_id) for b in sums.bases]
+        [(0, 9, 'b', 5), (10, 99, 'a', 5), (100, 127, 'a', 3)]
+    """
+    _check_groups(operator, key_groups, max_parallelism)
+    new = list(key_groups) if key_groups is not None else [KeyGroupRange(0, max_parallelism - 1)]
+    made = [BaseRange(r.start, r.end, base_id, checkpoint_id) for r in new]
+    kept = []
+    if max_parallelism == operator.max_parallelism:
+        for base in operator.bases:
+            own = KeyGroupRange(base.key_group_start, base.key_group_end)
+            at = [(r, base.checkpoint_id) for r in remaining(own, [*new, *unchanged])]
+            newer = max(base.checkpoint_id, checkpoint_id)
+            at += [(r, newer) for r in remaining(own, [*new, *remaining(own, unchanged)])]
+            kept += [BaseRange(r.start, r.end, base.base_id, stands_for) for r, stands_for in at]
+    return replace(
+        operator,
+        max_parallelism=max_parallelism,
+        changelog=[],
+        changed_entries=0,
+        bases=_joined(sorted([*made, *kept], key=lambda b: b.key_group_start)),
+        base_files=list(files),
+    )
+
+
+def _joined(bases: Sequence[BaseRange]) -> list[BaseRange]:
+    """Ranges in order, neighbours of the same base as one."""
+    found: list[BaseRange] = []
+    for base in bases:
+        last = found[-1] if found else None
+        if last and last.key_group_end + 1 == base.key_group_start and _same(last, base):
+            found[-1] = replace(last, key_group_end=base.key_group_end)
+        else:
+            found.append(base)
+    return found
+
+
+def _same(one: BaseRange, other: BaseRange) -> bool:
+    return (one.base_id, one.checkpoint_id) == (other.base_id, other.checkpoint_id)
+
+
+def _check_groups(
+    operator: OperatorCheckpoint, key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int
+) -> None:
+    if key_groups is None:
+        return
+    if max_parallelism != operator.max_parallelism:
+        raise ConfigurationError(
+            f"operator '{operator.uid}': max parallelism changes from {operator.max_parallelism} to "
+            f"{max_parallelism}, so every key group must be in the new base: do not choose any"
+        )
+    ordered = sorted(key_groups, key=lambda r: r.start)
+    overlap = any(a.end >= b.start for a, b in pairwise(ordered))
+    if overlap or any(r.end >= max_parallelism for r in ordered):
+        raise ConfigurationError(
+            f"operator '{operator.uid}': key groups {ordered} must not overlap, and must be below "
+            f"{max_parallelism}"
+        )
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Key groups that are folded together, and the files that hold anything of them."""
+
+    groups: KeyGroups
+    files: list[StateFile]
+
+
+def _fold(
+    spec: BaseSpec, chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch], task: int, attempt: int
+) -> Report:
+    """What a task does: the numbers of its chunks come in, files go out."""
+    written: list[DataFile] = []
+    for chunk in (chunks[n] for batch in batches for n in batch.column(0).to_pylist()):
+        files = [f.listed for f in chunk.files]
+        written += write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
+    return {"files": written}
+
+
+def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -> list[int]:
+    if key_groups is None:
+        return list(range(max_parallelism))
+    return sorted(group for found in key_groups for group in found)
+
+
+def _chunks(
+    files: Sequence[StateFile], groups: Sequence[int], *, before: int, after: int, tasks: int
+) -> list[_Chunk]:
+    """Neighbouring key groups with about as many rows as a task may hold, or few enough to keep all tasks busy.
+
+    Args:
+        before, after: number of key groups in the files, and in the base.
+    """
+    # a hash that is r modulo the one number and s modulo the other has r = s modulo what divides both
+    residues = gcd(before, after)
+    of_residue = np.zeros(residues)
+    inside = []
+    for file in files:
+        found = np.unique(np.arange(file.key_group_min, file.key_group_max + 1) % residues)
+        of_residue[found] += file.listed.rows / len(found)
+        inside.append(set(found.tolist()))
+    rows = {g: of_residue[g % residues] * residues / after for g in groups}
+    limit = min(_ROWS_AT_ONCE, max(_ROWS_OF_ONE_TASK, sum(rows.values()) / tasks))
+    chunks: list[list[int]] = []
+    held = limit
+    for group in (g for g in groups if rows[g]):  # the others have no entry
+        if held + rows[group] / 2 >= limit:
+            chunks.append([])
+            held = 0.0
+        chunks[-1].append(group)
+        held += rows[group]
+    return [
+        _Chunk(
+            KeyGroups(after, tuple(as_ranges(chunk))),
+            [f for f, own in zip(files, inside, strict=True) if own & {g % residues for g in chunk}],
+        )
+        for chunk in chunks
+    ]

@@ -1,0 +1,253 @@
+"""``Operations``: rows of ``checkpoints`` that move the head or change how the next micro-batches run.
+
+    restore   the head goes back to an older checkpoint, and the sinks with it
+    promote   the head goes on to the end of a replay, and the sinks with it
+    rescale   another parallelism: one row, no byte of state is written (max parallelism: see ``max_parallelism``)
+
+Each reads the head, publishes what it left unpublished, commits one row upon it, and publishes that. A micro-batch or
+another operation that commits in between makes it fail with ``StaleParentError``, and nothing has happened then. Plays
+the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescale request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.resumption import CHECKPOINT, TRANSFORM
+from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, leaving, moves
+from state_engine.core.checkpoints.write_ids import WriteAttempt
+from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
+from state_engine.job.job import StatefulJob
+from state_engine.job.job_tables import JobTables
+from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
+from state_engine.publication.publication import Declared, Publication
+from state_engine.publication.stale_outputs import stale_beside, withdrawing
+
+OutputsPolicy = Literal["withdraw", "keep"]
+Change = Callable[[CheckpointRow], CheckpointRow]
+"""Makes the row to commit from one that changes nothing yet."""
+
+
+@dataclass(frozen=True)
+class HeadMove:
+    """What a restore or promotion does, or in a dry run would do.
+
+    Attributes:
+        kind: ``restore``, ``promote`` or ``import``.
+        checkpoint_id: whose state is in force afterwards; of an import, in the job that the savepoint was taken of.
+        replaced_id: the head that is left; None for an import, into a job that has none.
+        abandoned: ids of the micro-batches and transforms that are not on the head's path any more, oldest first.
+        sinks: per sink that changes, the files that leave it and those that come (back).
+        committed_id: the row that says so; None in a dry run.
+        left_alone: sinks that the code of the job does not have any more, with what was not moved in them.
+    """
+
+    kind: str
+    checkpoint_id: int
+    replaced_id: int | None
+    abandoned: list[int]
+    sinks: list[StagedSink]
+    committed_id: int | None = None
+    left_alone: list[StagedSink] = field(default_factory=list)
+
+    @property
+    def rows_withdrawn(self) -> dict[str, int]:
+        """Output rows that leave, by sink."""
+        return {s.name: sum(f.rows for f in s.withdrawn) for s in self.sinks}
+
+    @property
+    def rows_added(self) -> dict[str, int]:
+        """Output rows that come (back), by sink."""
+        return {s.name: s.rows for s in self.sinks}
+
+
+class Operations:
+    """Operations on one job.
+
+    Args:
+        job: name.
+        tables: the job's tables.
+        publication: publishes rows.
+        requested_by: recorded with every row.
+        declared: the sinks of the job's code; None where it is not known, and every sink counts.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        tables: JobTables,
+        publication: Publication,
+        requested_by: str = "",
+        declared: Declared = None,
+    ) -> None:
+        self._job, self._tables, self._publication = job, tables, publication
+        self._requested_by, self._declared = requested_by, declared
+
+    # -- moving the head -------------------------------------------------------------------------------------------
+
+    def restore(
+        self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
+    ) -> HeadMove:
+        """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
+        rows, head = self._settled_but_for_what_is_left(checkpoint_id)
+        refusal = restore_refusal(rows, checkpoint_id)
+        if refusal is not None:
+            raise ConfigurationError(f"job '{self._job}': {refusal}")
+        target = rows[checkpoint_id]
+        if target.branch != head.branch:
+            raise ConfigurationError(
+                f"job '{self._job}': checkpoint {checkpoint_id} is of the branch '{target.branch}': promote that "
+                "branch to go on from its head"
+            )
+        if checkpoint_id == head.checkpoint_id:
+            raise ConfigurationError(
+                f"job '{self._job}': checkpoint {checkpoint_id} is the head already: there is nothing to restore"
+            )
+        return self._move("restore", rows, head, target, outputs=outputs, dry_run=dry_run)
+
+    def promote(
+        self,
+        branch: str,
+        *,
+        expected_head: int | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        dry_run: bool = False,
+    ) -> HeadMove:
+        """Go on from the head of a branch; see ``StateEngine.promote``."""
+        rows, head = self.settled()
+        known = {n: r for n, r in lineage.open_branches(rows).items() if n != head.branch}
+        if branch not in known:
+            raise ConfigurationError(
+                f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
+            )
+        # what compaction and retention did since changes nothing that anybody looked at
+        if expected_head is not None and lineage.may_reparent(rows, expected_head) != head:
+            raise ConfigurationError(
+                f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
+                "came since, and replay it too or name the new head"
+            )
+        return self._move("promote", rows, head, known[branch], outputs=outputs, dry_run=dry_run)
+
+    def _move(
+        self,
+        kind: str,
+        rows: lineage.Rows,
+        head: CheckpointRow,
+        target: CheckpointRow,
+        *,
+        outputs: OutputsPolicy,
+        dry_run: bool,
+    ) -> HeadMove:
+        if outputs not in ("withdraw", "keep"):
+            raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
+        left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
+        kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
+        sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
+        if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
+            sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
+        sinks, left_alone = self.of_the_code(sinks)
+        self._publication.check_withdrawable(sinks)
+        abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
+        planned = HeadMove(
+            kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
+        )
+        if dry_run:
+            return planned
+        row = self.commit(
+            kind, target, rows, lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks)
+        )
+        return replace(planned, committed_id=row.checkpoint_id)
+
+    def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
+        """The sinks that are moved, and those that the code of the job does not have any more."""
+        mine = [s for s in sinks if self._publication.is_declared(s, self._declared)]
+        return mine, [s for s in sinks if s not in mine]
+
+    # -- parallelism -----------------------------------------------------------------------------------------------
+
+    def rescale(self, job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
+        """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
+        rows, head = self.settled()
+        planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
+        return self.commit("rescale", head, rows, planned.applied) if planned.changes else None
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def settled(self) -> tuple[lineage.Rows, CheckpointRow]:
+        """All rows, and the head, whose outputs are published."""
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        self._publication.settle(lineage.path(rows, head.checkpoint_id), self._declared)
+        return rows, head
+
+    def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[lineage.Rows, CheckpointRow]:
+        """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
+        try:
+            return self.settled()
+        except DamagedOutputError as error:
+            rows = dict(self._tables.store.load())
+            head = lineage.head(rows)
+            assert head is not None
+            stay = (
+                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
+                if checkpoint_id in rows
+                else set()
+            )
+            path = lineage.path(rows, head.checkpoint_id)
+            if error.checkpoint_id in stay or self._publication.settle_what_can_be(path, self._declared):
+                raise
+            return rows, head  # which is about to be left
+        except (SinkError, MissingFilesError):
+            rows = dict(self._tables.store.load())
+            head = lineage.head(rows)
+            assert head is not None
+            on_path = lineage.path(rows, head.checkpoint_id)
+            refused = self._publication.settle_what_can_be(on_path, self._declared)
+            stays = (
+                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
+                if checkpoint_id in rows
+                else set()
+            )
+            if not refused or any(row.checkpoint_id in stays for row, _ in refused):
+                raise
+            for row, staged in refused:  # no sink ever showed it, so none needs to let it go
+                known = rows[row.checkpoint_id]
+                letters = [] if staged.kind == DEAD_LETTERS else known.dead_letters
+                sinks = [one for one in known.sinks if one.name != staged.name]
+                rows[row.checkpoint_id] = replace(known, sinks=sinks, dead_letters=letters)
+            return rows, head
+
+    def commit(
+        self,
+        kind: str,
+        parent: CheckpointRow,
+        rows: lineage.Rows,
+        change: Change,
+        *,
+        attempt: WriteAttempt | None = None,
+    ) -> CheckpointRow:
+        """Commit one row upon a parent and publish it; raises StaleParentError where something came first."""
+        attempt = attempt or self._tables.clock.attempt()
+        row = change(
+            continuing(
+                parent,
+                kind=kind,
+                checkpoint_id=lineage.next_id(rows),
+                write_id=attempt.write_id,
+                created_at=attempt.created_at,
+                requested_by=self._requested_by,
+            )
+        )
+        self._tables.check(row, parent)
+        self._tables.store.append(row)
+        self._publication.publish(row)
+        return row

@@ -1,0 +1,162 @@
+"""``JobFiles``: finds every file of a job, in its own directories and in those of its sinks, for the collector.
+
+    operators/*/changelog, operators/*/base, operator_state    tables of state
+    checkpoints, dead_letters                                  tables in which every row stays
+    exchange                                                   no table
+    sinks/<sink>/<target>         what is staged for a database or a function
+    a Delta sink                  the table's own level, and ``_statelake_staged`` in it
+    a directory of a file sink    what is staged in it; published directories are its readers'
+
+Hidden files, logs and the directories of savepoints are never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow.fs as pafs
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.collection import OPERATOR_STATE, OPERATORS, keyed_tables
+from state_engine.core.checkpoints.disposal import Found, Place
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.write_ids import owner_mark
+from state_engine.job.graph import SinkNode
+from state_engine.job.job_tables import JobTables
+from state_engine.sinks.delta import DeltaSink
+from state_engine.sinks.file_moves import STAGED_PREFIX
+from state_engine.sinks.files import FileSink
+from state_engine.sinks.spark_writer import SPARK_KIND, STAGED
+from state_engine.storage import store_clock
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.tombstones import removed_since
+from state_engine.storage.files import join, open_location
+
+_EXCHANGE, _CHECKPOINTS = "exchange", "checkpoints"
+
+
+@dataclass(frozen=True)
+class SinkPlace:
+    """A sink of the job, as some checkpoint or the job itself knows it."""
+
+    name: str
+    kind: str
+    path: str
+
+
+def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()) -> set[SinkPlace]:
+    """All sinks that a job has or had, whose files bear an owner's mark.
+
+    Args:
+        rows: all checkpoints.
+        declared: the job's sinks, which may have got files and no checkpoint yet.
+    """
+    found = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
+    for node in declared:
+        if isinstance(node.sink, DeltaSink | FileSink):
+            found.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
+    return {sink for sink in found if sink.kind in (DeltaSink.kind, SPARK_KIND, FileSink.kind)}
+
+
+class JobFiles:
+    """Looks at the directories of one job.
+
+    Args:
+        tables: the job's tables.
+        kernel: reads logs.
+        sinks: of the job.
+        removed_since_ms: for a place, what left its log later than this may still be read; milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        tables: JobTables,
+        kernel: DeltaKernel,
+        sinks: Iterable[SinkPlace],
+        *,
+        removed_since_ms: Callable[[str], int],
+    ) -> None:
+        self._directory, self._app, self._kernel = tables.layout.directory, tables.store.app, kernel
+        self._sinks, self._since_ms = set(sinks), removed_since_ms
+
+    def places(self) -> Iterator[Place]:
+        """Every directory, one after the other."""
+        for table in [*self.state_tables(), DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE]:
+            uri = self.uri(table)
+            yield self._place(table, _under(uri), ours=table not in (DEAD_LETTERS, _CHECKPOINTS, _EXCHANGE))
+        for path in sorted({sink.path for sink in self._sinks}):
+            here = [sink for sink in self._sinks if sink.path == path]
+            owners = frozenset(owner_mark(f"{self._app}/{sink.name}") for sink in here)
+            in_files = any(sink.kind == FileSink.kind for sink in here)
+            yield self._place(path, _staged(path) if in_files else _in_table(path), owners=owners)
+        for name in self._names("sinks"):
+            for target in self._names("sinks", name):
+                uri = join(self._directory, "sinks", name, target)
+                yield self._place(uri, _under(uri), owners=frozenset([owner_mark(f"{self._app}/{name}")]))
+
+    def uri(self, table: str) -> str:
+        """Where a place is."""
+        return table if "://" in table else join(self._directory, table)
+
+    def state_tables(self) -> list[str]:
+        """Names of the tables of state that the job has or had."""
+        directories = self._names(OPERATORS)
+        return [*(t for name in directories for t in keyed_tables(f"{OPERATORS}/{name}")), OPERATOR_STATE]
+
+    def vacuumed(self) -> list[str]:
+        """URIs of the tables in which the log lists every file that is needed, so that VACUUM may run."""
+        uris = [self.uri(table) for table in [*self.state_tables(), _CHECKPOINTS]]
+        return [uri for uri in uris if self._kernel.exists(uri)]
+
+    def _names(self, *inside: str) -> list[str]:
+        """Names of the directories in a directory of the job."""
+        at = open_location(join(self._directory, *inside))
+        infos = at.listing(missing_ok=True)
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+
+    def _place(
+        self, table: str, files: dict[str, Found], *, owners: frozenset[str] | None = None, ours: bool = False
+    ) -> Place:
+        uri = self.uri(table)
+        # files first: what is listed by then and is not in the log afterwards was never, or is not any more
+        active = frozenset(self._kernel.active_files(uri))
+        if ours:  # what came since that, and what is gone; a log lists nothing that was not there before
+            files |= _looked_up(uri, active - files.keys())
+        return Place(table, files, active, removed_since(uri, self._since_ms(table)), owners, ours)
+
+
+def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, Found]:
+    """Those of some files that are there."""
+    at, names = open_location(uri), sorted(paths)
+    infos = at.fs.get_file_info([join(at.path, name) for name in names])
+    both = zip(names, infos, strict=True)
+    return {name: _file(info) for name, info in both if info.type == pafs.FileType.File}
+
+
+def _file(info: pafs.FileInfo) -> Found:
+    return Found(info.size, store_clock.written_ms(info))
+
+
+def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, Found]:
+    """The files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
+    at = open_location(uri)
+    start = at.inside(inside) if inside else at
+    infos = start.listing(recursive=recursive, missing_ok=True)
+    found = {info.path[len(at.path) + 1 :]: info for info in infos if info.type == pafs.FileType.File}
+    skip = len(inside)
+    return {path: _file(info) for path, info in found.items() if not _hidden(path[skip:])}
+
+
+def _in_table(uri: str) -> dict[str, Found]:
+    return _under(uri, recursive=False) | _under(uri, STAGED)
+
+
+def _staged(uri: str) -> dict[str, Found]:
+    at = open_location(uri)
+    names = [name for name in at.names(missing_ok=True) if name.startswith(STAGED_PREFIX)]
+    return {path: file for name in names for path, file in _under(uri, name).items()}
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/"))

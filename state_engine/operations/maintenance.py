@@ -1,0 +1,293 @@
+"""``Maintenance``: work in the background that never disturbs micro-batches: compaction, and retiring checkpoints.
+
+A row of ``compaction`` or ``retention`` is committed upon whatever the head is then; micro-batches re-parent over it,
+and it over them. Plays the part of RocksDB's compaction under Flink's backend, and of Flink's checkpoint subsumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    PinnedCheckpoint,
+)
+from state_engine.core.checkpoints.collection import position_files
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan, restore_refusal
+from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.job.job_tables import JobTables
+from state_engine.operations.changed_groups import groups_to_write
+from state_engine.operations.compaction import compacted, write_base
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.state.state_files import remaining, state_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POSITION_FILES = 16
+"""A compaction states the positions of sources whole where they are in so many files."""
+
+Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
+"""Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did.
+
+    Attributes:
+        checkpoint_id: whose state the bases hold.
+        committed_id: the row that put them in force; None where there was nothing to do, or the head moved to another
+            path meanwhile and the work was dropped.
+        entries, bytes, key_groups: of the new bases, by operator.
+    """
+
+    checkpoint_id: int
+    committed_id: int | None
+    entries: dict[str, int]
+    bytes: dict[str, int]
+    key_groups: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _NewBase:
+    """A base that is written and not in force yet: its files, the key groups in them, and those that need none."""
+
+    files: list[DataFile]
+    key_groups: list[KeyGroupRange]
+    unchanged: list[KeyGroupRange]
+
+    def in_force(
+        self, operator: OperatorCheckpoint, base_id: str, compacted_row: CheckpointRow
+    ) -> OperatorCheckpoint:
+        """The operator's part of the row that commits it, from its part of the row's parent."""
+        before = compacted_row.operator(operator.uid)
+        assert before is not None
+        return compacted(
+            operator,
+            self.files,
+            base_id=base_id,
+            checkpoint_id=compacted_row.checkpoint_id,
+            max_parallelism=before.max_parallelism,
+            key_groups=self.key_groups if operator.max_parallelism == before.max_parallelism else None,
+            unchanged=self.unchanged,
+        )
+
+
+class Maintenance:
+    """Background work on one job.
+
+    Args:
+        job: name.
+        tables: the job's tables.
+        kernel: commits.
+        spark: session, for folding.
+        requested_by: recorded with every row.
+    """
+
+    def __init__(
+        self, job: str, *, tables: JobTables, kernel: DeltaKernel, spark: SparkSession, requested_by: str = ""
+    ) -> None:
+        self._job, self._tables, self._kernel, self._spark = job, tables, kernel, spark
+        self._requested_by = requested_by
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    def compact(
+        self,
+        operators: Collection[str] | None = None,
+        *,
+        policy: CompactionPolicy | None = None,
+        full: bool = False,
+    ) -> Compaction:
+        """Fold the state of operators at the head into new bases; see ``StateEngine.compact``.
+
+        Args:
+            policy: pass over the operators that it sees no reason for; None to fold all that changed.
+        """
+        rows, head = self._head()
+        path = lineage.path(rows, head.checkpoint_id)
+        base_id = self._tables.clock.attempt().write_id
+        written = {
+            o.uid: base
+            for o in self._chosen(path, operators, policy, full=full)
+            if (base := self._write(path, o, base_id, full=full)) is not None
+        }
+        done = Compaction(
+            checkpoint_id=head.checkpoint_id,
+            committed_id=None,
+            entries={uid: sum(f.rows for f in base.files) for uid, base in written.items()},
+            bytes={uid: sum(f.bytes for f in base.files) for uid, base in written.items()},
+            key_groups={uid: sum(map(len, base.key_groups)) for uid, base in written.items()},
+        )
+        if not written and len(position_files(path)) < _POSITION_FILES:
+            return done
+        tries = count()
+
+        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow | None:
+            operators = [
+                written[o.uid].in_force(o, base_id, head) if o.uid in written else o for o in row.operators
+            ]
+            made = replace(row, operators=operators)
+            if not lineage.may_apply_compaction(rows, head.checkpoint_id, made):
+                return None
+            return self._with_positions(made, lineage.path(rows, made.parent_id), attempt=next(tries))
+
+        committed = self._commit(lineage.COMPACTION, change, write_id=base_id)
+        return replace(done, committed_id=committed.checkpoint_id if committed else None)
+
+    def _with_positions(
+        self, row: CheckpointRow, path: Sequence[CheckpointRow], *, attempt: int
+    ) -> CheckpointRow:
+        """The row with the positions of all sources at the end of its parent's path, where they are in many files."""
+        if len(position_files(path)) < _POSITION_FILES:
+            return row
+        positions = self._tables.positions
+        elements = {source.name: positions.elements(path, source.name) for source in row.sources}
+        file = positions.write(row.write_id, elements, attempt=attempt)
+        refs = [
+            replace(ref, write_id=row.write_id, elements=len(elements[ref.operator]))
+            if ref.operator in elements
+            else ref
+            for ref in row.operator_state
+        ]
+        self._tables.list_operator_state([file], row.write_id)
+        return replace(row, operator_state=refs, operator_state_files=[file])
+
+    def _chosen(
+        self,
+        path: Sequence[CheckpointRow],
+        operators: Collection[str] | None,
+        policy: CompactionPolicy | None,
+        *,
+        full: bool,
+    ) -> list[OperatorCheckpoint]:
+        """The operators to fold, as of the end of the path."""
+        known = {o.uid: o for o in path[-1].operators}
+        unknown = sorted(set(operators or ()) - set(known))
+        if unknown:
+            raise ConfigurationError(
+                f"job '{self._job}': there is no keyed state of operators {unknown}; there is of {sorted(known)}"
+            )
+        chosen = [o for uid, o in known.items() if operators is None or uid in operators]
+        if policy is not None:
+            due = compaction_due(path, policy).reasons
+            chosen = [o for o in chosen if o.uid in due]
+        return chosen
+
+    def _write(
+        self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, base_id: str, *, full: bool
+    ) -> _NewBase | None:
+        """Write and list the files of a base, which nobody reads before a row names it; None where none is needed."""
+        head, uid, layout = path[-1], operator.uid, self._tables.layout
+        everything = KeyGroupRange(0, operator.max_parallelism - 1)
+        groups = [everything]
+        if not full:
+            groups = groups_to_write(path, operator, state_files(layout, path, uid))
+        if not groups:
+            return None
+        files = write_base(
+            self._spark,
+            layout,
+            path,
+            uid,
+            base_id=base_id,
+            max_parallelism=operator.max_parallelism,
+            clock_ms=head.clock_ms,
+            watermark_ms=head.watermark_ms,
+            key_groups=groups,
+        )
+        self._tables.list_base(operator, files, base_id)
+        return _NewBase(files, groups, list(remaining(everything, groups)))
+
+    # -- retention -------------------------------------------------------------------------------------------------
+
+    def retire(
+        self, policy: RetentionPolicy, *, given_up: Collection[str] = (), dry_run: bool = False
+    ) -> list[int]:
+        """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.retain``."""
+
+        def planned(rows: lineage.Rows) -> list[int]:
+            now_ms = self._tables.clock.now_ms()
+            return list(plan(rows, policy, now_ms=now_ms, given_up=given_up).retired)
+
+        if dry_run:
+            return planned(self._head()[0])
+        row = self._commit(
+            "retention", lambda row, rows: replace(row, retired=found) if (found := planned(rows)) else None
+        )
+        return row.retired if row else []
+
+    def pin(self, name: str, *, path: str, checkpoint_id: int | None = None) -> CheckpointRow:
+        """Keep a checkpoint, the head by default, restorable until ``unpin``; the checkpoint's row.
+
+        Raises:
+            ConfigurationError: the name is taken, or the checkpoint is not there any more.
+        """
+
+        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow:
+            wanted = row.parent_id if checkpoint_id is None else checkpoint_id
+            assert wanted is not None
+            refusal = restore_refusal(rows, wanted)
+            if name in pins(rows):
+                refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
+            if refusal is not None:
+                raise ConfigurationError(f"job '{self._job}': {refusal}")
+            return replace(row, pinned=[PinnedCheckpoint(name, wanted, path)])
+
+        row = self._commit("retention", change)
+        assert row is not None
+        return self._tables.store.rows[row.pinned[0].checkpoint_id]
+
+    def unpin(self, name: str) -> None:
+        """Let retention have a savepoint's checkpoint."""
+        self._commit(
+            "retention", lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None
+        )
+
+    def fence(self) -> None:
+        """Commit a row that changes nothing: an attempt that is about to commit finds its id taken, and looks again."""
+        self._commit("retention", lambda row, _: row)
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _head(self) -> tuple[lineage.Rows, CheckpointRow]:
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        if head is None:
+            raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
+        return rows, head
+
+    def _commit(self, kind: str, change: Change, *, write_id: str | None = None) -> CheckpointRow | None:
+        """Commit a row upon the head, whatever that is by then."""
+        name = write_id or self._tables.clock.attempt().write_id
+        while True:
+            rows, head = self._head()
+            row = change(
+                continuing(
+                    head,
+                    kind=kind,
+                    checkpoint_id=lineage.next_id(rows),
+                    write_id=name,
+                    created_at=self._tables.clock.now(),
+                    requested_by=self._requested_by,
+                ),
+                rows,
+            )
+            if row is None:
+                return None
+            self._tables.check(row, head)
+            try:
+                self._tables.store.append(row)
+            except StaleParentError:
+                continue
+            return row

@@ -1,0 +1,347 @@
+"""``Savepoints``: self-contained copies of checkpoints, which can be moved and restored into another root or job.
+
+    <directory>/operators/<uid>/base_id=…/key_group=…/*.parquet   keyed state, folded, one sorted file a key group
+    <directory>/operator_state/write_id=…/*.parquet               operator state and source positions
+    <directory>/savepoint.json                                    manifest with the checkpoint's row and checksums
+
+The checkpoint is pinned by a committed row before it is copied, so retention cannot take it away meanwhile, and micro-
+batches go on. The manifest is written last: a directory without one is no savepoint. Mirrors Flink's savepoints in
+canonical format and ``state.savepoints.dir``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+
+import pyarrow.fs as pafs
+from pyspark.sql import SparkSession
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import (
+    BaseRange,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+)
+from state_engine.core.checkpoints.collection import operator_directory
+from state_engine.core.checkpoints.dead_letters import without_letters
+from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
+from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
+from state_engine.job.job_tables import JobTables
+from state_engine.operations.compaction import write_base
+from state_engine.operations.maintenance import Maintenance
+from state_engine.publication.publication import Declared, Publication
+from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
+from state_engine.storage.state.operator_state_files import copy_state, files_of
+
+MANIFEST = "savepoint.json"
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint.
+
+    Attributes:
+        name: of the savepoint.
+        path: its directory.
+        checkpoint_id: what it is a copy of.
+        files, bytes: how much it holds.
+    """
+
+    name: str
+    path: str
+    checkpoint_id: int
+    files: int
+    bytes: int
+
+
+class Savepoints:
+    """Savepoints of one job.
+
+    Args:
+        tables: the job's tables.
+        spark: session, for folding keyed state.
+        maintenance: pins checkpoints.
+        publication: publishes the head before it is copied, so that its outputs are not left to the old root.
+        declared: the sinks of the job's code; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: JobTables,
+        spark: SparkSession,
+        maintenance: Maintenance,
+        publication: Publication,
+        declared: Declared = None,
+    ) -> None:
+        self._tables, self._spark, self._declared = tables, spark, declared
+        self._maintenance, self._publication = maintenance, publication
+
+    def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> Savepoint:
+        """Pin a checkpoint, copy it, and write the manifest; see ``StateEngine.savepoint``."""
+        if not is_empty(path):
+            raise ConfigurationError(
+                f"{path} is not empty: choose another directory for the savepoint '{name}'"
+            )
+        rows = self._tables.store.load()
+        head = lineage.head(rows)
+        on_path = lineage.path(rows, head.checkpoint_id if head else None)
+        self._publication.settle(on_path, self._declared)
+        row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
+        copy_id = self._tables.clock.attempt().write_id
+        try:
+            manifest = self._copy(name, path, row, copy_id)
+            sync_uris([join(path, file.path) for file in manifest.files], below=path)
+            write_text(join(path, MANIFEST), manifest.to_text())
+        except BaseException:
+            _delete_copy(path, copy_id)
+            self._maintenance.unpin(name)
+            raise
+        return described(path, manifest)
+
+    def delete(self, name: str, *, keep_files: bool = False) -> None:
+        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go.
+
+        Args:
+            keep_files: only let the checkpoint go.
+
+        Raises:
+            ConfigurationError: there is no such savepoint, or its directory holds something else now.
+        """
+        rows = self._tables.store.load()
+        known = pins(rows)
+        if name not in known:
+            raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
+        path = known[name].path
+        if not keep_files and (manifest := self._manifest_to_delete(name, path, rows)) is not None:
+            _delete_files(path, [*(f.path for f in manifest.files), MANIFEST])
+        self._maintenance.unpin(name)
+
+    def _manifest_to_delete(self, name: str, path: str, rows: lineage.Rows) -> SavepointManifest | None:
+        """The manifest at the place of a savepoint; None where nothing is there."""
+        if is_empty(path):
+            return None
+        what = f"nothing was deleted: {path} is where savepoint '{name}' was made, and now"
+        way_out = (
+            "Look at it; then let the checkpoint go without touching files (keep_files=True, --keep-files)"
+        )
+        try:
+            manifest = read_manifest(path)
+            manifest.check_form()
+        except StatelakeError as error:
+            raise ConfigurationError(
+                f"{what} it holds no savepoint that can be read ({error}). {way_out}"
+            ) from error
+        own = rows[pins(rows)[name].checkpoint_id]
+        if manifest.name != name or manifest.checkpoint.write_id != own.write_id:
+            raise ConfigurationError(
+                f"{what} it holds savepoint '{manifest.name}' of job '{manifest.job}', checkpoint "
+                f"{manifest.checkpoint.checkpoint_id}. {way_out}"
+            )
+        return manifest
+
+    # -- copying ---------------------------------------------------------------------------------------------------
+
+    def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
+        on_path = lineage.path(self._tables.store.rows, row.checkpoint_id)
+        row = without_letters(row)
+        operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
+        refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
+        copied = replace(
+            row,
+            operators=operators,
+            operator_state=refs,
+            operator_state_files=files,
+            sinks=[],
+            dead_letters=[],
+        )
+        listed = [join(operator_directory(o.uid), f.path) for o in operators for f in o.base_files]
+        listed += [join("operator_state", f.path) for f in files]
+        return SavepointManifest(name, row.job, datetime.now(UTC), copied, list(checksums(path, listed)))
+
+    def _copy_keyed(
+        self, operator: OperatorCheckpoint, on_path: list[CheckpointRow], path: str, copy_id: str
+    ) -> OperatorCheckpoint:
+        head = on_path[-1]
+        files = write_base(
+            self._spark,
+            self._tables.layout,
+            on_path,
+            operator.uid,
+            base_id=copy_id,
+            max_parallelism=operator.max_parallelism,
+            clock_ms=head.clock_ms,
+            watermark_ms=head.watermark_ms,
+            savepoint=join(path, operator_directory(operator.uid)),
+        )
+        whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)
+        return replace(operator, changelog=[], changed_entries=0, bases=[whole], base_files=files)
+
+    def _copy_operator_state(
+        self, row: CheckpointRow, on_path: list[CheckpointRow], into: str, copy_id: str
+    ) -> tuple[list[OperatorStateRef], list[DataFile]]:
+        refs, files, positions = [], list[DataFile](), {}
+        for ref in row.operator_state:
+            if ref.operator in {s.name for s in row.sources}:
+                positions[ref.operator] = self._tables.positions.elements(on_path, ref.operator)
+                refs.append(OperatorStateRef(ref.operator, copy_id, len(positions[ref.operator])))
+                continue
+            uri = self._tables.layout.operator_state
+            copied, written = copy_state(ref, files_of(ref, on_path), uri=uri, into=into, write_id=copy_id)
+            refs.append(copied)
+            files += written
+        if any(positions.values()):
+            files.append(SourcePositions(into).write(copy_id, positions))
+        return refs, files
+
+
+def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> int | SavepointManifest:
+    """What a savepoint is to a job: one of its own checkpoints, or else a copy to import, verified.
+
+    Args:
+        tables: of the job; None where it never ran.
+        wanted: name of a savepoint of the job, or directory of any.
+
+    Raises:
+        ConfigurationError: it is another job's, and this one has checkpoints of its own.
+        MissingFilesError: it is damaged, or there is none.
+    """
+    rows = tables.store.load() if tables else {}
+    known = pins(rows)
+    if str(wanted) in known:
+        return known[str(wanted)].checkpoint_id
+    path = normal_uri(wanted)
+    manifest = verified(path)
+    own = known.get(manifest.name)
+    if own is not None and rows[own.checkpoint_id].write_id == manifest.checkpoint.write_id:
+        return own.checkpoint_id
+    if rows:
+        raise ConfigurationError(
+            f"{path} is a savepoint of job '{manifest.job}' elsewhere, and this job has checkpoints already: restore "
+            "it under another job name, or into another root"
+        )
+    return manifest
+
+
+def described(path: str, manifest: SavepointManifest) -> Savepoint:
+    """A savepoint in short."""
+    size = sum(f.bytes for f in manifest.files)
+    return Savepoint(manifest.name, path, manifest.checkpoint.checkpoint_id, len(manifest.files), size)
+
+
+def verified(path: str) -> SavepointManifest:
+    """The manifest of the savepoint in a directory, all of whose files are what was written.
+
+    Raises:
+        MissingFilesError: there is none, or it is damaged, or no savepoint is written like that.
+        RootError: it was written by a newer version.
+    """
+    manifest = read_manifest(path)
+    manifest.check_form()
+    _refuse_links(path, [MANIFEST, *(f.path for f in manifest.files)])
+    manifest.verify(checksums(path, [f.path for f in manifest.files]))
+    return manifest
+
+
+def read_manifest(path: str) -> SavepointManifest:
+    """The manifest of the savepoint in a directory; for errors see ``verified``."""
+    where = join(path, MANIFEST)
+    at = open_location(where)
+    try:
+        text = at.read().decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFilesError(
+            f"{path} holds no savepoint: there is no {MANIFEST}. Either it is another directory, or the savepoint was "
+            "not finished; take another one"
+        ) from None
+    return parse_manifest(text, where=where)
+
+
+def _delete_copy(path: str, copy_id: str) -> None:
+    """Delete what one attempt has copied to a directory, and nothing that another one has."""
+    at = open_location(path)
+    found = at.listing(recursive=True, missing_ok=True)
+    own = [f.path for f in found if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)]
+    _delete_files(path, [file.removeprefix(at.path).lstrip("/") for file in own])
+
+
+def _delete_files(path: str, files: Iterable[str]) -> None:
+    """Delete files below a directory, one after the other, and then the directories that are empty."""
+    at, folders = open_location(path), set[str]()
+    for file in files:
+        with suppress(FileNotFoundError):
+            at.inside(file).delete()
+        parts = file.split("/")[:-1]
+        folders |= {"/".join(parts[:n]) for n in range(len(parts) + 1)}
+    for folder in sorted(folders, key=len, reverse=True):
+        with suppress(OSError):  # a store without directories
+            inside = at.inside(folder) if folder else at
+            if not inside.listing(missing_ok=True):
+                inside.delete_directory()
+
+
+def is_empty(path: str) -> bool:
+    """Whether no file is in a directory, or there is none; an attempt that failed may have left directories."""
+    found = open_location(path).listing(recursive=True, missing_ok=True)
+    return all(one.type == pafs.FileType.Directory for one in found)
+
+
+def _refuse_links(path: str, files: Iterable[str]) -> None:
+    """Raise MissingFilesError where a file, or a directory on the way to it, is a link to somewhere else."""
+    if not is_local(path):
+        return
+    top = local_path(path)
+    places = {
+        top.joinpath(*parts[:n]) for f in files if (parts := f.split("/")) for n in range(1, len(parts) + 1)
+    }
+    links = sorted(str(place) for place in places if place.is_symlink())
+    if links:
+        raise MissingFilesError(
+            f"{path} is no savepoint as it was written: {', '.join(links[:3])} is a link. Nothing was restored. Copy "
+            "the savepoint with the files themselves"
+        )
+
+
+def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
+    """Size and SHA-256 of files below a directory; those that are missing are left out."""
+
+    def one(file: str) -> SavepointFile | None:
+        at, digest, size = open_location(join(path, file)), sha256(), 0
+        try:
+            with at.reading() as stream:
+                while chunk := stream.read(1 << 20):
+                    digest.update(chunk)
+                    size += len(chunk)
+        except FileNotFoundError:
+            return None
+        return SavepointFile(file, size, digest.hexdigest())
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        yield from (f for f in pool.map(one, files) if f is not None)
+
+
+def write_text(uri: str, text: str) -> None:
+    """Write a small file, whole or not at all where the store can, unless there is one.
+
+    Raises:
+        ConfigurationError: there is one already.
+    """
+    at = open_location(uri)
+    at.above().make_directory()
+    try:
+        at.write_new(text.encode())
+    except FileExistsError:
+        raise ConfigurationError(
+            f"{uri} was made by somebody else meanwhile: choose another directory"
+        ) from None

@@ -1,0 +1,1 @@
+"""What micro-batches put out, made visible after the commit, exactly once, and withdrawn by restores."""

@@ -1,0 +1,71 @@
+"""Reads what checkpoints staged for a sink, wherever its files are now: staged still, or published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.publication.places import IN_THE_ROOT
+from state_engine.sinks.base import WRITE_ID, verify_files
+from state_engine.sinks.file_moves import base_name, published_files
+from state_engine.sinks.staging import Staging
+from state_engine.sources.parquet_files import parquet_schema
+from state_engine.storage.files import join, open_location
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.parquet_reading import SPARK_VERIFIES
+
+
+class OutputReader:
+    """Reads staged outputs of one job.
+
+    Args:
+        spark: session.
+        layout: of the job.
+        staging: finds outputs that wait in the job's root.
+    """
+
+    def __init__(self, spark: SparkSession, layout: JobLayout, staging: Staging) -> None:
+        self._spark, self._layout, self._staging = spark, layout, staging
+
+    def read(self, sink: StagedSink, files: Sequence[DataFile]) -> DataFrame:
+        """The rows of staged files, without the lineage column, which no two attempts share.
+
+        Args:
+            sink: as the attempt recorded it that staged the files.
+            files: one or more of those that were staged for it.
+
+        Raises:
+            MissingFilesError: a file is gone or has another size.
+        """
+        uri = self._directory(sink)
+        located = _located(uri, files) if sink.kind == "files" else list(files)
+        verify_files(uri, located, what=f"sink '{sink.name}'", footers=True)
+        paths = [join(uri, f.path) for f in located]
+        if paths[0].endswith(".csv"):
+            schema = StructType.fromJson(json.loads(sink.schema))
+            rows = self._spark.read.schema(schema).option("header", "true").csv(paths)
+        else:
+            reader = self._spark.read.options(**SPARK_VERIFIES)
+            rows = reader.schema(parquet_schema(paths[0])).parquet(*paths)
+        return rows.drop(WRITE_ID)
+
+    def _directory(self, sink: StagedSink) -> str:
+        """Where files lie, wherever the root is now."""
+        if sink.kind == DEAD_LETTERS:
+            return self._layout.dead_letters
+        return self._staging.here(sink.path) if sink.kind in IN_THE_ROOT else sink.path
+
+
+def _located(uri: str, files: Sequence[DataFile]) -> list[DataFile]:
+    """Files of a ``FileSink`` with the path that they have now."""
+    published = published_files(open_location(uri))
+    return [
+        replace(f, path=f"{published[name]}/{name}" if (name := base_name(f)) in published else f.path)
+        for f in files
+    ]

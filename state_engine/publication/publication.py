@@ -1,0 +1,275 @@
+"""``Publication``: makes the outputs of committed checkpoints visible, in order, each exactly once.
+
+Works from the rows of ``checkpoints`` alone, so that any runner can finish what another one began. Branches other than
+``main`` never publish: what they staged becomes visible when a row of ``main`` promotes them.
+
+Only the last row in the foreground may wait, see ``core.checkpoints.pending``. Where the code of the job is known, its
+sinks are asked whether they show what was published before, and sinks that it no longer has are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
+from state_engine.core.checkpoints.pending import PathChanges, SinkChange, newest_in_foreground, path_changes
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, publications
+from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
+from state_engine.job.graph import SinkNode
+from state_engine.job.job_tables import JobTables
+from state_engine.publication.dead_letters import DeadLetterPublisher
+from state_engine.publication.places import declared_sinks, located
+from state_engine.sinks.base import Publisher
+from state_engine.sinks.delta import DeltaPublisher
+from state_engine.sinks.delta_spark import SparkDeltaPublisher
+from state_engine.sinks.files import FilePublisher, FileSink
+from state_engine.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
+from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.sql_target import SQL_KIND
+from state_engine.sinks.staging import Staging
+from state_engine.storage.delta.kernel import DeltaKernel
+
+Declared = frozenset[SinkKey] | None
+"""Name and path of the sinks of a job's code, see ``Publication.declared``; None where the code is not known."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one sink shows of a path.
+
+    Attributes:
+        key: name and path of the sink.
+        seen: the highest checkpoint that it has seen.
+        changes: all that the path changes in it, oldest first.
+        unseen: of these, what it does not show.
+        behind: of these, what was published to it before.
+    """
+
+    key: SinkKey
+    seen: int
+    changes: list[SinkChange]
+    unseen: list[SinkChange]
+    behind: list[SinkChange]
+
+
+class Publication:
+    """Publishes what a job's checkpoints staged.
+
+    Args:
+        kernel: commits.
+        tables: the job's tables.
+    """
+
+    def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
+        self._kernel, self._tables = kernel, tables
+        staging = Staging(tables.layout.root)
+        self._publishers: dict[str, Publisher] = {
+            "delta": DeltaPublisher(kernel),
+            SPARK_KIND: SparkDeltaPublisher(kernel),
+            "files": FilePublisher(kernel.disk.durability),
+            SQL_KIND: SqlPublisher(staging),
+            FOREACH_KIND: ForeachBatchPublisher(kernel, staging),
+            DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
+        }
+        self._published: int | None = None
+        self._known: set[str] = set()
+        self._asked: set[SinkKey] = set()
+
+    def declared(self, sinks: Iterable[SinkNode]) -> Declared:
+        """The sinks of a job's code, as the methods below take them."""
+        return declared_sinks(sinks, self._tables.layout, self._tables.store.app)
+
+    def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
+        """All sinks that rows name, but for those of some names: where people know what the code would tell.
+
+        Raises:
+            ConfigurationError: there is no sink of such a name; names those that there are.
+        """
+        found = {(one.name, one.path) for row in rows for one in self.staged(row)}
+        if unknown := sorted(set(but) - {name for name, _ in found}):
+            raise ConfigurationError(
+                f"job '{self._tables.layout.job}' never wrote to sinks {unknown}; it did to "
+                f"{sorted({name for name, _ in found})}"
+            )
+        return frozenset(key for key in found if key[0] not in but)
+
+    def settle(
+        self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None
+    ) -> list[int]:
+        """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something.
+
+        Args:
+            declared: the sinks of today's code; others are left alone.
+            again_from: publish what a sink does not show of this checkpoint and later ones, although it did before.
+
+        Raises:
+            SinkBehindError: a sink shows less than was published to it, and that is not to be published again.
+            SinkIdentityError: what a sink has seen under the id of a row is not that row's.
+            SinkError: a sink cannot take the outputs any more.
+            MissingFilesError: staged files are gone.
+        """
+        newest_id, known = newest_in_foreground(path), (declared or frozenset()) <= self._asked
+        if not newest_id:
+            self._asked |= (
+                declared or set()
+            )  # they hold nothing of this job but what it publishes from now on
+            return []
+        if again_from is None and newest_id == self._published and known:
+            return []
+        changes = self._changes(path, declared)
+        shown = list(self._shown(changes, again_from=again_from))
+        for one in shown:
+            self._check_behind(one, again_from)
+            if one.key not in self._asked:  # later it is known who published
+                self._check_seen(one)
+            if again_from is not None:
+                self._look_again(one, again_from)
+        if any(one.unseen for one in shown):  # no sink may show a row that a power cut can take back
+            self._kernel.outlasting(self._tables.layout.checkpoints)
+        settled: set[int] = set()
+        for change in _in_order(shown):
+            self._publish(change.staged, change.checkpoint_id)
+            settled.add(change.checkpoint_id)
+        for left in changes.left_alone():
+            self._tell_left_alone(left, newest_id=newest_id)
+        self._published = newest_id
+        self._asked |= {*(one.key for one in shown), *(declared or ())}
+        return sorted(settled)
+
+    def settle_what_can_be(
+        self, path: Sequence[CheckpointRow], declared: Declared = None
+    ) -> list[tuple[CheckpointRow, StagedSink]]:
+        """Publish what the sinks take of the newest row; what they refuse, and what they do not show any more."""
+        refused: list[tuple[CheckpointRow, StagedSink]] = []
+        for one in self._shown(self._changes(path, declared)):
+            if one.behind:
+                refused += [(change.row, change.staged) for change in one.unseen]
+                continue
+            for change in one.unseen:
+                try:
+                    self._publish(change.staged, change.checkpoint_id)
+                except (SinkError, MissingFilesError):
+                    refused.append((change.row, change.staged))
+        return refused
+
+    def unpublished(
+        self, path: Sequence[CheckpointRow], declared: Declared = None
+    ) -> Iterator[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks do not show of a path of ``main``, with the row that changes it."""
+        for one in self._shown(self._changes(path, declared)):
+            yield from ((change.row, change.staged) for change in one.unseen)
+
+    def left_alone(self, path: Sequence[CheckpointRow], declared: Declared) -> list[StagedSink]:
+        """Sinks on a path that today's code does not have."""
+        return [change.staged for change in self._changes(path, declared).left_alone()]
+
+    def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
+        """Whether a sink is one of the code's; every one is where the code is not known."""
+        here = self.located(staged)
+        return declared is None or (here.name, here.path) in declared
+
+    def _changes(self, path: Sequence[CheckpointRow], declared: Declared) -> PathChanges:
+        return path_changes(path, declared=declared, locate=self.located)
+
+    def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[Shown]:
+        """What the sinks that have to be looked at show of a path."""
+        for key in changes.looked_at(since=again_from):
+            mine = changes.by_sink[key]
+            seen = self._publishers[mine[-1].staged.kind].seen(key[1], self.app(key[0]))
+            if seen:
+                self._known.add(key[0])
+            unseen = changes.unseen(key, seen)
+            yield Shown(key, seen, mine, unseen, changes.behind(unseen))
+
+    def _check_behind(self, one: Shown, again_from: int | None) -> None:
+        lost = [c.checkpoint_id for c in one.behind if again_from is None or c.checkpoint_id < again_from]
+        if lost:
+            name, path = one.key
+            ids = f"checkpoint {lost[0]}" if len(lost) == 1 else f"checkpoints {lost[0]} to {lost[-1]}"
+            raise SinkBehindError(
+                f"job '{self._tables.layout.job}', sink '{name}': {path} does not show what {ids} published to it "
+                f"({sum(c.staged.rows for c in one.behind):,} rows): it was put back from a backup, or emptied. "
+                f"Nothing was done. Publish that again with engine.publish_pending(job, from_checkpoint={lost[0]}), "
+                f"or `statelake publish-pending {self._tables.layout.job} --from-checkpoint {lost[0]}`; where those "
+                "files are gone, restore the job to a checkpoint before, or give the sink another name to begin anew"
+            )
+
+    def _check_seen(self, one: Shown) -> None:
+        """Ids alone prove nothing: the newest that a sink has seen must stand for the row's own files."""
+        newest = next((c for c in reversed(one.changes) if c.checkpoint_id <= one.seen), None)
+        if newest is not None:
+            publisher = self._publishers[newest.staged.kind]
+            publisher.check_seen(newest.staged, self.app(newest.staged.name), newest.checkpoint_id)
+
+    def _look_again(self, one: Shown, since: int) -> None:
+        """Directories of files: also what is shown besides the listed files, as earlier versions did, goes."""
+        for change in one.changes:
+            if change.staged.kind == FileSink.kind and since <= change.checkpoint_id <= one.seen:
+                publisher = self._publishers[FileSink.kind]
+                publisher.check_seen(change.staged, self.app(change.staged.name), change.checkpoint_id)
+
+    def _tell_left_alone(self, change: SinkChange, *, newest_id: int) -> None:
+        staged, waits = change.staged, change.checkpoint_id == newest_id
+        _LOG.log(
+            logging.WARNING if waits else logging.INFO,
+            "job '%s': the code has no sink '%s' at %s any more, so it is left alone%s",
+            self._tables.layout.job,
+            staged.name,
+            staged.path,
+            f"; whether it shows checkpoint {newest_id} was not looked up" if waits else "",
+            extra={"job": self._tables.layout.job, "checkpoint_id": newest_id, "sink": staged.name},
+        )
+
+    def publish(self, row: CheckpointRow) -> int:
+        """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch."""
+        commits = 0
+        for staged in self.staged(row):
+            self._publish(staged, row.checkpoint_id)
+            commits += staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS)
+        if row.branch == MAIN:
+            self._published = row.checkpoint_id
+        return commits
+
+    def check_identity(self, sinks: Sequence[StagedSink]) -> None:
+        """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""
+        for one in map(self.located, sinks):
+            if one.files:
+                self._publishers[one.kind].check_identity(one)
+
+    def check_withdrawable(self, sinks: Sequence[StagedSink]) -> None:
+        """Refuse changes of outputs that could not be published once they are committed; see ``Publisher``."""
+        for one in map(self.located, sinks):
+            self._publishers[one.kind].check_withdrawable(one)
+
+    def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
+        """Everything that a row changes in sinks; dead letters are published like a sink."""
+        yield from (self.located(one) for one in publications(row) if one.files or one.withdrawn)
+
+    def knows(self, sink: str) -> bool:
+        """Whether the sink of a name was found to hold something of this job, when its path was settled."""
+        return sink in self._known
+
+    def publisher(self, kind: str) -> Publisher:
+        """Of one kind of sink."""
+        return self._publishers[kind]
+
+    def app(self, sink: str) -> str:
+        """Application id of the transactions in a sink."""
+        return f"{self._tables.store.app}/{sink}"
+
+    def located(self, staged: StagedSink) -> StagedSink:
+        """A sink of a row with the path that it has now."""
+        return located(staged, self._tables.layout)
+
+    def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:
+        self._publishers[staged.kind].publish(staged, self.app(staged.name), checkpoint_id)
+
+
+def _in_order(shown: Iterable[Shown]) -> list[SinkChange]:
+    """What is to be published, oldest first."""
+    return sorted((change for one in shown for change in one.unseen), key=lambda c: c.checkpoint_id)

@@ -1,0 +1,248 @@
+"""The views of a job for SQL: one a keyed state, and what checkpoints, sources, sinks and key groups tell.
+
+A view is made when a query names it, so that a state which is not asked for costs nothing, and it lives in a session of
+its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks where it is no identifier,
+and always ``<operator>__<state>``, both as their names are stored. Flink's counterpart is the State Processor API's
+table connector.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import stored_name
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.types.ddl import ddl_text, quoted
+from state_engine.queries import history_views as history
+from state_engine.queries.key_group_load import KEY_GROUPS, key_group_load
+from state_engine.queries.safe_sql import FILES_AS_TABLES, check_safe
+from state_engine.queries.state_reader import read_state
+from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, OPERATOR_STATE_SCHEMA, WRITE_ID, JobLayout
+
+CHECKPOINT_ID = pa.field("checkpoint_id", pa.int64())
+_IDENTIFIER = re.compile(r"[a-z_]\w*\Z", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class View:
+    """One view.
+
+    Attributes:
+        name: in SQL; with anything but letters, digits and underscores it stands in backticks there, see ``sql_name``.
+        columns: name and SQL type of each.
+        about: what a row is.
+        frame: makes its DataFrame in a session.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    about: str
+    frame: Callable[[SparkSession], DataFrame]
+
+    @property
+    def sql_name(self) -> str:
+        """The name as a query has it, in backticks where it needs them."""
+        return self.name if _IDENTIFIER.match(self.name) else quoted(self.name)
+
+
+@dataclass(frozen=True)
+class ViewedJob:
+    """What the views of a job are made of.
+
+    Attributes:
+        layout: where its tables are.
+        rows: all checkpoints.
+        path: to the one that is looked at.
+        dead_letters: gives the job's dead letters in a session.
+    """
+
+    layout: JobLayout
+    rows: Rows
+    path: Sequence[CheckpointRow]
+    dead_letters: Callable[[SparkSession], DataFrame]
+
+
+def views_of(job: ViewedJob) -> list[View]:
+    """All views of a job: first what is the same for all jobs, then states."""
+    common = _common(job)
+    states = declared_states(job.path)
+    full = _full_names(states)
+    # Spark's views have no case
+    taken = Counter(s.schema.name.lower() for s in states)
+    taken.update([*(v.name for v in common), *full])
+    found = []
+    for state, full_name in zip(states, full, strict=True):
+        names = [state.schema.name] if taken[state.schema.name.lower()] == 1 else []
+        found += [_state_view(job, state, name) for name in [*names, full_name]]
+    return [*common, *found]
+
+
+def query(
+    session: SparkSession, views: Sequence[View], text: str, *, unrestricted: bool = False
+) -> DataFrame:
+    """The answer to a query over views, of which only those are made that it names.
+
+    Args:
+        session: of its own, for views stay in it.
+        unrestricted: whether it may reach Java methods, files and programs.
+
+    Raises:
+        ConfigurationError: it is no query, or cannot be understood; says why and what there is.
+    """
+    text = text.strip().removesuffix(";")
+    words = set(re.findall(r"\w+", text.lower()))
+    words.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
+    try:
+        parser = session._jsparkSession.sessionState().sqlParser()
+        plan = parser.parsePlan(text)
+        _check_is_query(parser, text)
+        if not unrestricted:
+            check_safe(session, plan)
+            session.conf.set(FILES_AS_TABLES, "false")
+        for view in views:
+            if view.name.lower() in words:
+                view.frame(session).createOrReplaceTempView(view.sql_name)
+        with quiet():
+            return session.sql(text)
+    except AnalysisException as error:
+        raise ConfigurationError(_told(error, views)) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from writing errors of queries to stderr, stack trace and all: they are raised as well."""
+    # of PySpark's own kind: a plain one, made first, would be in its way for ever
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def plain_message(error: PySparkException) -> str:
+    """What Spark says, without its plans and stack traces."""
+    text = error.getMessage() or str(error)
+    text = re.split(r";\n|\n\n== SQL|\n== SQL|\n\nJVM stacktrace", text)[0]
+    return re.sub(r"\s*SQLSTATE: \w+", "", text).strip()
+
+
+def _check_is_query(parser: object, text: str) -> None:
+    """Whether it can stand in parentheses: what changes anything cannot."""
+    try:
+        parser.parsePlan(f"SELECT * FROM (\n{text}\n)")  # type: ignore[attr-defined]
+    except ParseException:
+        raise ConfigurationError(
+            f"only queries can be run over the views of a job (SELECT, WITH, VALUES): {text}"
+        ) from None
+
+
+def _told(error: AnalysisException, views: Sequence[View]) -> str:
+    told = plain_message(error)
+    if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+        name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
+        told = f"there is no view {name}; there are {', '.join(v.sql_name for v in views)}"
+    return f"the query cannot be run: {told}"
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def _full_names(states: Sequence[DeclaredState]) -> list[str]:
+    """``<operator>__<state>``, as both are stored; with a digest where that would be the name of two states."""
+    found = [f"{stored_name(s.operator.uid)}__{_as_stored(s.schema.name)}" for s in states]
+    twice = Counter(found)
+    return [
+        name if twice[name] == 1 else stored_name(f"{name} {len(s.operator.uid)}")
+        for name, s in zip(found, states, strict=True)
+    ]
+
+
+def _as_stored(state: str) -> str:
+    return state if state == TIMERS else stored_name(state)
+
+
+def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> View:
+    uid, own_name = state.operator.uid, state.schema.name
+    return View(
+        name,
+        tuple((column, ddl_text(kind)) for column, kind in state.columns()),
+        f"{state.schema.kind} state '{own_name}' of operator '{uid}'",
+        lambda session: read_state(session, job.layout, job.path, uid, own_name, metadata=True),
+    )
+
+
+# -- what is the same for all jobs -------------------------------------------------------------------------------------
+
+
+def _common(job: ViewedJob) -> list[View]:
+    letters = pa.schema([CHECKPOINT_ID, *DEAD_LETTERS_SCHEMA])
+    return [
+        _view(
+            "checkpoints",
+            history.CHECKPOINTS,
+            "a checkpoint, of any branch",
+            partial(_local, lambda: history.checkpoints_table(job.rows, job.path)),
+        ),
+        _view(
+            "sources",
+            history.SOURCES,
+            "what a checkpoint consumed of a source",
+            partial(_local, lambda: history.sources_table(job.rows, job.path)),
+        ),
+        _view(
+            "sinks",
+            history.SINKS,
+            "what a checkpoint brought to a sink",
+            partial(_local, lambda: history.sinks_table(job.rows, job.path)),
+        ),
+        _view(
+            "operator_state",
+            OPERATOR_STATE_SCHEMA,
+            "an element of operator state, as JSON; raw state in bytes",
+            lambda session: history.operator_state_frame(session, job.layout, job.path),
+        ),
+        _view("dead_letters", letters, "an input row that was refused", partial(_dead_letters, job)),
+        _view(
+            "key_groups",
+            KEY_GROUPS,
+            "a key group of an operator, and what lies in it",
+            lambda session: key_group_load(session, job.layout, job.path),
+        ),
+    ]
+
+
+def _view(name: str, schema: pa.Schema, about: str, frame: Callable[[SparkSession], DataFrame]) -> View:
+    return View(name, tuple((f.name, ddl_text(f.type)) for f in schema), about, frame)
+
+
+def _local(table: Callable[[], pa.Table], session: SparkSession) -> DataFrame:
+    return session.createDataFrame(table())
+
+
+def _dead_letters(job: ViewedJob, session: SparkSession) -> DataFrame:
+    """Those that are in the table and were set aside on the path, each with its checkpoint."""
+    path = {CHECKPOINT_ID.name: [], WRITE_ID.name: []}  # type: dict[str, list[object]]
+    for row in job.path:
+        if row.dead_letters:
+            path[CHECKPOINT_ID.name].append(row.checkpoint_id)
+            path[WRITE_ID.name].append(row.write_id)
+    known = session.createDataFrame(pa.table(path, schema=pa.schema([CHECKPOINT_ID, WRITE_ID])))
+    letters = job.dead_letters(session).join(known, WRITE_ID.name)
+    return letters.select(CHECKPOINT_ID.name, *DEAD_LETTERS_SCHEMA.names)

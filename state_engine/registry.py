@@ -1,0 +1,142 @@
+"""Real jobs, each one file, readable by a newcomer; and the registry that finds them.
+
+A module takes part by offering ``jobs(settings)``, which returns its jobs as ``RegisteredJob``. The setting
+``jobs.modules`` names modules, or packages whose modules are all looked into, so a new file in this directory appears
+by itself. Registering builds the graph of a job and nothing else: no Spark, no data, no network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from state_engine import StatefulJob
+from state_engine.core.errors import ConfigurationError
+from state_engine.expectations.suites import Suite
+from state_engine.machine.settings import Settings
+
+EVERY_TEN_MINUTES = "*/10 * * * *"
+
+
+def nothing() -> None:
+    """The preparation of a job whose input arrives by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredJob:
+    """A job and what an orchestrator needs besides.
+
+    Attributes:
+        job: the graph.
+        prepare: makes the input available; called before every run, so it must be quick when there is nothing to do.
+        cron: when the job is to run, once its schedule is switched on.
+        description: for people; the first paragraph is shown in lists.
+        owners: who answers for it: mail addresses, or ``team:<name>``.
+        expectations: what its outputs and states are expected to be.
+    """
+
+    job: StatefulJob
+    prepare: Callable[[], object] = nothing
+    cron: str = EVERY_TEN_MINUTES
+    description: str = ""
+    owners: tuple[str, ...] = ()
+    expectations: tuple[Suite, ...] = ()
+
+
+class JobParameters(BaseModel):
+    """Base of a job's typed parameters: the section ``[jobs.parameters.<job>]`` of the settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def of(cls, settings: Settings, job: str) -> Self:
+        """The parameters of one job.
+
+        Raises:
+            ConfigurationError: a parameter does not exist, or its value does not fit.
+        """
+        try:
+            return cls.model_validate(settings.jobs.parameters.get(job, {}))
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            raise ConfigurationError(
+                f"settings, section jobs.parameters.{job}: {'; '.join(problems)}. "
+                f"Parameters are {sorted(cls.model_fields)}"
+            ) from None
+
+
+def load_jobs(settings: Settings) -> list[RegisteredJob]:
+    """All jobs of the modules that the settings name, in that order.
+
+    Raises:
+        ConfigurationError: a module is missing or offers no jobs, a name is taken twice, or there are parameters
+            of a job that does not exist.
+
+    Example:
+        >>> [registered.job.name for registered in load_jobs(Settings())]
+        ['count_window_average', 'daily_delays', 'flights']
+    """
+    found: dict[str, RegisteredJob] = {}
+    for module in (m for name in settings.jobs.modules for m in _modules(name)):
+        for registered in module.jobs(settings):
+            name = registered.job.name
+            if name in found:
+                raise ConfigurationError(f"two jobs are named '{name}', one of them in {module.__name__}")
+            found[name] = registered
+    for name in settings.jobs.parameters:
+        if name not in found:
+            near = difflib.get_close_matches(name, found, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"jobs are {sorted(found)}"
+            raise ConfigurationError(f"settings, jobs.parameters.{name}: there is no such job: {hint}")
+    return list(found.values())
+
+
+def beside(settings: Settings, *parts: str) -> str:
+    """A location next to the state root, where a job puts what the settings do not place elsewhere.
+
+    Example:
+        >>> beside(Settings(root="s3a://bucket/lake/state"), "sinks", "flights")
+        's3a://bucket/lake/sinks/flights'
+    """
+    return "/".join([settings.root.rstrip("/").rpartition("/")[0] or ".", *parts])
+
+
+def data_directory(settings: Settings) -> Path:
+    """Where feeds are prepared: next to a local state root, else below the current directory.
+
+    Example:
+        >>> data_directory(Settings(root="/lake/state")).as_posix()
+        '/lake/feeds'
+    """
+    remote = "://" in settings.root
+    return Path(".statelake/feeds") if remote else Path(beside(settings, "feeds"))
+
+
+def _modules(name: str) -> Iterator[ModuleType]:
+    """The module of that name if it offers jobs; of a package, its modules that do."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but something that it imports is not
+        raise ConfigurationError(
+            f"settings, jobs.modules: there is no module '{name}' on Python's path"
+        ) from error
+    if callable(getattr(module, "jobs", None)):
+        yield module
+        return
+    inside = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}.")]
+    offering = [m for m in map(importlib.import_module, inside) if callable(getattr(m, "jobs", None))]
+    if not offering:
+        raise ConfigurationError(
+            f"settings, jobs.modules: '{name}' offers no jobs: define jobs(settings) there"
+        )
+    yield from offering

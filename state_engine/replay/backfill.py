@@ -1,0 +1,192 @@
+"""Backfills: time partitions run again from the state in front of them, on a branch, and the swap that ends it.
+
+A branch begins where ``main`` stood before the first of them. Partitions that ``main`` ran are run again as they were
+recorded (the same rows, clock and parallelism), or from what the sources hold of them now (``recut``, which takes rows
+that were late); those that it did not run yet follow. One fenced row then makes the branch's head that of the job, and
+one commit a sink takes old outputs out and puts new ones in. How far a backfill came is told by the rows of its branch,
+each of which says in words which backfill it is of, so that the same call goes on with it. Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.partitions import Partition, TimePartitions
+from state_engine.core.checkpoints.sink_moves import content, leaving, moves
+from state_engine.core.errors import StaleParentError
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of, planned_now
+from state_engine.microbatch.reports import BatchReport
+from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
+from state_engine.publication.publication import Publication
+from state_engine.publication.stale_outputs import stale_beside, withdrawing
+from state_engine.replay.backfill_plan import BackfillPlan, Mode
+from state_engine.replay.replay import was_drained
+from state_engine.sources.base import Slice
+from state_engine.sources.source_positions import SourcePositions
+
+
+@dataclass(frozen=True)
+class BackfillReport:
+    """What one call of ``StateEngine.backfill`` did, or in a dry run would do.
+
+    Attributes:
+        job: name.
+        mode: as asked for.
+        branch: that it ran on; ``main`` where the partitions were run for the first time.
+        begin_id: the checkpoint that it began at; None for the very beginning.
+        partitions: all that it goes through, in order.
+        resumed: those of them that an earlier call had run already.
+        rows_recorded: rows that each of them had read before, where it was run before.
+        stale: partitions whose outputs are those of before, until they are run again.
+        batches: micro-batches of this call.
+        move: of the head and of the outputs; None in a dry run, on ``main``, and in the mode ``branch``.
+        rows_withdrawn: rows of outputs that leave, by sink; what they are in a dry run.
+        rows_added: rows of outputs that come, by sink; in a dry run as many as the recorded runs put out, None for
+            partitions that were never run.
+    """
+
+    job: str
+    mode: Mode
+    branch: str
+    begin_id: int | None
+    partitions: list[str]
+    resumed: list[str]
+    rows_recorded: dict[str, int]
+    stale: list[str] = field(default_factory=list)
+    batches: list[BatchReport] = field(default_factory=list)
+    move: HeadMove | None = None
+    rows_withdrawn: dict[str, int] = field(default_factory=dict)
+    rows_added: dict[str, int] = field(default_factory=dict)
+
+
+class BackfillScript:
+    """Plans the micro-batches of a backfill on its branch; a ``Script`` for the coordinator.
+
+    Args:
+        job: the code to run.
+        plan: what to go through.
+        positions: of the job's sources.
+        spark: session.
+        clock: processing time in place of the recorded one; None for the recorded one.
+        now: processing time of partitions that were never run.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        plan: BackfillPlan,
+        *,
+        positions: SourcePositions,
+        spark: SparkSession,
+        clock: Callable[[], int] | None,
+        now: Callable[[], int],
+    ) -> None:
+        self._job, self._plan, self._positions, self._spark = job, plan, positions, spark
+        self._clock, self._now = clock, now
+
+    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        own = by_partition([row for row in path if row.branch == self._plan.branch])
+        for partition in self._plan.todo:
+            recorded, ran = self._plan.recorded.get(partition.key, []), len(own.get(partition.key, []))
+            if ran < max(1, len(recorded)):
+                row = recorded[ran] if recorded else None
+                slices = {} if ran else self._slices(path, partition, row)
+                drain = row is not None and not slices and was_drained(self._plan.rows, row)
+                return PlannedInput(slices, self._clock_ms(row), drain, row.rescaled if row else None)
+        return None
+
+    def _clock_ms(self, row: CheckpointRow | None) -> int:
+        if self._clock is not None:
+            return self._clock()
+        return row.clock_ms if row is not None else self._now()
+
+    def _slices(
+        self, path: list[CheckpointRow], partition: Partition, row: CheckpointRow | None
+    ) -> dict[str, Slice]:
+        """As recorded, where the branch stands where ``main`` stood then; else what the sources hold now."""
+        found: dict[str, Slice] = {}
+        reached = {s.name: s.position_to for s in path[-1].sources} if path else {}
+        then = {s.name: s.position_from for s in row.sources} if row else {}
+        for name, node in self._job.sources.items():
+            stands = reached.get(name, node.source.empty_position())
+            appended = self._positions.elements([row], name) if row else []
+            if appended and then[name] == stands and not self._plan.request.recut:
+                found[name] = node.source.replan(self._spark, self._positions.elements(path, name), appended)
+            else:
+                found[name] = planned_now(self._job, name, path, partition, self._positions, self._spark)
+        return found
+
+
+def swap(
+    operations: Operations,
+    publication: Publication,
+    plan: BackfillPlan,
+    *,
+    outputs: OutputsPolicy = "withdraw",
+) -> HeadMove:
+    """Make the branch's head that of the job: one fenced row, and one commit a sink.
+
+    Args:
+        outputs: ``keep``: old outputs stay beside the new ones.
+
+    Raises:
+        StaleParentError: ``main`` went on since the plan was made; nothing was done.
+        SinkError: a sink cannot let go of its outputs.
+    """
+    rows, head = operations.settled()
+    if plan.head is None or lineage.may_reparent(rows, plan.head.checkpoint_id) != head:
+        raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")
+    target = lineage.head(rows, plan.branch)
+    assert target is not None
+    left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
+    end_ms = target.partition_end_ms or 0
+    later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
+    if outputs == "keep":
+        all_left = [row.checkpoint_id for row in left]
+        moved = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=all_left)
+    else:
+        # what stays now leaves when its partition is run again: better to know at once that it cannot
+        all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
+        publication.check_withdrawable(all_moved)
+        stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
+        moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+    sinks, left_alone = operations.of_the_code(moved)
+    publication.check_withdrawable(sinks)
+    abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
+    row = operations.commit(
+        "promote",
+        target,
+        rows,
+        lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks, backfill=plan.request.words),
+    )
+    return HeadMove(
+        "promote", target.checkpoint_id, head.checkpoint_id, abandoned, sinks, row.checkpoint_id, left_alone
+    )
+
+
+def foreseen(
+    job: str, plan: BackfillPlan, partitions: TimePartitions, *, outputs: OutputsPolicy = "withdraw"
+) -> BackfillReport:
+    """What is known before anything runs."""
+    shown = {key[0]: sum(f.rows for f in files) for key, files in content(plan.left()).items()}
+    last = partition_of(plan.head) if plan.head else None
+    later = partitions.from_to(partitions.after(plan.todo[-1]), last.end_ms) if plan.todo and last else []
+    return BackfillReport(
+        job=job,
+        mode=plan.request.mode,
+        branch=plan.branch,
+        begin_id=plan.begin_id,
+        partitions=[p.key for p in plan.todo],
+        resumed=[p.key for p in plan.todo if p.key in plan.own],
+        rows_recorded={k: sum(r.rows_in for r in runs) for k, runs in plan.recorded.items()},
+        stale=[p.key for p in later] if plan.request.mode == STOP else [],
+        rows_withdrawn={} if outputs == "keep" else shown,
+        rows_added=dict(shown),
+    )

@@ -1,0 +1,176 @@
+"""What a backfill has to do: where it begins, which partitions it goes through, and on which branch.
+
+Found from the rows alone, time and again: after a crash, and where ``main`` went on meanwhile. See ``backfill``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.partitions import Partition, TimePartitions
+from state_engine.core.checkpoints.resumption import CHECKPOINT, TRANSFORM
+from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.errors import ConfigurationError, PartitionOrderError
+from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
+
+Mode = Literal["roll_forward", "stop", "branch"]
+ROLL_FORWARD, BRANCH = "roll_forward", "branch"
+MODES = (ROLL_FORWARD, STOP, BRANCH)
+
+
+@dataclass(frozen=True)
+class BackfillRequest:
+    """What was asked for; two calls with the same one go on with one backfill.
+
+    Attributes:
+        first, last: partitions.
+        mode: what becomes of it.
+        recut: whether partitions are read anew from what the sources hold now.
+        code_version: of the code that runs.
+        branch: name; None for one that there is, or a new one.
+    """
+
+    first: Partition
+    last: Partition
+    mode: Mode
+    recut: bool
+    code_version: str
+    branch: str | None = None
+
+    @property
+    def words(self) -> str:
+        """As rows tell it."""
+        return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.recut else ''}"
+
+    def owns(self, row: CheckpointRow) -> bool:
+        """Whether a row belongs to it."""
+        return row.backfill == self.words and row.code_version == self.code_version
+
+
+@dataclass(frozen=True)
+class BackfillPlan:
+    """What is left to do.
+
+    Attributes:
+        request: what was asked for.
+        head: of ``main``; None where it has none.
+        branch: to run on; ``main`` where all partitions are still to be run for the first time.
+        begin_id: the checkpoint that the branch begins at; None for nothing.
+        todo: partitions to go through on the branch, those included that are done there.
+        recorded: the micro-batches that ``main`` ran of them.
+        own: the micro-batches of the branch, by partition.
+        rows: all rows.
+    """
+
+    request: BackfillRequest
+    head: CheckpointRow | None
+    branch: str
+    begin_id: int | None
+    todo: list[Partition]
+    recorded: dict[str, list[CheckpointRow]]
+    own: dict[str, list[CheckpointRow]]
+    rows: Rows
+
+    def left(self) -> list[CheckpointRow]:
+        """Micro-batches whose outputs the swap takes out of the sinks."""
+        end_ms = self.todo[-1].end_ms
+        past = [row for runs in self.recorded.values() for row in runs]
+        return [row for row in past if (row.partition_end_ms or 0) <= end_ms]
+
+
+def plan_backfill(job: str, partitions: TimePartitions, rows: Rows, request: BackfillRequest) -> BackfillPlan:
+    """Find where a backfill begins, what it goes through, and on which branch.
+
+    Raises:
+        PartitionOrderError: partitions in front of the first were not run yet.
+        ConfigurationError: it cannot begin there, or the branch is none that it can have.
+    """
+    head = lineage.head(rows)
+    path = lineage.path(rows, head.checkpoint_id if head else None)
+    last = partition_of(head) if head else None
+    following = partitions.next_of(last.end_ms if last else None)
+    reached_ms = last.end_ms if last else partitions.first().start_ms
+    if request.first.start_ms > reached_ms:
+        raise PartitionOrderError(
+            f"job '{job}': a backfill from {request.first.key} needs the state at the end of the one before it, and "
+            f"the last one that was run is {last.key if last else 'none'}: begin with "
+            f"{following.key if following else 'an earlier one'}"
+        )
+    done = by_partition(path)
+    if request.first.start_ms == reached_ms or _first_run_goes_on(request, partitions, last, done):
+        todo = partitions.from_to(following, request.last.end_ms)
+        return BackfillPlan(request, head, MAIN, head.checkpoint_id if head else None, todo, {}, {}, rows)
+    begin_id = _begin(job, rows, path, request.first)
+    end_ms = request.last.end_ms if request.mode == STOP else max(request.last.end_ms, reached_ms)
+    todo = partitions.from_to(request.first, end_ms)
+    starts = {
+        key: runs for key, runs in done.items() if (runs[0].partition_start_ms or 0) >= request.first.start_ms
+    }
+    branch = _branch(job, rows, request, begin_id)
+    top = lineage.head(rows, branch)
+    on_branch = lineage.path(rows, top.checkpoint_id) if top else []
+    own = by_partition([row for row in on_branch if row.branch == branch])
+    return BackfillPlan(request, head, branch, begin_id, todo, starts, own, rows)
+
+
+def _first_run_goes_on(
+    request: BackfillRequest,
+    partitions: TimePartitions,
+    last: Partition | None,
+    done: dict[str, list[CheckpointRow]],
+) -> bool:
+    """Whether this very call had begun to run partitions for the first time, and did not come to its end."""
+    if last is None or last.end_ms >= request.last.end_ms:
+        return False
+    ran = partitions.from_to(request.first, last.end_ms)
+    return all(request.owns(row) and row.branch == MAIN for p in ran for row in done.get(p.key, []))
+
+
+def _begin(job: str, rows: Rows, path: list[CheckpointRow], first: Partition) -> int | None:
+    """The row that the first partition was run upon; None for nothing."""
+    at = next((i for i, row in enumerate(path) if row.partition_start_ms == first.start_ms), None)
+    if at is None:
+        raise ConfigurationError(
+            f"job '{job}': partition {first.key} is not among those that the head goes back to: the job began "
+            f"with '{path[0].kind}', or was sliced otherwise"
+        )
+    by_hand = [row.checkpoint_id for row in path[at:] if row.kind == TRANSFORM]
+    if by_hand:
+        raise ConfigurationError(
+            f"job '{job}': checkpoint {by_hand[-1]} transformed the state, which a backfill from before it would undo: "
+            "begin with a later partition"
+        )
+    if at == 0:
+        return None
+    # rows of operations after the last micro-batch hold the same state: any of them that is kept will do
+    refusal = None
+    for row in reversed(path[:at]):
+        refusal = restore_refusal(rows, row.checkpoint_id)
+        if refusal is None:
+            return row.checkpoint_id
+        if row.kind == CHECKPOINT:
+            break
+    raise ConfigurationError(
+        f"job '{job}': the state in front of partition {first.key} is not kept: {refusal}"
+    )
+
+
+def _branch(job: str, rows: Rows, request: BackfillRequest, begin_id: int | None) -> str:
+    known, open_ones = lineage.branches(rows), lineage.open_branches(rows)
+    for name, head in open_ones.items():
+        if name == MAIN or not request.owns(head) or request.branch not in (None, name):
+            continue
+        path = lineage.path(rows, head.checkpoint_id)
+        if next(row for row in path if row.branch == name).parent_id == begin_id:
+            return name
+    if request.branch in known:
+        raise ConfigurationError(
+            f"job '{job}': branch '{request.branch}' is there already and is not of this backfill ({request.words}): "
+            "choose another name, or drop it"
+        )
+    return request.branch or next(name for n in count(1) if (name := f"backfill_{n}") not in known)

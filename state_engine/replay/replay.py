@@ -1,0 +1,298 @@
+"""Replays: recorded micro-batches of ``main`` run again on a branch, usually with other code.
+
+A branch begins at a checkpoint of ``main`` (or at nothing) and goes through the micro-batches that ``main`` recorded
+after it: the same input, clock and parallelism, or the same input cut anew. It stages outputs and never publishes;
+``compare`` shows what differs, ``promote`` makes its head that of the job, ``drop_branch`` gives it up. How far a
+branch has come is told by its own rows, so a replay that crashed goes on where it stopped. Parallelism is the recorded
+one; parameters of the job are not recorded and must be given again. Flink has no counterpart: there, a bug fix in a
+stateful job means to start from a savepoint and hope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+from pyspark.sql import SparkSession
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
+from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.names import check_name
+from state_engine.core.time.timers import EVENT
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.reports import BatchReport
+from state_engine.microbatch.run_always import any_timer_due
+from state_engine.sources.base import Slice
+from state_engine.sources.source_positions import SourcePositions
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What one call of ``StateEngine.replay`` did.
+
+    Attributes:
+        job: name.
+        branch: that it ran on.
+        begin_id: the checkpoint that the branch begins at; None for the very beginning.
+        batches: micro-batches of this call, in order.
+        branch_head_id: newest checkpoint of the branch; None where there was nothing to replay.
+        main_head_id: head of ``main`` that it was replayed up to: for ``promote(expected_head=...)``.
+        remaining: how many micro-batches of that ``main`` are not replayed, because of ``to_checkpoint``.
+    """
+
+    job: str
+    branch: str
+    begin_id: int | None
+    batches: list[BatchReport]
+    branch_head_id: int | None
+    main_head_id: int
+    remaining: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a replay goes through.
+
+    Attributes:
+        job: name.
+        branch: that runs.
+        begin_id: the checkpoint that the branch begins at; None for nothing.
+        main_head_id: head of ``main``.
+        batches: the recorded micro-batches after it, oldest first.
+        wanted: how many of them to replay.
+        rows: all rows.
+    """
+
+    job: str
+    branch: str
+    begin_id: int | None
+    main_head_id: int
+    batches: list[CheckpointRow]
+    wanted: int
+    rows: Rows
+
+    def own(self, path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+        """The micro-batches of the branch on a path."""
+        return [row for row in path if row.branch == self.branch and row.kind == CHECKPOINT]
+
+
+def recording(
+    job: str,
+    rows: Rows,
+    *,
+    branch: str | None = None,
+    from_checkpoint: int | None = None,
+    to_checkpoint: int | None = None,
+) -> Recording:
+    """Find what to replay, on a new branch or on one that there is.
+
+    Raises:
+        ConfigurationError: the branch, the checkpoint that it begins at, or the one that it shall end at is none that a
+            replay can have; says why, and which are.
+    """
+    head = lineage.head(rows)
+    if head is None:
+        raise ConfigurationError(f"job '{job}' has no checkpoint yet: run it first")
+    known = lineage.branches(rows)
+    if branch is None:
+        branch = next(name for n in count(1) if (name := f"replay_{n}") not in known)
+    if check_name(branch, what="branch") == MAIN:
+        raise ConfigurationError(f"job '{job}': a replay runs on a branch of its own, not on '{MAIN}'")
+    main = lineage.path(rows, head.checkpoint_id)
+    if branch in known:
+        begin_id = _begin_of(job, rows, branch, from_checkpoint)
+    else:
+        begin_id = _new_begin(job, rows, main, from_checkpoint)
+    batches = _since(job, branch, main, begin_id)
+    wanted = len(batches)
+    if to_checkpoint is not None:
+        ids = [row.checkpoint_id for row in batches]
+        if to_checkpoint not in ids:
+            raise ConfigurationError(
+                f"job '{job}': checkpoint {to_checkpoint} is no micro-batch on the path of '{MAIN}' after "
+                f"{begin_id or 'its beginning'}; those are {ids}"
+            )
+        wanted = ids.index(to_checkpoint) + 1
+    return Recording(job, branch, begin_id, head.checkpoint_id, batches, wanted, rows)
+
+
+def _since(job: str, branch: str, main: Sequence[CheckpointRow], begin_id: int | None) -> list[CheckpointRow]:
+    """The micro-batches of ``main`` after the checkpoint that a branch begins at."""
+    ids = [row.checkpoint_id for row in main]
+    if begin_id is None:
+        if main[0].kind in BEGINNINGS:
+            began = "a savepoint" if main[0].kind == "import" else "the state that it was given"
+            raise ConfigurationError(
+                f"job '{job}' began with {began}: replay from checkpoint {ids[0]}, which is its copy"
+            )
+        return _batches(job, main)
+    if begin_id not in ids:
+        raise ConfigurationError(
+            f"job '{job}': branch '{branch}' begins at checkpoint {begin_id}, from which '{MAIN}' has moved away "
+            "since: drop the branch and replay on a new one"
+        )
+    return _batches(job, main[ids.index(begin_id) + 1 :])
+
+
+def _batches(job: str, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The micro-batches among rows of ``main``, none of which may have changed state without any input."""
+    by_hand = [row.checkpoint_id for row in rows if row.kind == TRANSFORM]
+    if by_hand:
+        raise ConfigurationError(
+            f"job '{job}': checkpoint {by_hand[-1]} transformed the state, which a replay from before it would undo: "
+            f"replay from checkpoint {by_hand[-1]} or a later one"
+        )
+    return [row for row in rows if row.kind == CHECKPOINT]
+
+
+class ReplayScript:
+    """Plans the micro-batches of a replay; a ``Script`` for the coordinator.
+
+    Args:
+        code: the job to run.
+        recorded: what to go through.
+        positions: of the job's sources.
+        spark: session.
+        recut: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
+            last clock, and timers that a recorded batch fired without input fire at the end.
+        clock: gives the processing time in place of the recorded one.
+    """
+
+    def __init__(
+        self,
+        code: StatefulJob,
+        recorded: Recording,
+        *,
+        positions: SourcePositions,
+        spark: SparkSession,
+        recut: bool = False,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self._code, self._recorded, self._positions, self._spark = code, recorded, positions, spark
+        self._recut, self._clock = recut, clock
+
+    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        return self._cut_anew(path) if self._recut else self._as_recorded(path)
+
+    def _as_recorded(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        batches, own = self._recorded.batches, self._recorded.own(path)
+        self._check_in_step(own)
+        if len(own) >= self._recorded.wanted:
+            return None
+        batch = batches[len(own)]
+        slices: dict[str, Slice] = {}
+        for name, node in self._code.sources.items():
+            appended = self._positions.elements([batch], name)
+            if appended:
+                with _told(self._recorded.job, name, batch):
+                    before = self._positions.elements(path, name)
+                    slices[name] = node.source.replan(self._spark, before, appended)
+        return self._input(slices, batch)
+
+    def _cut_anew(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        batches = self._recorded.batches[: self._recorded.wanted]
+        if not batches:
+            return None
+        slices: dict[str, Slice] = {}
+        for name, node in self._code.sources.items():
+            recorded = self._positions.elements(batches, name)
+            if recorded:
+                with _told(self._recorded.job, name, batches[-1]):
+                    part = node.source.recut(self._spark, self._positions.elements(path, name), recorded)
+                if part is not None:
+                    slices[name] = part
+        planned = self._input(slices, batches[-1])
+        parent = path[-1] if path else None
+        clock_ms = max(planned.clock_ms, parent.clock_ms if parent else 0)
+        due = any_timer_due(self._code, parent, clock_ms=clock_ms, drain=planned.drain)
+        return planned if slices or due else None
+
+    def _input(self, slices: Mapping[str, Slice], batch: CheckpointRow) -> PlannedInput:
+        return PlannedInput(
+            slices,
+            batch.clock_ms if self._clock is None else self._clock(),
+            drain=not slices and was_drained(self._recorded.rows, batch),
+            rescaled=batch.rescaled,
+        )
+
+    def _check_in_step(self, own: Sequence[CheckpointRow]) -> None:
+        """Whether the branch stands where ``main`` stood after as many batches: else the next one does not follow."""
+        recorded = self._recorded
+        if not own:
+            return
+        then = recorded.batches[len(own) - 1] if len(own) <= len(recorded.batches) else None
+        reached = {s.name: s.position_to for s in then.sources} if then else {}
+        read = [s for s in own[-1].sources if s.name != LETTERS]  # a replay sends no letters again
+        if then is None or any(s.position_to != reached.get(s.name, s.position_to) for s in read):
+            raise ConfigurationError(
+                f"job '{recorded.job}': branch '{recorded.branch}' does not stand where '{MAIN}' stood after "
+                f"{len(own)} micro-batches: it was cut anew (then go on with recut=True), or '{MAIN}' moved to another "
+                "path since (then drop the branch and replay on a new one)"
+            )
+
+
+def was_drained(rows: Rows, batch: CheckpointRow) -> bool:
+    """Whether a micro-batch ended the input for good.
+
+    Rows of format 5 and older do not record it: one of them did where it read nothing, and fired timers that were not
+    due.
+    """
+    if batch.drained:
+        return True
+    parent = rows[batch.parent_id] if batch.parent_id is not None else None
+    if parent is None or any(s.position_from != s.position_to for s in batch.sources):
+        return False
+    if any(o.next_timers_ms for o in batch.operators):
+        return False
+    waiting = [item for o in parent.operators for item in o.next_timers_ms.items()]
+    # event time stands still without input: what it had reached had fired before
+    return any(domain == EVENT or at_ms > batch.clock_ms for domain, at_ms in waiting)
+
+
+def _begin_of(job: str, rows: Rows, branch: str, asked: int | None) -> int | None:
+    """Where a branch begins that there is."""
+    if branch not in lineage.open_branches(rows):
+        raise ConfigurationError(
+            f"job '{job}': branch '{branch}' was promoted or given up: choose another name"
+        )
+    path = lineage.path(rows, lineage.branches(rows)[branch].checkpoint_id)
+    begin_id = next(row for row in path if row.branch == branch).parent_id
+    if asked is not None and (asked or None) != begin_id:
+        raise ConfigurationError(
+            f"job '{job}': branch '{branch}' begins at checkpoint {begin_id or 0}, not {asked}: leave from_checkpoint "
+            "out to go on with it, or choose another branch"
+        )
+    return begin_id
+
+
+def _new_begin(job: str, rows: Rows, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
+    """Where a new branch begins."""
+    if not asked:
+        return None
+    refusal = restore_refusal(rows, asked)
+    if refusal is None and asked not in [row.checkpoint_id for row in main]:
+        refusal = (
+            f"checkpoint {asked} is not on the path of '{MAIN}', which is {[r.checkpoint_id for r in main]}"
+        )
+    if refusal is not None:
+        raise ConfigurationError(f"job '{job}': {refusal}")
+    return asked
+
+
+@contextmanager
+def _told(job: str, source: str, batch: CheckpointRow) -> Iterator[None]:
+    """Puts job, source and checkpoint into the errors of sources."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(
+            f"job '{job}', source '{source}', replay of checkpoint {batch.checkpoint_id}: {error}"
+        ) from error

@@ -1,1 +1,0 @@
-"""Spark execution: session, sources, routing, operator runner, sinks, coordinator."""

@@ -1,0 +1,248 @@
+"""What every sink does: say before the batch where its files go, and publish them after the commit.
+
+Publishing works from the committed row alone (path, identity, schema, files), never from today's code, and may be
+repeated: a second time does nothing. A row that moves the head to another path also withdraws what rows on the old
+path published. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committer``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+from pyarrow.fs import FileType
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.errors import (
+    ConfigurationError,
+    DamagedOutputError,
+    MissingFilesError,
+    SinkIdentityError,
+)
+from state_engine.sinks.staging import Staging
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import join, open_location
+from state_engine.storage.layout import file_name
+from state_engine.storage.parquet_reading import check_footer
+
+WRITE_ID = "_write_id"
+"""The optional lineage column of a sink: the attempt that wrote a row."""
+
+
+@dataclass(frozen=True)
+class SinkRequest:
+    """What an attempt asks of a sink before it writes.
+
+    Attributes:
+        kernel: of the engine.
+        staging: outputs that wait below the root.
+        name: of the sink in its job.
+        app: application id of its transactions, ``<root id>/<job>/<sink>``.
+        schema: columns of the output.
+        write_id: of the attempt.
+        known: whether the application published to the sink of this name before.
+    """
+
+    kernel: DeltaKernel
+    staging: Staging
+    name: str
+    app: str
+    schema: pa.Schema
+    write_id: str
+    known: bool = False
+
+    def refuse_other_roots(self, writers: Iterable[str], *, where: str) -> None:
+        """Refuse a table that the sink of this name and job of another root writes to, too.
+
+        Args:
+            writers: application ids of all who wrote to the table.
+            where: the table, for the message.
+
+        Raises:
+            SinkIdentityError: there is such a root.
+        """
+        _, _, sink = self.app.partition("/")
+        others = sorted({app for app in writers if app.partition("/")[2] == sink} - {self.app})
+        if others:
+            raise SinkIdentityError(
+                f"sink '{self.name}': {where} is written to by the same job of another root, '{others[0]}', so "
+                "its rows would come twice. Give each root its own table; or, where this root takes over from that "
+                "one, or both are to append, say so with shared=True"
+            )
+
+
+@dataclass(frozen=True)
+class SinkTarget:
+    """Where subtasks write the files of one sink in one attempt.
+
+    Attributes:
+        name: of the sink.
+        kind: names the publisher: ``delta``, ``delta_spark`` or ``files``.
+        uri: the table or directory.
+        identity: of the table or directory, as it is now.
+        schema: columns that the files must have, exactly.
+        schema_text: the checked schema as recorded in the checkpoint.
+        directory: where files are staged.
+        owner: mark of this sink of this job in the names of its files; others may write to the same table.
+        format: of the files.
+        lineage: what the column ``_write_id`` of every row holds; None where the sink has none.
+    """
+
+    name: str
+    kind: str
+    uri: str
+    identity: str
+    schema: pa.Schema
+    schema_text: str
+    directory: str
+    owner: str
+    format: Literal["parquet", "csv"] = "parquet"
+    lineage: str | None = None
+
+    def file_name(self, write_id: str, subtask: int, attempt: int) -> str:
+        """A name that no other attempt uses, and no other sink."""
+        return file_name(write_id, subtask, attempt, suffix=self.format, owner=self.owner)
+
+    def stamped(self, rows: pa.Table) -> pa.Table:
+        """Rows with the lineage column, where the sink has one."""
+        if self.lineage is None:
+            return rows
+        return rows.append_column(WRITE_ID, pa.repeat(pa.scalar(self.lineage, pa.string()), rows.num_rows))
+
+    def staged(self, files: Sequence[DataFile]) -> StagedSink:
+        """What the checkpoint records."""
+        return StagedSink(self.name, self.kind, self.uri, self.identity, self.schema_text, list(files))
+
+
+class Sink(ABC):
+    """Base of all sinks; holds configuration only."""
+
+    kind: str
+
+    @abstractmethod
+    def place(self, app: str, staging: Staging) -> str:
+        """The path under which checkpoints record the sink of an application; looks at nothing."""
+
+    @abstractmethod
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        """Make the sink if there is none, check that it can take these columns, and say where files go.
+
+        Raises:
+            SinkError: it cannot take them; the message shows both sides and the way out.
+            SinkIdentityError: it is the sink of this name of another root.
+        """
+
+
+class Publisher(ABC):
+    """Publishes staged files of one kind of sink."""
+
+    @abstractmethod
+    def seen(self, uri: str, app: str) -> int:
+        """The highest checkpoint id that this application published here; 0 where it never did."""
+
+    @abstractmethod
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        """Make the staged files visible and take the withdrawn ones out of sight; does nothing where that is done.
+
+        Raises:
+            SinkIdentityError: this is not the sink that they were staged for.
+            SinkError: it cannot take them, or let go of them, any more.
+        """
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:  # noqa: B027 - not all can tell
+        """Refuse where a checkpoint id that the sink has seen stands for other files than these.
+
+        Raises:
+            SinkIdentityError: a copy of the root, or a job that was there before, published under this id.
+        """
+
+    def check_identity(self, staged: StagedSink) -> None:  # noqa: B027 - the others find out when they publish
+        """Refuse, before a row is committed, files that were staged where another application has begun since.
+
+        Raises:
+            SinkIdentityError: it has.
+        """
+
+    @abstractmethod
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        """Refuse, before a row is committed, a change of outputs that could not be published after it.
+
+        Raises:
+            SinkIdentityError: this is not the sink that the outputs are in.
+            SinkError: it cannot let go of the withdrawn files; names the ways out.
+            MissingFilesError: files to be added are gone.
+        """
+
+
+def with_lineage(schema: pa.Schema, *, sink: str) -> pa.Schema:
+    """The columns of an output, and the one that tells attempts; raises ConfigurationError where that is taken."""
+    if WRITE_ID in schema.names:
+        raise ConfigurationError(
+            f"sink '{sink}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"
+        )
+    return schema.append(pa.field(WRITE_ID, pa.string()))
+
+
+def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footers: bool = False) -> None:
+    """Check that files exist with their recorded size.
+
+    Args:
+        footers: compare also the footers with what was recorded, because the files are read next.
+
+    Raises:
+        MissingFilesError: a file is gone or has another size.
+        DamagedFileError: a footer is another one.
+    """
+    at = open_location(directory)
+    with ThreadPoolExecutor(8) as pool:
+        infos = list(pool.map(lambda f: at.inside(f.path).info(), files))
+    for file, info in zip(files, infos, strict=True):
+        if info.size != file.bytes:
+            found = "is gone" if info.size is None else f"has {info.size} bytes"
+            raise MissingFilesError(
+                f"{what}: {join(directory, file.path)} {found}, {file.bytes} bytes were recorded. Something else "
+                "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
+            )
+    if footers:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda f: _check_footer(directory, f, what), files))
+
+
+def _check_footer(directory: str, file: DataFile, what: str) -> None:
+    check_footer(join(directory, file.path), size=file.bytes, footer=file.footer, of=what)
+
+
+def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: int) -> None:
+    """Refuse where files that a sink shows are not what was published; those that are gone are their owner's matter.
+
+    Args:
+        sizes: that were recorded, by path below the sink's directory.
+
+    Raises:
+        DamagedOutputError: one is empty or cut.
+    """
+    at = open_location(staged.path)
+    for path, size in sizes.items():
+        info = at.inside(path).info()
+        if info.type == FileType.File and info.size != size:
+            raise DamagedOutputError(
+                f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has {info.size} bytes, "
+                f"{size} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
+                "checkpoint's parent: that withdraws these outputs, and the next run makes them anew",
+                checkpoint_id=checkpoint_id,
+            )
+
+
+def write_ids(files: Sequence[DataFile]) -> list[str]:
+    """The attempts that wrote files, from the names that ``layout.file_name`` gave them.
+
+    Example:
+        >>> write_ids([DataFile("x/part-00000-0199aa-0.parquet", bytes=1, rows=1, subtask=0)])
+        ['0199aa']
+    """
+    found = {f.path.rsplit("/", 1)[-1].split("-")[2] for f in files}
+    return sorted(found)

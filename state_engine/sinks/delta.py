@@ -1,0 +1,244 @@
+"""``DeltaSink``: appends outputs to a Delta table, exactly once, and withdraws them when the head moves away.
+
+Subtasks write Parquet files straight into the table's directory, where no reader sees them; publishing adds them to
+the log, and removes withdrawn ones, in one Kernel commit with transaction id ``<root id>/<job>/<sink>`` and version =
+checkpoint id. Files that a user has rewritten (OPTIMIZE, UPDATE) cannot be removed by name: with ``lineage=True`` the
+rows are found by their column ``_write_id`` instead, and Spark replaces them, in one commit as well. A row that a user
+changed or deleted in between goes with its file, and comes back as it was written.
+
+A table with features that Kernel does not honour for plain files (partitions, column mapping, NOT NULL, constraints,
+generated or identity columns, …) is written by Spark altogether, see ``spark_writer``.
+
+Kernel's commits do not claim to be blind appends, so a concurrent MERGE or DELETE of a user with a predicate on
+non-partition columns may conflict beside a publish and must be retried by its own writer; publishes themselves never
+fail that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.write_ids import owner_mark
+from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.sinks.base import (
+    Publisher,
+    Sink,
+    SinkRequest,
+    SinkTarget,
+    check_shown,
+    verify_files,
+    with_lineage,
+)
+from state_engine.sinks.delta_log import find_transaction, writers
+from state_engine.sinks.delta_tables import (
+    canonical,
+    check_plain,
+    check_spark_columns,
+    check_withdrawals,
+    has_lineage,
+    plain_problems,
+)
+from state_engine.sinks.spark_writer import SPARK_KIND, STAGED, note_of, write_once
+from state_engine.sinks.staging import Staging
+from state_engine.sinks.unused_tables import drop_unused
+from state_engine.storage.delta.commit_ends import shown
+from state_engine.storage.delta.kernel import (
+    DeltaKernel,
+    FileGroup,
+    InactiveFilesError,
+    TableFacts,
+    Transaction,
+    TransactionTakenError,
+)
+from state_engine.storage.files import join, normal_uri
+
+
+@dataclass(frozen=True)
+class DeltaSink(Sink):
+    """A Delta table that outputs are appended to; created on first use, with the columns of the output type.
+
+    Args:
+        path: local path or URI of the table.
+        lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
+            outputs can be withdrawn even after the table was rewritten.
+        shared: whether the same job of another root may have written to the table, too, or still does.
+    """
+
+    path: str
+    lineage: bool = False
+    shared: bool = False
+    kind = "delta"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", normal_uri(self.path))
+
+    def place(self, app: str, staging: Staging) -> str:
+        return self.path
+
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        kernel, schema, write_id = request.kernel, request.schema, request.write_id
+        if self.lineage:
+            schema = with_lineage(schema, sink=request.name)
+        facts, text = kernel.facts(self.path), canonical(spark_schema(schema))
+        if facts is not None and not request.known and canonical(facts.schema) != text:
+            kernel.join_hooks()
+            if drop_unused(self.path, owner_mark(request.app)):
+                kernel.forget(self.path)
+                facts = None
+        if facts is None:
+            kernel.create_table(self.path, schema)
+            facts = kernel.facts(self.path)
+            assert facts is not None
+        elif not (self.shared or request.known):
+            request.refuse_other_roots(writers(self.path), where=self.path)
+        kind, directory = self.kind, self.path
+        if plain_problems(facts):
+            check_spark_columns(self.path, facts, text)
+            kind, directory = SPARK_KIND, join(self.path, STAGED, write_id)
+        else:
+            check_plain(self.path, facts, text)
+        return SinkTarget(
+            name=request.name,
+            kind=kind,
+            uri=self.path,
+            identity=facts.identity,
+            schema=schema,
+            schema_text=text,
+            directory=directory,
+            owner=owner_mark(request.app),
+            lineage=write_id if self.lineage else None,
+        )
+
+
+class LogPublisher(Publisher):
+    """What all publishers to Delta tables have in common: the table's log tells what was published."""
+
+    def __init__(self, kernel: DeltaKernel) -> None:
+        self._kernel = kernel
+
+    def seen(self, uri: str, app: str) -> int:
+        return self._kernel.latest_transaction(uri, app) or 0
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        check_published(staged, app, checkpoint_id, active=None)
+        entry = find_transaction(staged.path, app, checkpoint_id)
+        check_shown(staged, {} if entry is None else entry.sizes, checkpoint_id=checkpoint_id)
+
+
+class DeltaPublisher(LogPublisher):
+    """Publishes to Delta tables through Kernel."""
+
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        if not (staged.files or staged.withdrawn):
+            return
+        facts, seen = same_table(self._kernel, staged, app)
+        check_plain(staged.path, facts, staged.schema)
+        if seen < checkpoint_id:
+            check_withdrawals(staged, facts)
+            try:
+                if change_once(self._kernel, staged, app, checkpoint_id, [FileGroup(staged.files)]):
+                    return
+            except InactiveFilesError as error:
+                if not has_lineage(staged.schema):
+                    raise rewritten(staged, error.paths) from error
+                write_once(self._kernel, staged, app, checkpoint_id)
+        check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        facts, _ = same_table(self._kernel, staged)
+        check_plain(staged.path, facts, staged.schema)
+        check_withdrawals(staged, facts)
+        check_active(self._kernel, staged, lineage=has_lineage(staged.schema))
+
+
+def same_table(kernel: DeltaKernel, staged: StagedSink, app: str = "") -> tuple[TableFacts, int]:
+    """Facts of the table that files were staged for, and the highest checkpoint that it has of an application.
+
+    Raises:
+        SinkIdentityError: it is gone, or another one is in its place.
+    """
+    found = kernel.inspect(staged.path, app)
+    if found is None or found[0].identity != staged.identity:
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path} "
+            f"{'is gone' if found is None else 'was re-created'} since rows were staged for it. "
+            "Put the old table back, or restore the checkpoint's parent to drop these rows"
+        )
+    return found
+
+
+def change_once(
+    kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int, add: Sequence[FileGroup]
+) -> bool:
+    """Add staged files and remove withdrawn ones in one commit; False where the transaction version is in the log.
+
+    Raises:
+        InactiveFilesError: withdrawn files are not in the table any more.
+        MissingFilesError: a staged file is gone.
+        CommitError: the commit failed, or its outcome is unknown and the log does not show it.
+    """
+    verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
+    try:
+        kernel.change(
+            staged.path,
+            add=[group for group in add if group.files],
+            remove=[f.path for f in staged.withdrawn],
+            transaction=Transaction(app, checkpoint_id),
+        )
+    except TransactionTakenError:
+        return False
+    except CommitUnknownError as error:
+        if (kernel.latest_transaction(staged.path, app) or 0) < checkpoint_id:
+            raise error
+        return False
+    return True
+
+
+def check_published(
+    staged: StagedSink,
+    app: str,
+    checkpoint_id: int,
+    *,
+    active: Callable[[str], Iterable[str]] | None,
+) -> None:
+    """Refuse where the log entry that took this transaction version does not hold this row's files.
+
+    Args:
+        active: gives the files that the table lists, which decide where the log has forgotten the entry; without it,
+            such an entry counts as this row's.
+    """
+    mine, withdrawn = {f.path for f in staged.files}, {f.path for f in staged.withdrawn}
+    entry = find_transaction(staged.path, app, checkpoint_id)
+    if entry is None:
+        listed = set(active(staged.path)) if active else mine
+        same = mine <= listed and not (active and withdrawn & listed)
+    else:
+        same = entry.note == note_of(staged) or (mine <= entry.added and withdrawn <= entry.removed)
+    if not same:
+        raise SinkIdentityError(
+            f"sink '{staged.name}': {staged.path} already holds other rows of checkpoint {checkpoint_id} by "
+            f"'{app}': a copy of this root, or a re-created job, writes to the same table. Give each its own "
+            "table, or restore the checkpoint's parent"
+        )
+
+
+def check_active(kernel: DeltaKernel, staged: StagedSink, *, lineage: bool) -> None:
+    """Refuse where files to add are gone, or those to withdraw are not in the table and nothing else tells its rows."""
+    verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+    if staged.withdrawn and not lineage:
+        gone = {f.path for f in staged.withdrawn} - set(kernel.active_files(staged.path))
+        if gone:
+            raise rewritten(staged, sorted(gone))
+
+
+def rewritten(staged: StagedSink, paths: Sequence[str]) -> SinkError:
+    """Withdrawn files that a user has rewritten."""
+    return SinkError(
+        f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(paths)} of their files "
+        f"were rewritten or removed there (OPTIMIZE, UPDATE, DELETE?): {shown(paths)}. Keep the outputs with "
+        'outputs="keep" (--outputs keep), or put the table back with RESTORE. A DeltaSink with lineage=True does not '
+        "depend on files"
+    )

@@ -1,0 +1,378 @@
+"""How a ``FileSink`` publishes the files of a checkpoint, and takes them out of sight where the head leaves its path.
+
+**Only listed files are ever shown.** Beside them, in the directory that an attempt writes to, may lie what another
+attempt of a task has left: one that was run again, or twice at once, or that still writes. So that directory is never
+shown: the listed files are moved, by name, into a hidden one that no task knows, and that one is renamed.
+
+    join      the listed files, one by one, into ``_joining-<id>``
+    note      ``_published.json``: from now on, that nothing is there to join any more tells that it is published
+    reveal    ``_joining-<id>`` becomes ``checkpoint_id=<id>``: all of it appears in one step
+
+Withdrawn files go back to where they were staged, so that a later checkpoint can bring them again: nothing is copied,
+nothing is lost. Each directory that is withdrawn whole vanishes in one step; all that is added appears in one step, in
+the directory of the checkpoint that moved; between the two steps a reader sees neither. Of a directory that only some
+files leave, as when a restore keeps a part of a promotion, these files leave one by one.
+
+``_moving-<id>.json`` is written before the first step of a move and renamed to ``_moved-<id>.json`` after the last.
+Every step looks where a file is before it moves it, so that a crash anywhere is mended by moving again; and what was
+left behind cannot be published any more, however late its runner wakes up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
+from state_engine.sinks.base import verify_files, write_ids
+from state_engine.sinks.spark_writer import note_of
+from state_engine.storage.durability import Durability, fsync_path, sync_directories
+from state_engine.storage.files import Location, join
+
+PUBLISHED = "checkpoint_id="
+STAGED_PREFIX = "_staged-"
+"""Of the directory that an attempt writes to; its ``write_id`` follows."""
+_MOVING, _MOVED = "_moving-", "_moved-"
+_WITHDRAWN, _JOINING = "_withdrawn-", "_joining-"
+_NOTE = "_published.json"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move that was begun.
+
+    Attributes:
+        checkpoint_id: of the row that moves.
+        done: whether its last step was made.
+        files, withdrawn: names, sorted.
+    """
+
+    checkpoint_id: int
+    done: bool
+    files: list[str]
+    withdrawn: list[str]
+
+
+def base_name(file: DataFile) -> str:
+    """Name of a file without the directory that it was staged in."""
+    return file.path.rsplit("/", 1)[-1]
+
+
+def names_in(at: Location, *inside: str) -> list[str]:
+    """Names in the sink's directory, or in one of those inside of it; none where that is not there."""
+    return at.inside(*inside).names(missing_ok=True)
+
+
+def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
+    """All moves of a sink, oldest first; of those whose notes are among the names in its directory."""
+    found = []
+    for name in names:
+        if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
+            told = at.inside(name).read_json()
+            found.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
+    return sorted(found, key=lambda m: m.checkpoint_id)
+
+
+@dataclass(frozen=True)
+class Note:
+    """The newest publish that moved nothing else.
+
+    Attributes:
+        checkpoint_id: what is, or was about to be, published.
+        before: the highest checkpoint that was published before it.
+        files: which files, see ``note_of``.
+    """
+
+    checkpoint_id: int
+    before: int
+    files: str
+
+
+def newest_published(at: Location, names: Sequence[str]) -> int:
+    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since.
+
+    Args:
+        names: all that are in the sink's directory.
+    """
+    ids = [_number(name) for name in names if name.startswith((PUBLISHED, _MOVED))]
+    note = read_note(at) if _NOTE in names else None
+    if note is not None:
+        ids.append(note.before if are_on_their_way(at, note.checkpoint_id) else note.checkpoint_id)
+    return max(ids, default=0)
+
+
+def read_note(at: Location) -> Note | None:
+    """What ``Mover.publish`` noted; None where it never did."""
+    try:
+        return Note(**at.inside(_NOTE).read_json())
+    except FileNotFoundError:
+        return None
+
+
+def noted(at: Location, checkpoint_id: int) -> Note | None:
+    """The note of a checkpoint that is published; None where another one is the newest, or it is not done yet."""
+    note = read_note(at)
+    if note is None or note.checkpoint_id != checkpoint_id or are_on_their_way(at, checkpoint_id):
+        return None
+    return note
+
+
+def is_waiting(at: Location, staged: StagedSink) -> bool:
+    """Whether any of the listed files lies where it was staged."""
+    return any(at.inside(f.path).is_file() for f in staged.files)
+
+
+def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside: Sequence[str]) -> None:
+    """Move files of the same attempts that are not listed out of a directory, to where they were written.
+
+    Earlier versions published whole directories.
+    """
+    listed, attempts = {base_name(f) for f in files}, set(write_ids(files))
+    for name in inside:
+        attempt = attempt_of(name)
+        if name not in listed and attempt in attempts:
+            home = f"{STAGED_PREFIX}{attempt}"
+            at.inside(home).make_directory()
+            at.inside(directory, name).move(join(at.path, home, name))
+
+
+def attempt_of(name: str) -> str | None:
+    """The attempt to write that the name of a file tells; None for a file of somebody else.
+
+    Example:
+        >>> attempt_of("part-00000-0199aa-1a2b3c4d-0.parquet"), attempt_of("notes.parquet")
+        ('0199aa', None)
+    """
+    parts = name.split("-")
+    return parts[2] if len(parts) > 3 and parts[0] == "part" else None
+
+
+def published_files(at: Location) -> dict[str, str]:
+    """Directory of every published file, by its name."""
+    return _located(at, PUBLISHED)
+
+
+def check_published_files(at: Location, staged: StagedSink) -> None:
+    """Refuse where files to withdraw are not published: their rows may be anywhere."""
+    inside = published_files(at)
+    gone = sorted(name for name in map(base_name, staged.withdrawn) if name not in inside)
+    if gone:
+        raise SinkError(
+            f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(gone)} of their files "
+            f"are not there any more: {', '.join(gone[:5])}. Put them back, or keep the outputs with "
+            'outputs="keep" (--outputs keep)'
+        )
+
+
+class Mover:
+    """Makes the publish or the move of one checkpoint; the caller holds the lock of the sink.
+
+    Args:
+        at: the sink's directory.
+        staged: files to withdraw and to add.
+        checkpoint_id: of the row.
+        final: name of the directory in which the added files appear.
+        durability: whether each step waits for the disk before the one that rests on it.
+    """
+
+    def __init__(
+        self,
+        at: Location,
+        staged: StagedSink,
+        *,
+        checkpoint_id: int,
+        final: str,
+        durability: Durability = "sync",
+    ) -> None:
+        self._waits = durability == "sync" and at.local
+        self._at, self._staged, self._id, self._final = at, staged, checkpoint_id, final
+        self._files = sorted(map(base_name, staged.files))
+        self._withdrawn = sorted(map(base_name, staged.withdrawn))
+
+    # -- a publish that moves nothing else -------------------------------------------------------------------------
+
+    def publish(self, before: int, names: Sequence[str]) -> None:
+        """All steps that are left of a publish.
+
+        Args:
+            before: the highest checkpoint that was published.
+            names: all that are in the sink's directory.
+        """
+        self.check_waiting()
+        self.join(names)
+        note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
+        self._write(_NOTE, note)  # from here on, what is not on its way counts as published
+        self._rename(self._joining, self._final)
+        self._outlast()
+
+    def check_waiting(self) -> None:
+        """Refuse where a listed file is neither where it was staged nor on its way; raises MissingFilesError."""
+        inside = set(self._inside_of(self._joining))
+        files = [
+            replace(f, path=f"{self._joining}/{name}") if (name := base_name(f)) in inside else f
+            for f in self._staged.files
+        ]
+        verify_files(self._staged.path, files, what=f"sink '{self._staged.name}', checkpoint {self._id}")
+
+    # -- a move ----------------------------------------------------------------------------------------------------
+
+    def begun(self, moves: Sequence[Move]) -> Move | None:
+        """This move, if it was begun before.
+
+        Raises:
+            SinkIdentityError: another row has its number.
+        """
+        known = next((m for m in moves if m.checkpoint_id == self._id), None)
+        if known and (known.files, known.withdrawn) != (self._files, self._withdrawn):
+            raise SinkIdentityError(
+                f"sink '{self._staged.name}': {self._staged.path} was moved otherwise by checkpoint {self._id}: "
+                "another root writes here. Give each its own directory"
+            )
+        return known
+
+    def begin(self) -> None:
+        """Note what is about to happen; from here on, what is left behind stays behind."""
+        lists = {"files": self._files, "withdrawn": self._withdrawn}
+        self._write(f"{_MOVING}{self._id:012d}.json", lists)
+
+    def finish(self) -> None:
+        """All steps that are left to make."""
+        self.withdraw()
+        self.add()
+        self._outlast()  # from here on the move counts as made
+        self._rename(f"{_MOVING}{self._id:012d}.json", f"{_MOVED}{self._id:012d}.json")
+        self._outlast()
+
+    def withdraw(self) -> None:
+        """Withdrawn files go back to where they were staged, and with them what their attempts left beside them."""
+        homes = {base_name(f): f.path for f in self._staged.withdrawn}
+        attempts = set(write_ids(self._staged.withdrawn))
+        inside = published_files(self._at)
+        strays = {n: a for n in inside if n not in homes and (a := attempt_of(n)) in attempts}
+        homes |= {name: f"{STAGED_PREFIX}{attempt}/{name}" for name, attempt in strays.items()}
+        for directory in sorted({d for name, d in inside.items() if name in homes}):
+            if all(name in homes for name, d in inside.items() if d == directory):
+                self._rename(directory, f"{_WITHDRAWN}{directory}")
+        for source in (_WITHDRAWN, PUBLISHED):
+            for name, directory in _located(self._at, source).items():
+                if name in homes:
+                    self._make(homes[name].rsplit("/", 1)[0])
+                    self._rename(f"{directory}/{name}", homes[name])
+        self._outlast()
+        for directory in self._directories(_WITHDRAWN):
+            self._at.inside(directory).delete_directory()
+
+    def add(self) -> None:
+        """All added files appear at once."""
+        if not self._staged.files or self._is_directory(self._final):
+            return
+        self.join(names_in(self._at))
+        self._rename(self._joining, self._final)
+
+    def join(self, names: Sequence[str]) -> None:
+        """Bring the listed files together, out of sight, and nothing else."""
+        self._make(self._joining)
+        for file in self._staged.files:
+            target = f"{self._joining}/{base_name(file)}"
+            if self._is_file(file.path):
+                self._rename(file.path, target)
+            elif not self._is_file(target):
+                raise MissingFilesError(
+                    f"sink '{self._staged.name}': {join(self._staged.path, file.path)} is gone. Put it back from a "
+                    "copy, or restore the checkpoint's parent"
+                )
+        self._send_back(sorted({self._joining, *(n for n in names if n.startswith(_JOINING))}))
+        self._outlast()  # before what knows the old names goes, and anything is noted
+        for home in {f.path.rsplit("/", 1)[0] for f in self._staged.files}:
+            with suppress(FileNotFoundError):
+                if not self._at.inside(home).listing():
+                    self._at.inside(home).delete_directory()
+
+    def _send_back(self, directories: Sequence[str]) -> None:
+        """What was on its way for rows that were given up since goes back to where it was staged."""
+        for directory in directories:
+            if _number(directory) > self._id:
+                continue
+            mine = set(self._files) if directory == self._joining else set()
+            for name in self._inside_of(directory):
+                if name not in mine:
+                    home = f"{STAGED_PREFIX}{attempt_of(name) or 'of_nobody'}"
+                    self._make(home)
+                    self._rename(f"{directory}/{name}", f"{home}/{name}")
+            if not mine:
+                self._outlast()
+                self._at.inside(directory).delete_directory()
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _joining(self) -> str:
+        return f"{_JOINING}{self._id:012d}"
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        """A file of ours, whole or not at all."""
+        aside = f"_writing-{name.removeprefix('_')}"
+        self._at.inside(aside).write(json.dumps(content).encode())
+        if self._waits:
+            fsync_path(self._at.inside(aside).path)
+        self._rename(aside, name)
+        self._outlast()
+
+    def _outlast(self) -> None:
+        """Sync the names in the sink's directory and in those in it that a publish or a move changes."""
+        if self._waits:
+            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN)
+            inside = [self._at.inside(name).path for name in names_in(self._at) if name.startswith(ours)]
+            sync_directories([self._at.path, *inside], below=self._at.path)
+
+    def _inside_of(self, directory: str) -> list[str]:
+        """Names in one of our directories; none where it is not there."""
+        return names_in(self._at, directory)
+
+    def _rename(self, source: str, target: str) -> None:
+        self._at.inside(source).move(join(self._at.path, target))
+
+    def _make(self, name: str) -> None:
+        self._at.inside(name).make_directory()
+
+    def _is_file(self, name: str) -> bool:
+        return self._at.inside(name).is_file()
+
+    def _is_directory(self, name: str) -> bool:
+        return self._at.inside(name).is_directory()
+
+    def _directories(self, prefix: str) -> list[str]:
+        return [name for name in names_in(self._at) if name.startswith(prefix)]
+
+
+def _number(name: str) -> int:
+    """The checkpoint in a name of ours.
+
+    Example:
+        >>> _number("checkpoint_id=000000000007"), _number("_moved-000000000012.json")
+        (7, 12)
+    """
+    digits = name.removesuffix(".json").rpartition("=" if name.startswith(PUBLISHED) else "-")[2]
+    return int(digits)
+
+
+def are_on_their_way(at: Location, checkpoint_id: int) -> bool:
+    """Whether files of a checkpoint are on their way and not in sight yet."""
+    return bool(names_in(at, f"{_JOINING}{checkpoint_id:012d}"))
+
+
+def _located(at: Location, prefix: str) -> dict[str, str]:
+    """Directory of every file that readers count, by its name, in directories of one kind."""
+    found = {}
+    for directory in at.listing():
+        if directory.base_name.startswith(prefix) and directory.type == pafs.FileType.Directory:
+            for name in at.inside(directory.base_name).names():
+                if not name.startswith(("_", ".")):
+                    found[name] = directory.base_name
+    return found

@@ -1,0 +1,197 @@
+"""``ForeachBatchSink``: gives the outputs of every checkpoint to a function, **at least once**.
+
+Subtasks stage Parquet files in the job's root; publishing reads them in the driver and calls the function with their
+rows and the checkpoint's id. A marker is written when the function has returned:
+
+    <root>/<job>/sinks/<sink>/<name>/done-<checkpoint id>.json
+
+A checkpoint with a marker is not given again, so that the function is normally called once. A crash after the function
+has begun and before its marker is written calls it again, with the same rows and the same id: it should ignore an id
+that it has seen, or do what may be done twice. What it has done cannot be withdrawn. Mirrors ``foreachBatch`` of
+Spark's Structured Streaming, which gives the same promise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.write_ids import owner_mark
+from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.names import check_name
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.sinks.base import Publisher, Sink, SinkRequest, SinkTarget, verify_files
+from state_engine.sinks.spark_writer import note_of
+from state_engine.sinks.staging import Staging, read_note, write_note
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.files import join, open_location
+from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
+
+FOREACH_KIND = "foreach_batch"
+"""Kind of a sink that is a function."""
+
+_DONE = "done-"
+
+BatchFunction = Callable[[Any, int], object]
+"""Takes the rows and the checkpoint's id; what it returns is ignored."""
+
+
+@dataclass(frozen=True)
+class ForeachBatchSink(Sink):
+    """A function that is given the outputs of every checkpoint, at least once, in the driver.
+
+    **At least once**: a crash while the function runs, or before its marker is written, gives it the same rows with the
+    same id again. For exactly once, use a ``SqlSink``, ``DeltaSink`` or ``FileSink``.
+
+    Args:
+        function: ``function(rows, checkpoint_id)``; whatever it raises stops the job, and the next run calls it again.
+        name: ``[a-z][a-z0-9_]*``: tells in a later process which function the rows wait for; keep it when the function
+            changes. Functions of different jobs need different names.
+        as_dataframe: whether the rows come as a Spark DataFrame and not as an Arrow table, which is in memory whole.
+
+    Raises:
+        ConfigurationError: another function of this process has that name.
+
+    Example:
+        >>> told = []
+        >>> sink = ForeachBatchSink(lambda rows, checkpoint_id: told.append(checkpoint_id), name="example_told")
+    """
+
+    function: BatchFunction
+    name: str = field(kw_only=True)
+    as_dataframe: bool = field(default=False, kw_only=True)
+    kind = FOREACH_KIND
+
+    def __post_init__(self) -> None:
+        check_name(self.name, what="function of a ForeachBatchSink")
+        if not callable(self.function):
+            raise ConfigurationError(f"ForeachBatchSink '{self.name}': {self.function!r} cannot be called")
+        known = _SINKS.setdefault(self.name, self)
+        if _origin(known.function) != _origin(self.function):
+            raise ConfigurationError(
+                f"two functions are named '{self.name}': {'.'.join(_origin(known.function))} and "
+                f"{'.'.join(_origin(self.function))}; give each ForeachBatchSink a name of its own"
+            )
+        _SINKS[self.name] = self
+
+    def place(self, app: str, staging: Staging) -> str:
+        return staging.directory(app, self.name)
+
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        uri = self.place(request.app, request.staging)
+        return SinkTarget(
+            name=request.name,
+            kind=FOREACH_KIND,
+            uri=uri,
+            identity=self.name,
+            schema=request.schema,
+            schema_text=json.dumps(spark_schema(request.schema)),
+            directory=join(uri, request.write_id),
+            owner=owner_mark(request.app),
+        )
+
+
+_SINKS: dict[str, ForeachBatchSink] = {}
+"""By name, the newest: publishing works from a committed row, which can name a function and not hold it."""
+
+
+def _origin(function: BatchFunction) -> tuple[str, str]:
+    """Where the code of a function is, so that making a job twice does not make two functions of one."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return named.__module__, named.__qualname__
+
+
+class ForeachBatchPublisher(Publisher):
+    """Calls the functions.
+
+    Args:
+        kernel: of the session that makes DataFrames.
+        staging: where rows wait.
+    """
+
+    def __init__(self, kernel: DeltaKernel, staging: Staging) -> None:
+        self._kernel, self._staging = kernel, staging
+
+    def seen(self, uri: str, app: str) -> int:
+        return _newest(self._staging.here(uri))
+
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        if not (staged.files or staged.withdrawn):
+            return
+        staged = replace(staged, path=self._staging.here(staged.path))
+        with table_lock(staged.path):
+            if self._is_done(staged, checkpoint_id):
+                return
+            _check_withdrawals(staged)
+            what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            verify_files(staged.path, staged.files, what=what, footers=True)
+            self._call(staged, checkpoint_id)
+            write_note(_marker(staged.path, checkpoint_id), {"files": note_of(staged)})
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        _check_withdrawals(staged)
+        verify_files(self._staging.here(staged.path), staged.files, what=f"sink '{staged.name}'")
+
+    def _is_done(self, staged: StagedSink, checkpoint_id: int) -> bool:
+        done, newest = read_note(_marker(staged.path, checkpoint_id)), _newest(staged.path)
+        if done == {"files": note_of(staged)}:
+            return True
+        if done is not None or newest > checkpoint_id:
+            raise SinkIdentityError(
+                f"sink '{staged.name}': '{staged.identity}' was called for other rows of checkpoint {checkpoint_id}, "
+                f"or for checkpoint {newest} without them: the job was re-created in its root. Give this sink, or the "
+                "function, another name"
+            )
+        return False
+
+    def _call(self, staged: StagedSink, checkpoint_id: int) -> None:
+        sink = _SINKS.get(staged.identity)
+        if sink is None:
+            raise SinkError(
+                f"sink '{staged.name}': rows of checkpoint {checkpoint_id} wait for the function '{staged.identity}', "
+                "which this process does not have: make the job with its ForeachBatchSink of that name first"
+            )
+        files = [join(staged.path, f.path) for f in staged.files]
+        rows: Any
+        if sink.as_dataframe:
+            rows = self._kernel.spark.read.options(**SPARK_VERIFIES).parquet(*files)
+        else:
+            of = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            rows = pa.concat_tables(
+                [open_recorded(join(staged.path, f.path), f, of=of).read() for f in staged.files]
+            )
+        try:
+            sink.function(rows, checkpoint_id)
+        except Exception as error:
+            raise SinkError(
+                f"sink '{staged.name}': the function '{staged.identity}' failed on the rows of checkpoint "
+                f"{checkpoint_id}: {type(error).__name__}: {error}. The checkpoint is committed and its rows wait: "
+                "repair the function and run again, which gives them to it again"
+            ) from error
+
+
+def _check_withdrawals(staged: StagedSink) -> None:
+    if staged.withdrawn:
+        raise SinkError(
+            f"sink '{staged.name}': what the function '{staged.identity}' did with its rows cannot be withdrawn. Keep "
+            'it with outputs="keep" (--outputs keep)'
+        )
+
+
+def _marker(uri: str, checkpoint_id: int) -> str:
+    return join(uri, f"{_DONE}{checkpoint_id}.json")
+
+
+def _newest(uri: str) -> int:
+    """The highest checkpoint with a marker; 0 where there is none."""
+    at = open_location(uri)
+    names = at.names(missing_ok=True)
+    ids = [n.removeprefix(_DONE).removesuffix(".json") for n in names if n.startswith(_DONE)]
+    # beside a marker may lie one that a crash left half written, under a longer name
+    return max((int(i) for i in ids if i.isdigit()), default=0)

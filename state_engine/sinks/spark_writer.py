@@ -1,0 +1,127 @@
+"""Publishing to a Delta table through Spark's writer: for tables, and withdrawals, that Kernel cannot do.
+
+The rows of staged Parquet files are appended, and withdrawn rows replaced by them, in one commit with the same
+transaction id as a publish through Kernel, so neither happens twice. Delta skips a version that it has seen without a
+word: so the commit notes what it is for, and the log is read afterwards. Files for such a table are staged in
+``_statelake_staged`` inside of it, where neither readers nor VACUUM look; they stay there, for a later row may add
+them again. Withdrawn rows are known by their lineage column only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.errors import CommitFailedError, SinkError
+from state_engine.sinks.base import WRITE_ID, verify_files, write_ids
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.files import join
+from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SPARK_KIND = "delta_spark"
+"""Kind of a sink whose table Kernel cannot write to."""
+
+STAGED = "_statelake_staged"
+"""Where files for such a table wait, inside of it."""
+
+_ROWS_AT_ONCE = 65_536
+
+_SETTINGS = {
+    # new rows need not be of the attempts that they replace
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+    # staged files lie inside the table, but are none of its own
+    "spark.databricks.delta.formatCheck.enabled": "false",
+}
+
+
+def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+    """Append staged rows and take out withdrawn ones in one commit; the caller looks into the log afterwards.
+
+    Raises:
+        MissingFilesError: a staged file is gone.
+        DamagedFileError: a staged file is not what was written.
+        CommitFailedError: another writer was in the way.
+        SinkError: the table does not take the rows.
+    """
+    from pyspark.errors import PySparkException
+
+    what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+    verify_files(staged.path, staged.files, what=what, footers=True)
+    session = _session(kernel.spark)
+    with table_lock(staged.path):
+        try:
+            writer = _rows(session, staged).write.format("delta").mode("append")
+            if staged.withdrawn:
+                known = ", ".join(f"'{w}'" for w in write_ids(staged.withdrawn))
+                writer = writer.mode("overwrite").option("replaceWhere", f"{WRITE_ID} IN ({known})")
+            writer.options(txnAppId=app, txnVersion=checkpoint_id, userMetadata=note_of(staged)).save(
+                staged.path
+            )
+        except (Py4JJavaError, PySparkException) as error:
+            if (kernel.latest_transaction(staged.path, app) or 0) >= checkpoint_id:
+                return
+            _check_pages(staged, what)
+            raise _refused(staged, checkpoint_id, error) from error
+        kernel.outlasting(staged.path, files=True)
+
+
+def _check_pages(staged: StagedSink, what: str) -> None:
+    """Tell damage to staged files, which Spark noticed as it read, from what the table refuses.
+
+    Raises:
+        DamagedFileError: a page of one is not what was written.
+    """
+    for file in staged.files:
+        for _ in open_recorded(join(staged.path, file.path), file, of=what).batches(_ROWS_AT_ONCE):
+            pass
+
+
+def note_of(staged: StagedSink) -> str:
+    """What a commit is for, as text that two different rows never share."""
+    lists = ([f.path for f in staged.files], [f.path for f in staged.withdrawn])
+    return f"statelake {hashlib.sha256(repr([sorted(paths) for paths in lists]).encode()).hexdigest()[:32]}"
+
+
+def _session(spark: SparkSession) -> SparkSession:
+    """A session whose settings are ours alone."""
+    made = spark.newSession()
+    for key, value in _SETTINGS.items():
+        made.conf.set(key, value)
+    zone = "spark.sql.session.timeZone"
+    made.conf.set(zone, str(spark.conf.get(zone)))
+    return made
+
+
+def _rows(session: SparkSession, staged: StagedSink) -> DataFrame:
+    if staged.files:
+        files = (join(staged.path, f.path) for f in staged.files)
+        return session.read.options(**SPARK_VERIFIES).parquet(*files)
+    columns = [f"`{field['name']}`" for field in json.loads(staged.schema)["fields"]]
+    return session.read.format("delta").load(staged.path).select(*columns).limit(0)
+
+
+def _refused(staged: StagedSink, checkpoint_id: int, error: Exception) -> SinkError | CommitFailedError:
+    java = getattr(error, "java_exception", None)
+    told = [str(java.toString()) if java is not None else str(error)]
+    cause = java.getCause() if java is not None else None
+    while cause is not None:
+        told.append(str(cause.toString()))
+        cause = cause.getCause()
+    last = told[-1].splitlines()
+    if any("Concurrent" in text.splitlines()[0] for text in told):
+        return CommitFailedError(
+            f"sink '{staged.name}': another writer was in the way at {staged.path} ({last[0]}); run again"
+        )
+    return SinkError(
+        f"sink '{staged.name}': {staged.path} does not take the rows of checkpoint {checkpoint_id}: "
+        f"{' '.join(last)}. Nothing was published and nothing is lost: let the table take them (drop or widen what "
+        "refuses them) and run again, or restore the checkpoint's parent to drop these rows"
+    )

@@ -1,0 +1,224 @@
+"""``SqlSink``: outputs into a table of an SQLite or PostgreSQL database, exactly once.
+
+Subtasks stage Parquet files in the job's root. Publishing writes their rows in one transaction of the database,
+together with one row of a ledger beside the table:
+
+    _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
+
+So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
+and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
+the table's identity, which changes when the sink makes the table anew.
+
+Rows are appended; or, with ``key``, replace the row with their key: of several the last in the order in which the
+checkpoint lists its files, by subtask, and inside of a file in the order of the output. Rows of one key from several
+subtasks have no other order: let the sink's key hold the operator's key. Plays the part of the exactly-once sink of
+Flink's JDBC connector, with a ledger in place of XA transactions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.write_ids import owner_mark
+from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.sinks.base import (
+    Publisher,
+    Sink,
+    SinkRequest,
+    SinkTarget,
+    verify_files,
+    with_lineage,
+)
+from state_engine.sinks.sql_target import SQL_KIND, SqlTarget, checked_url
+from state_engine.sinks.staging import Staging, read_note, write_note
+from state_engine.storage.files import join
+
+if TYPE_CHECKING:
+    from state_engine.sinks.sql_database import SqlTable
+
+_TARGET = "target.json"
+
+
+@dataclass(frozen=True)
+class SqlSink(Sink):
+    """A table of an SQLite or PostgreSQL database; created on first use, with the columns of the output type.
+
+    Args:
+        url: ``sqlite:////absolute/path`` or ``postgresql://user@host/database``, as SQLAlchemy writes it, without a
+            password.
+        table: its name.
+        key: columns that a row replaces another one by; None to append. An existing table needs a primary key or
+            unique constraint of exactly these.
+        schema: of the database; None for its default.
+        lineage: whether every row also gets a column ``_write_id``, text, which names the attempt and the sink that
+            wrote it: then outputs can be withdrawn. Not with ``key``.
+        password_env: name of the environment variable that holds the password.
+        shared: whether the same job of another root may have written to the table, too, or still does.
+
+    Raises:
+        ConfigurationError: the URL holds a password, or is of a database that this was not tested with.
+
+    Example:
+        >>> SqlSink("sqlite:////data/reports.db", "delays", key=["flight"]).key
+        ('flight',)
+    """
+
+    url: str
+    table: str
+    key: tuple[str, ...] | list[str] | None = None
+    schema: str | None = None
+    lineage: bool = False
+    password_env: str | None = None
+    shared: bool = False
+    kind = SQL_KIND
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", checked_url(self.url))
+        if isinstance(self.key, str):
+            raise ConfigurationError(f"SqlSink: key={self.key!r} must be a list of columns: [{self.key!r}]")
+        object.__setattr__(self, "key", tuple(self.key or ()))
+        if self.key and self.lineage:
+            raise ConfigurationError(
+                "SqlSink: rows that replace others by key cannot be withdrawn, so lineage=True is of no use with key="
+            )
+        if not self.table or "." in self.table:
+            raise ConfigurationError(
+                f"SqlSink: {self.table!r} cannot be the name of the table; its schema goes into schema="
+            )
+
+    def place(self, app: str, staging: Staging) -> str:
+        return staging.directory(app, self._target().digest)
+
+    def _target(self) -> SqlTarget:
+        return SqlTarget(
+            url=self.url,
+            table=self.table,
+            schema=self.schema,
+            key=tuple(self.key or ()),
+            lineage=self.lineage,
+            password_env=self.password_env,
+        )
+
+    def prepare(self, request: SinkRequest) -> SinkTarget:
+        name, schema, write_id = request.name, request.schema, request.write_id
+        if self.lineage:
+            schema = with_lineage(schema, sink=name)
+        target = self._target()
+        with _connected(target, name) as table:
+            identity = table.prepare(request.app, schema, known=request.known)
+            if not self.shared:
+                request.refuse_other_roots(table.ledger.writers(), where=target.shown)
+        uri = self.place(request.app, request.staging)
+        note = target.to_json()
+        if read_note(join(uri, _TARGET)) != note:
+            write_note(join(uri, _TARGET), note)
+        return SinkTarget(
+            name=name,
+            kind=SQL_KIND,
+            uri=uri,
+            identity=identity,
+            schema=schema,
+            schema_text=json.dumps({**spark_schema(schema), "target": note}),
+            directory=join(uri, write_id),
+            owner=owner_mark(request.app),
+            lineage=lineage_of(write_id, name) if self.lineage else None,
+        )
+
+
+def lineage_of(write_id: str, sink: str) -> str:
+    """What ``_write_id`` holds: two sinks of a job may write to one table in one attempt.
+
+    Example:
+        >>> lineage_of("0199aa", "delays")
+        '0199aa/delays'
+    """
+    return f"{write_id}/{sink}"
+
+
+class SqlPublisher(Publisher):
+    """Publishes to databases, from the files that are staged in a root."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+
+    def seen(self, uri: str, app: str) -> int:
+        note = read_note(join(self._staging.here(uri), _TARGET))
+        if note is None:
+            return 0
+        with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:
+            return table.ledger.seen(app)
+
+    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        if not (staged.files or staged.withdrawn):
+            return
+        target, staged = target_of(staged), self._here(staged)
+        with _connected(target, staged.name) as table:
+            if table.is_published(staged, app, checkpoint_id):
+                return
+            what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            verify_files(staged.path, staged.files, what=what, footers=True)
+            _check_withdrawals(staged, target)
+            table.publish(staged, app, checkpoint_id)
+
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        target, staged = target_of(staged), self._here(staged)
+        with _connected(target, staged.name) as table:
+            table.is_published(staged, app, checkpoint_id)
+
+    def check_withdrawable(self, staged: StagedSink) -> None:
+        target, staged = target_of(staged), self._here(staged)
+        _check_withdrawals(staged, target)
+        verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
+        with _connected(target, staged.name) as table:
+            table.check(staged)
+            table.check_withdrawable(staged)
+
+    def _here(self, staged: StagedSink) -> StagedSink:
+        return replace(staged, path=self._staging.here(staged.path))
+
+
+def target_of(staged: StagedSink) -> SqlTarget:
+    """The table, recorded beside the columns."""
+    return SqlTarget.from_json(json.loads(staged.schema)["target"])
+
+
+def ledger_note(staged: StagedSink, app: str, checkpoint_id: int) -> str | None:
+    """What the ledger holds of a checkpoint, see ``note_of``; None where it holds nothing."""
+    with _connected(target_of(staged), staged.name) as table:
+        return table.ledger.digest(app, checkpoint_id)
+
+
+def attempts_in(staged: StagedSink, wanted: Iterable[str]) -> set[str]:
+    """Which of these attempts have rows in a table with a lineage column."""
+    by_lineage = {lineage_of(write_id, staged.name): write_id for write_id in wanted}
+    with _connected(target_of(staged), staged.name) as table:
+        return {by_lineage[one] for one in table.lineages(sorted(by_lineage))}
+
+
+def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
+    if not staged.withdrawn or target.lineage:
+        return
+    why = (
+        "rows that replaced others by their key are not known any more"
+        if target.key
+        else "only a lineage column could tell its rows (SqlSink(…, lineage=True), from the first row on)"
+    )
+    raise SinkError(
+        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "
+        'outputs="keep" (--outputs keep)'
+    )
+
+
+@contextmanager
+def _connected(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
+    # loaded by runs that have such a sink only, see ``sql_target``
+    from state_engine.sinks.sql_database import opened
+
+    with opened(target, sink) as table:
+        yield table

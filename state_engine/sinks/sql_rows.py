@@ -1,0 +1,122 @@
+"""Rows of staged files on their way into a database table, and out of it, inside of the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.errors import SinkError
+from state_engine.sinks.base import WRITE_ID, write_ids
+from state_engine.sinks.sql import lineage_of
+from state_engine.sinks.sql_columns import table_for
+from state_engine.sinks.sql_ledger import insert_into
+from state_engine.sinks.sql_target import SqlTarget
+from state_engine.storage.files import join
+from state_engine.storage.parquet_reading import open_recorded
+
+_BATCH_ROWS = 10_000
+_VALUES = 500
+"""So many values in one condition: databases take some thousands."""
+
+
+def staged_schema(staged: StagedSink) -> pa.Schema:
+    """Columns of the staged files, of which there is at least one."""
+    first = staged.files[0]
+    return open_recorded(
+        join(staged.path, first.path), first, of=f"sink '{staged.name}'"
+    ).schema.remove_metadata()
+
+
+def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Refuse to withdraw rows that were written before the table had a lineage column.
+
+    Raises:
+        SinkError: withdrawn rows are missing, and there are rows without lineage.
+    """
+    table, written = _lineage(target), sum(f.rows for f in staged.withdrawn)
+    count = sa.select(sa.func.count()).select_from(table)
+    found = connection.execute(count.where(_is_withdrawn(table, staged))).scalar_one()
+    unknown = connection.execute(count.where(table.c[WRITE_ID].is_(None))).scalar_one()
+    if found < written and unknown:
+        raise SinkError(
+            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - found} of {written} "
+            f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
+            'outputs="keep" (--outputs keep)'
+        )
+
+
+def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[str]) -> set[str]:
+    """Which of these values of the lineage column rows of the table have."""
+    table = _lineage(target)
+    found: set[str] = set()
+    for first in range(0, len(wanted), _VALUES):
+        some = wanted[first : first + _VALUES]
+        query = sa.select(table.c[WRITE_ID]).distinct().where(table.c[WRITE_ID].in_(some))
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Delete the withdrawn rows, which their lineage column tells."""
+    table = _lineage(target)
+    connection.execute(sa.delete(table).where(_is_withdrawn(table, staged)))
+
+
+def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
+    """Insert the staged rows, or put them in the place of those with their key; some at a time.
+
+    Raises:
+        SinkError: a row has no key.
+    """
+    dialect = connection.dialect.name
+    table = table_for(target, staged_schema(staged), dialect)
+    insert, key = insert_into(connection, table), list(target.key)
+    rest = {c.name: insert.excluded[c.name] for c in table.c if c.name not in key}
+    if key and rest:
+        insert = insert.on_conflict_do_update(index_elements=key, set_=rest)
+    elif key:
+        insert = insert.on_conflict_do_nothing(index_elements=key)
+    for batch in _batches(staged):
+        _check_key(target, staged, batch)
+        connection.execute(insert, _values(batch, dialect).to_pylist())
+
+
+def _lineage(target: SqlTarget) -> sa.TableClause:
+    return sa.table(target.table, sa.column(WRITE_ID), schema=target.schema)
+
+
+def _is_withdrawn(table: sa.TableClause, staged: StagedSink) -> sa.ColumnElement[bool]:
+    return table.c[WRITE_ID].in_([lineage_of(w, staged.name) for w in write_ids(staged.withdrawn)])
+
+
+def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:
+    for file in staged.files:
+        yield from open_recorded(join(staged.path, file.path), file, of=f"sink '{staged.name}'").batches(
+            _BATCH_ROWS
+        )
+
+
+def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> None:
+    null = [name for name in target.key if batch.column(name).null_count]
+    if null:
+        raise SinkError(
+            f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing tells "
+            "which row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
+        )
+
+
+def _values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
+    """Values as the driver takes them, see the table in ``sql_columns``."""
+    table = pa.Table.from_batches([batch])
+    if dialect != "sqlite":
+        return table
+    for index, column in enumerate(table.schema):
+        if pa.types.is_decimal(column.type):
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.string()))
+        elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.timestamp("us")))
+    return table

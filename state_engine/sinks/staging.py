@@ -1,0 +1,64 @@
+"""Where outputs wait that go into no table and no directory, but into a database or a function: in the job's root.
+
+    <root>/<job>/sinks/<sink>/<target>/<write_id>/part-….parquet     outputs, staged and kept: a restore may bring them
+    <root>/<job>/sinks/<sink>/<target>/….json                        notes of the sink
+
+A target is one database table, or one function, that the sink had: each keeps what is its own. Publishers look below
+the root as it is now, so a root that was moved is published from as well.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from state_engine.storage.files import join, open_location
+
+_SINKS = "sinks"
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The staged outputs below one root.
+
+    Attributes:
+        root: URI.
+    """
+
+    root: str
+
+    def directory(self, app: str, target: str) -> str:
+        """Where a sink stages outputs for a target, which is named by letters and digits.
+
+        Example:
+            >>> Staging("file:///state").directory("4f6e/totals/report", "a1b2")
+            'file:///state/totals/sinks/report/a1b2'
+        """
+        _, job, sink = app.split("/")
+        return join(self.root, job, _SINKS, sink, target)
+
+    def here(self, uri: str) -> str:
+        """Where a directory that ``directory`` gave is, now that the root may have been moved.
+
+        Example:
+            >>> Staging("file:///moved").here("file:///state/totals/sinks/report/a1b2")
+            'file:///moved/totals/sinks/report/a1b2'
+        """
+        return join(self.root, *uri.rsplit("/", 4)[1:])
+
+
+def write_note(uri: str, note: dict[str, Any]) -> None:
+    """Write a JSON file, whole or not at all, in place of the one before."""
+    at = open_location(uri)
+    at.above().make_directory()
+    at.write_whole(json.dumps(note).encode())
+
+
+def read_note(uri: str) -> dict[str, Any] | None:
+    """What ``write_note`` wrote; None where it wrote nothing."""
+    at = open_location(uri)
+    if not at.is_file():
+        return None
+    found: dict[str, Any] = at.read_json()
+    return found

@@ -1,0 +1,65 @@
+"""A Delta table that a failed first batch left empty: it stands in nobody's way when the job's columns change.
+
+A sink's table is made before the first batch runs, so that subtasks know where to write. Where that batch fails and its
+author changes what it puts out, the empty table has columns that nobody ever wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pyarrow.fs as pafs
+
+from state_engine.storage.delta.kernel import ENGINE_INFO
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.files import Location, join, open_location
+
+_LOG = "_delta_log"
+_FIRST = "00000000000000000000"
+
+
+def drop_unused(uri: str, owner: str) -> bool:
+    """Take a table away that the engine made and nobody has used; False, and nothing is done, where it is another.
+
+    Unused means: its log has one entry, which the engine wrote and which lists no file, and all data files that lie in
+    its directory are leftovers of the sink itself.
+
+    Args:
+        uri: of the table.
+        owner: mark of the sink in the names of its files.
+    """
+    with table_lock(uri):
+        log = open_location(join(uri, _LOG))
+        names = [f.base_name for f in _files(log)]
+        entries = [n for n in names if not n.startswith(".") and n.endswith(".json")]
+        if entries != [f"{_FIRST}.json"] or not _made_empty(log) or _others(uri, owner):
+            return False
+        log.inside(f"{_FIRST}.json").delete()  # without it, there is no table
+        for name in names:
+            with suppress(FileNotFoundError):
+                log.inside(name).delete()
+        return True
+
+
+def _made_empty(log: Location) -> bool:
+    lines = log.inside(f"{_FIRST}.json").read().splitlines()
+    actions = [json.loads(line) for line in lines if line.strip()]
+    makers = [str(a["commitInfo"].get("engineInfo", "")) for a in actions if "commitInfo" in a]
+    return (
+        all(ENGINE_INFO in maker for maker in makers)
+        and bool(makers)
+        and not any("add" in a for a in actions)
+    )
+
+
+def _others(uri: str, owner: str) -> bool:
+    """Whether files lie there that another sink, or somebody else, has written."""
+    at = open_location(uri)
+    files = [f for f in _files(at) if f"/{_LOG}/" not in f.path and not f.base_name.startswith(".")]
+    return any(f"-{owner}-" not in f.base_name for f in files)
+
+
+def _files(at: Location) -> list[pafs.FileInfo]:
+    found = at.listing(recursive=True, missing_ok=True)
+    return [f for f in found if f.type == pafs.FileType.File]

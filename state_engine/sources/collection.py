@@ -1,0 +1,107 @@
+"""``CollectionSource``: a list of elements as a source, for tests. Mirrors Flink's ``fromCollection``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from state_engine.core.errors import ConfigurationError, SourceError, ValueTypeError
+from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
+from state_engine.sources.local_rows import local_frame
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BYTES_A_ROW = 64
+"""A guess, to tell little from much."""
+
+
+@dataclass(frozen=True)
+class CollectionSource(Source):
+    """Gives the elements of a list, once each, in order.
+
+    Args:
+        name: of the source, for messages.
+        elements: of the type.
+        kind: their type.
+        max_rows_per_batch: elements of a micro-batch; None takes all at once.
+
+    Raises:
+        ConfigurationError: the number is none.
+        ValueTypeError: an element does not fit.
+    """
+
+    name: str
+    elements: Sequence[Any]
+    kind: OutputType
+    max_rows_per_batch: int | None = None
+    _normal: list[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.max_rows_per_batch is not None and self.max_rows_per_batch < 1:
+            raise ConfigurationError(
+                f"source '{self.name}': max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
+            )
+        normalise = self.kind.element.normalise
+        try:
+            normal = [normalise(e) for e in self.elements]
+        except ValueTypeError as error:
+            raise ValueTypeError(f"source '{self.name}': {error}") from None
+        object.__setattr__(self, "_normal", normal)
+
+    def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
+        return self._up_to(len(self._normal), elements)
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        return self._slice(before, self._recorded(appended))
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        return self._up_to(self._recorded(recorded), before)
+
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: how many elements, from the first on; or ``"all"``."""
+        count = len(self._normal) if given == "all" else given
+        if type(count) is not int or not 0 <= count <= len(self._normal):
+            raise ConfigurationError(
+                f"say how many of its {len(self._normal)} elements the state holds, or 'all'; not {given!r}"
+            )
+        return [{"split": "collection", "position": count}]
+
+    def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
+        start = _position(before)
+        if self.max_rows_per_batch is not None:
+            end = min(end, start + self.max_rows_per_batch)
+        return self._slice(before, end) if end > start else None
+
+    def _recorded(self, elements: Sequence[Element]) -> int:
+        end = _position(elements)
+        if end > len(self._normal):
+            raise SourceError(
+                f"source '{self.name}': {end} elements were consumed and the list holds {len(self._normal)} now: give "
+                "it the elements that it had"
+            )
+        return end
+
+    def _slice(self, before: Sequence[Element], end: int) -> Slice:
+        new: list[Element] = [{"split": "collection", "position": end}]
+        places = (_position(before), end)
+        return Slice(
+            new,
+            summary(before),
+            summary([*before, *new]),
+            ["collection"],
+            places,
+            bytes=_BYTES_A_ROW * len(new),
+        )
+
+    def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
+        start, end = part.detail
+        return local_frame(self._normal[start:end], self.kind, first=start)
+
+
+def _position(elements: Sequence[Element]) -> int:
+    return int(elements[-1]["position"]) if elements else 0

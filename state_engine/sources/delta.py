@@ -1,0 +1,311 @@
+"""``DeltaSource``: what is added to a Delta table, by version and file.
+
+Begins with a snapshot, then follows the log commit by commit. A commit that only rearranges rows (``OPTIMIZE``) is
+passed over; one that takes rows away is an error by default, because state that was built from those rows cannot be
+unbuilt. Files are never cut: a batch holds whole files, at least one.
+
+The columns are those of the table at the version being read. A batch never reaches over a change of the schema, so
+what a function sees of a row does not depend on where batches are cut. Added columns and widened types are picked up;
+dropped, renamed and otherwise changed columns are an error. Plays the part of Delta's streaming source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
+from state_engine.sources.delta_log import TableCommit, TableFile, TableLog, check_there, missing
+from state_engine.sources.delta_position import (
+    SCHEMA,
+    Position,
+    begin_of,
+    bounded,
+    check_read_once,
+    positions_in,
+    schemas_up_to,
+    stops,
+)
+from state_engine.sources.places import place_columns
+from state_engine.sources.schema_change import incompatible_change
+from state_engine.spark.spark_names import F
+from state_engine.storage.files import normal_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET_VERSIONS = 100
+"""So many versions without rows are recorded as a batch of none, lest the log forgets them first."""
+
+
+@dataclass(frozen=True)
+class DeltaSource(Source):
+    """Reads what is added to a Delta table.
+
+    Args:
+        path: local path or URI of the table.
+        max_rows_per_batch: bound of rows in a batch; a single larger file is still read whole.
+        max_files_per_batch: bound of files in a batch.
+        starting_version: ``snapshot``: first all rows of the version that is current when the first batch is
+            planned; ``latest``: only what is added after that version (the first run commits an empty batch that pins
+            the place); a number: what was added by that version and later ones.
+        on_change: what to do about a commit that takes rows away (delete, update, merge, overwrite), and about
+            history that is gone: ``fail``; ``skip`` the whole commit, with the rows that it wrote anew; ``restart``
+            with a snapshot: all rows are delivered again, to functions that keep their state.
+
+    Example:
+        >>> DeltaSource("/data/events", max_rows_per_batch=100_000).starting_version
+        'snapshot'
+    """
+
+    path: str
+    max_rows_per_batch: int | None = None
+    max_files_per_batch: int = 1000
+    starting_version: Literal["snapshot", "latest"] | int = "snapshot"
+    on_change: Literal["fail", "skip", "restart"] = "fail"
+
+    def __post_init__(self) -> None:
+        start = self.starting_version
+        if start not in ("snapshot", "latest") and (type(start) is not int or start < 0):
+            raise ConfigurationError(
+                f"starting_version must be 'snapshot', 'latest' or a version, not {start!r}"
+            )
+        if self.on_change not in ("fail", "skip", "restart"):
+            raise ConfigurationError(f"on_change must be 'fail', 'skip' or 'restart', not {self.on_change!r}")
+        if self.max_files_per_batch < 1 or (
+            self.max_rows_per_batch is not None and self.max_rows_per_batch < 1
+        ):
+            raise ConfigurationError("max_rows_per_batch and max_files_per_batch must be at least 1")
+        object.__setattr__(self, "path", normal_uri(self.path))
+
+    def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
+        log = TableLog(spark, self.path)
+        # the table's id tells whether it is the same one, so it may be moved
+        before = [e for e in elements if not e["split"].endswith(SCHEMA)]
+        schemas = [e for e in elements if e["split"].endswith(SCHEMA)]
+        recorded = schemas[-1]["position"]["schema"] if schemas else None
+        draft = _Draft(self, log, recorded)
+        draft.follow(Position(**before[-1]["position"]) if before else self._first(log, draft))
+        if not draft.worth_a_batch():
+            return None
+        draft.check_files()
+        appended: list[Element] = [{"split": self.path, "position": asdict(draft.position)}]
+        if draft.schema != recorded:
+            at = {"version": draft.position.version, "schema": draft.schema}
+            appended.append({"split": self.path + SCHEMA, "position": at})
+        return _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        log, end = TableLog(spark, self.path), positions_in(appended)[-1]
+        start = begin_of(before, end, self._told_start(end))
+        files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
+        check_there(files)
+        return _slice(before, list(appended), DeltaSlice(files, end.version, log))
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        known, ends = positions_in(before), positions_in(recorded)
+        if known and known[-1] == ends[-1]:
+            return None
+        check_read_once([*known, *ends], path=self.path)
+        log = TableLog(spark, self.path)
+        start = known[-1] if known else begin_of([], ends[0], self._told_start(ends[0]))
+        files, at = bounded(
+            stops(log, start, ends[-1]),
+            ends[-1],
+            max_files=self.max_files_per_batch,
+            max_rows=self.max_rows_per_batch,
+        )
+        check_there(files)
+        appended: list[Element] = [{"split": self.path, "position": asdict(at)}]
+        appended += [e for e in schemas_up_to(recorded, at.version) if e not in before]
+        return _slice(before, appended, DeltaSlice(files, at.version, log))
+
+    def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
+        wanted: DeltaSlice = part.detail
+        frame = wanted.log.scan(wanted.files, wanted.version)
+        places = place_columns([f.uri for f in wanted.files], F.col("_metadata.row_index"))
+        return SourceFrame(frame.select("*", *places))
+
+    def confirm(self, part: Slice) -> None:
+        check_there(part.detail.files)
+
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: the last version whose rows the state holds; or ``"all"`` for the newest."""
+        log = TableLog(spark, self.path)
+        version = log.version if given == "all" else given
+        if type(version) is not int or not 0 <= version <= log.version:
+            raise ConfigurationError(
+                f"say up to which version the state holds {self.path}, 0 to {log.version}, or 'all'; not {given!r}"
+            )
+        at = {"version": version, "schema": log.schema_at(version)}
+        position = asdict(Position(log.table_id, version, None))
+        return [{"split": self.path, "position": position}, {"split": self.path + SCHEMA, "position": at}]
+
+    def position_text(self, elements: Sequence[Element]) -> str:
+        return _summary(elements)
+
+    def _told_start(self, end: Position) -> Position | None:
+        """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""
+        start = self.starting_version
+        if start == "latest":
+            return end
+        return Position(end.table, start - 1, None) if isinstance(start, int) else None
+
+    def _first(self, log: TableLog, draft: _Draft) -> Position:
+        start = self.starting_version
+        if start == "snapshot":
+            return Position(log.table_id, log.version, 0, snapshot=True)
+        if start == "latest":
+            draft.pin = True
+            return Position(log.table_id, log.version, None)
+        assert isinstance(start, int)
+        if start > log.version + 1:
+            raise SourceError(
+                f"{self.path}: starting_version is {start}, the newest version is {log.version}"
+            )
+        return Position(log.table_id, start - 1, None)
+
+
+@dataclass(frozen=True)
+class DeltaSlice:
+    """What ``read`` needs: files, the version whose columns they are read with, and the log."""
+
+    files: list[TableFile]
+    version: int
+    log: TableLog
+
+
+@dataclass
+class _Draft:
+    """A slice while it is being planned."""
+
+    source: DeltaSource
+    log: TableLog
+    schema: str | None
+    position: Position = field(default_factory=lambda: Position("", -1, None))
+    files: list[TableFile] = field(default_factory=list)
+    rows: int = 0
+    pin: bool = False
+    quiet: int = 0
+
+    def worth_a_batch(self) -> bool:
+        return bool(self.files) or self.pin or self.quiet >= _QUIET_VERSIONS
+
+    def follow(self, position: Position) -> None:
+        """Take files after a position until the batch is full or the log ends."""
+        self.position = position
+        if position.table != self.log.table_id:
+            gone = (
+                f"{self.source.path} was dropped and created again since version {position.version} was read"
+            )
+            self._restart(gone)
+            return
+        try:
+            more = self._begin()
+        except SourceError as gone_error:
+            more = self._restart(str(gone_error))
+        while more and (self.position.version < self.log.version or self.position.files is not None):
+            more = self._next_commit()
+
+    def check_files(self) -> None:
+        """Raises SourceError where files are gone, as after a VACUUM; begins again where that is wanted."""
+        problem = missing(self.files)
+        if problem and self.source.on_change == "restart":
+            self._restart(problem)
+            check_there(self.files)
+        elif problem:
+            raise SourceError(problem)
+
+    def _begin(self) -> bool:
+        """Find the schema, and take what is left of a snapshot; False where that fills the slice."""
+        at = self.position
+        if self.schema is None:
+            self.schema = self.log.schema_at(
+                at.version if at.snapshot else min(at.version + 1, self.log.version)
+            )
+        if not at.snapshot or at.files is None:
+            return True
+        return self._take(self.log.snapshot_files(at.version))
+
+    def _next_commit(self) -> bool:
+        """Take one commit; False where the slice ends before its end."""
+        inside = not self.position.snapshot and self.position.files is not None
+        version = self.position.version + (0 if inside else 1)
+        try:
+            commit = self.log.commit(version)
+        except SourceError as gone:
+            return self._stop(str(gone))
+        if commit.removes and self.source.on_change != "skip":
+            return self._stop(_removal(self.source.path, version, commit))
+        if commit.schema is not None and commit.schema != self.schema:
+            assert self.schema is not None
+            problem = incompatible_change(json.loads(self.schema), json.loads(commit.schema))
+            if self.files or problem:
+                return self._stop(f"{self.source.path}: version {version} changed the schema: {problem}")
+            self.schema = commit.schema
+        if not inside:
+            self.position = replace(self.position, version=version, files=0, snapshot=False)
+        self.quiet += 1
+        return self._take([] if commit.removes else commit.files)
+
+    def _take(self, files: Sequence[TableFile]) -> bool:
+        """Take files of the current version, from where it was left; False where they do not all fit."""
+        taken = {f.uri for f in self.files}
+        limit = self.source.max_rows_per_batch
+        start = self.position.files or 0
+        for index, file in enumerate(files[start:], start):
+            rows = file.row_count() if limit is not None else 0
+            full = len(self.files) >= self.source.max_files_per_batch
+            full |= limit is not None and self.rows + rows > limit
+            if self.files and (full or file.uri in taken):
+                self.position = replace(self.position, files=index)
+                return False
+            self.files.append(file)
+            taken.add(file.uri)
+            self.rows += rows
+        self.position = replace(self.position, files=None)
+        return True
+
+    def _stop(self, why: str) -> bool:
+        """End the slice in front of a commit that cannot be taken; where that is all there is, begin again or fail."""
+        return False if self.files else self._restart(why)
+
+    def _restart(self, why: str) -> bool:
+        """Begin again with a snapshot, or say why that is needed; always False: the slice ends with it."""
+        on_change = self.source.on_change
+        if on_change != "restart":
+            skip = "; on_change='skip' passes over commits that take rows away" if on_change == "fail" else ""
+            raise SourceError(
+                f"{why}. Ways out: on_change='restart' delivers the whole table again, to functions that keep their "
+                f"state; a job with a new name begins with empty state{skip}"
+            )
+        self.files, self.rows, self.schema = [], 0, self.log.schema
+        self.position = Position(self.log.table_id, self.log.version, 0, snapshot=True)
+        self._take(self.log.snapshot_files(self.log.version))
+        return False
+
+
+def _slice(before: Sequence[Element], appended: list[Element], detail: DeltaSlice) -> Slice:
+    return Slice(
+        elements=appended,
+        position_from=_summary(before),
+        position_to=_summary([*before, *appended]),
+        labels=[f.uri for f in detail.files],
+        detail=detail,
+        bytes=sum(f.size for f in detail.files),
+    )
+
+
+def _removal(path: str, version: int, commit: TableCommit) -> str:
+    what = commit.operation or "unknown operation"
+    return f"{path}: version {version} ({what}) takes rows away that may have been read already"
+
+
+def _summary(elements: Sequence[Element]) -> str:
+    found: dict[str, Any] = next((e["position"] for e in reversed(elements) if "files" in e["position"]), {})
+    return summary(elements, **{k: v for k, v in found.items() if k in ("version", "files", "snapshot")})

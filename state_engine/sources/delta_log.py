@@ -1,0 +1,246 @@
+"""The log of a Delta table that a source reads: versions, the files that they add, schemas; and scans of such files.
+
+Scans go through Delta's own reader, so deletion vectors, column mapping, widened types and partition columns are
+right; commits are read as the JSON files that they are, without a Spark job. Everything that the log cannot give any
+more is a SourceError that says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+from py4j.protocol import Py4JJavaError
+
+from state_engine.core.errors import SourceError
+from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.spark.spark_names import F
+from state_engine.storage.files import join, open_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCAN_COLUMNS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector",
+                 "baseRowId", "defaultRowCommitVersion")  # fmt: skip
+_READ_PROPERTIES = ("delta.columnMapping.", "delta.enableTypeWidening")
+"""Table properties that tell a scan how to read a file."""
+_KEPT_LISTINGS = 4
+_listings: OrderedDict[tuple[str, str, int], list[TableFile]] = OrderedDict()
+"""Files of snapshots, which never change: a snapshot that takes many batches is listed once a process."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A data file that a version of the table holds.
+
+    Attributes:
+        uri: absolute, not escaped.
+        size: in bytes.
+        rows: that are left after its deletion vector; None where the log does not tell.
+        action: Delta's ``add`` as JSON.
+    """
+
+    uri: str
+    size: int
+    rows: int | None
+    action: str
+
+    def row_count(self) -> int:
+        """Rows, from the file's footer where the log does not tell."""
+        if self.rows is not None:
+            return self.rows
+        return parquet_row_count(self.uri)
+
+
+@dataclass(frozen=True)
+class TableCommit:
+    """What one commit did to the data.
+
+    Attributes:
+        files: that it added, in the order of the log; those of a mere rearrangement are left out.
+        removes: whether it took rows away.
+        operation: Delta's name of what was done, for messages.
+        schema: the new schema as JSON; None where it left the metadata alone.
+        table_id: with the schema.
+    """
+
+    files: list[TableFile]
+    removes: bool
+    operation: str
+    schema: str | None
+    table_id: str | None
+
+
+class TableLog:
+    """The newest state of a table's log, and its history.
+
+    Args:
+        spark: session with Delta.
+        uri: of the table.
+
+    Raises:
+        SourceError: there is no Delta table, or its log cannot be read.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self.uri, self._spark = uri, spark
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        none = self._jvm.scala.Option.empty()
+        with self._explained("its log cannot be read"):
+            self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, uri)
+            self._newest = self._log.update(False, none, none)
+            self.version = int(self._newest.version())
+            if self.version < 0:
+                raise SourceError(f"{uri} is not a Delta table: check the path, or create the table first")
+            metadata = self._newest.metadata()
+            self.table_id, self.schema = str(metadata.id()), str(metadata.schemaString())
+
+    def schema_at(self, version: int) -> str:
+        """The schema of a version as JSON."""
+        return str(self._snapshot(version).metadata().schemaString())
+
+    def snapshot_files(self, version: int) -> list[TableFile]:
+        """All files of a version, oldest first; the same order every time."""
+        key = (self.uri, self.table_id, version)
+        if key not in _listings:
+            with self._explained(f"the files of version {version} cannot be listed"):
+                _listings[key] = self._list(self._snapshot(version))
+            while len(_listings) > _KEPT_LISTINGS:
+                _listings.popitem(last=False)
+        return _listings[key]
+
+    def commit(self, version: int) -> TableCommit:
+        """What a commit did.
+
+        Raises:
+            SourceError: it is not in the log any more.
+        """
+        at = open_location(join(self.uri, "_delta_log", f"{version:020d}.json"))
+        try:
+            lines = at.read().decode().splitlines()
+        except FileNotFoundError:
+            raise SourceError(
+                f"{self.uri}: version {version} is not in the log any more (its retention is "
+                "delta.logRetentionDuration), so what it changed cannot be told"
+            ) from None
+        actions = [json.loads(line) for line in lines if line.strip()]
+        added = [a["add"] for a in actions if "add" in a and a["add"].get("dataChange", True)]
+        metadata = next((a["metaData"] for a in actions if "metaData" in a), None)
+        return TableCommit(
+            files=[self._file(add, _rows_of(add)) for add in added],
+            removes=any(a["remove"].get("dataChange", True) for a in actions if "remove" in a),
+            operation=next((a["commitInfo"].get("operation", "") for a in actions if "commitInfo" in a), ""),
+            schema=metadata["schemaString"] if metadata else None,
+            table_id=metadata["id"] if metadata else None,
+        )
+
+    def scan(self, files: Sequence[TableFile], version: int) -> DataFrame:
+        """The rows of files, with the columns that the table had in a version."""
+        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        adds = self._jvm.java.util.ArrayList()
+        for file in files:
+            adds.add(from_json(file.action))
+        with self._explained(f"version {version} cannot be read"):
+            sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(adds).toSeq()
+            snapshot = self._with_row_index(self._snapshot(version))
+            frame = self._log.createDataFrame(snapshot, sequence, False, self._jvm.scala.Option.empty())
+            return self._frame(frame)
+
+    def _with_row_index(self, snapshot: Any) -> Any:
+        """A description of the table with which a scan has ``_metadata.row_index``.
+
+        Delta's scans have it only where the protocol allows deletion vectors; for other tables the same metadata is
+        described anew as such a table's. Nothing of it is written anywhere.
+        """
+        if "deletionVectors" in json.loads(snapshot.protocol().json())["protocol"].get("readerFeatures", []):
+            return snapshot
+        found = json.loads(snapshot.metadata().json())
+        kept = {k: v for k, v in found["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)}
+        found["metaData"]["configuration"] = kept | {"delta.enableDeletionVectors": "true"}
+        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(found))
+        path, none = self._log.logPath(), self._jvm.scala.Option.empty()
+        return self._jvm.org.apache.spark.sql.delta.DummySnapshot(path, self._log, metadata, none, none)
+
+    def _snapshot(self, version: int) -> Any:
+        if version == self.version:
+            return self._newest
+        none = self._jvm.scala.Option.empty()
+        with self._explained(f"version {version} cannot be rebuilt from the log any more"):
+            return self._log.getSnapshotAt(version, none, none, False)
+
+    def _list(self, snapshot: Any) -> list[TableFile]:
+        rows = self._frame(snapshot.allFiles().toDF())
+        known = [c for c in _SCAN_COLUMNS if c in rows.columns]
+        records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
+        found = []
+        for row in rows.select(F.to_json(F.struct(*known)).alias("add"), records).collect():
+            add = json.loads(row["add"])
+            found.append((add["modificationTime"], add["path"], self._file(add, _left(add, row["records"]))))
+        return [file for *_, file in sorted(found, key=lambda one: one[:2])]
+
+    def _frame(self, java: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        return DataFrame(java, self._spark)
+
+    def _file(self, add: dict[str, Any], rows: int | None) -> TableFile:
+        path = unquote(add["path"])
+        if path.startswith("file:/"):
+            uri = "file:///" + path.removeprefix("file:").lstrip("/")
+        else:
+            uri = path if "://" in path else join(self.uri, path)
+        add = {k: v for k, v in add.items() if k in _SCAN_COLUMNS}
+        return TableFile(uri, int(add["size"]), rows, json.dumps({"add": add}))
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turns what Java and Spark raise into a SourceError."""
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise SourceError(f"{self.uri}: {what} ({error.java_exception.toString()})") from error
+        except PySparkException as error:
+            raise SourceError(f"{self.uri}: {what} ({error})") from error
+
+
+def check_there(files: Sequence[TableFile]) -> None:
+    """Raises SourceError where a file is gone."""
+    problem = missing(files)
+    if problem:
+        raise SourceError(problem)
+
+
+def missing(files: Sequence[TableFile]) -> str:
+    """Says which file is gone; empty where all are there."""
+    if not files:
+        return ""
+    with ThreadPoolExecutor(8) as pool:
+        infos = list(pool.map(lambda f: open_location(f.uri).info(), files))
+    for file, info in zip(files, infos, strict=True):
+        if info.type != pafs.FileType.File or info.size != file.size:
+            return (
+                f"{file.uri} is in the table's log, but it is gone or has another size: VACUUM deletes files that "
+                "the newest version does not hold. Restore the file, or set on_change='restart' to read the whole "
+                "table again"
+            )
+    return ""
+
+
+def _rows_of(add: dict[str, Any]) -> int | None:
+    records = json.loads(add["stats"]).get("numRecords") if add.get("stats") else None
+    return _left(add, records)
+
+
+def _left(add: dict[str, Any], records: int | None) -> int | None:
+    deleted = (add.get("deletionVector") or {}).get("cardinality", 0)
+    return None if records is None else int(records) - int(deleted)

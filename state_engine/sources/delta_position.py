@@ -1,0 +1,165 @@
+"""``Position`` of a ``DeltaSource``, and the files that lie between two recorded ones: what a replay reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from state_engine.core.errors import SourceError
+from state_engine.sources.base import Element
+from state_engine.sources.delta_log import TableFile, TableLog
+
+SCHEMA = "#schema"
+"""Ends the name of the element that holds a schema of the table."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a table was read.
+
+    Attributes:
+        table: its id.
+        version: the last version that was read from.
+        files: how many files of it were read; None: all.
+        snapshot: whether it was read whole, not as what its commit added.
+    """
+
+    table: str
+    version: int
+    files: int | None
+    snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A place where a slice may end.
+
+    Attributes:
+        file: what was taken last; None for a version without rows.
+        position: after it.
+        new_schema: whether its version changed the schema: no slice reaches over that.
+    """
+
+    file: TableFile | None
+    position: Position
+    new_schema: bool = False
+
+
+def positions_in(elements: Sequence[Element]) -> list[Position]:
+    """Positions that checkpoints recorded, oldest first."""
+    return [Position(**e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
+
+
+def begin_of(before: Sequence[Element], end: Position, first: Position | None) -> Position:
+    """Where the recorded slice that ends at ``end`` began.
+
+    Args:
+        before: the position in front of it.
+        first: where a source begins that was not told to begin with a snapshot.
+
+    Raises:
+        SourceError: it began otherwise than this source does.
+    """
+    known = positions_in(before)
+    start = known[-1] if known else first
+    if end.snapshot and not (known and _same_snapshot(known[-1], end)):
+        return Position(end.table, end.version, 0, snapshot=True)
+    if start is None:
+        raise SourceError(
+            "the recorded run did not begin with a snapshot: give the source the starting_version that it had"
+        )
+    return start
+
+
+def stops(log: TableLog, start: Position, end: Position) -> Iterator[Stop]:
+    """All files that were read between two positions of one table, in order.
+
+    Commits that take rows away were passed over, or the recorded run would not have gone on.
+
+    Raises:
+        SourceError: the table is another one now, or its log does not reach back so far.
+    """
+    if end.table != log.table_id:
+        raise SourceError(
+            f"{log.uri} was dropped and created again since version {end.version} was read, so that cannot be read "
+            "again"
+        )
+    at = start
+    if at.snapshot and at.files is not None:
+        yield from _of_version(log.snapshot_files(at.version), at, end)
+    elif at.files is not None:
+        yield from _of_version(log.commit(at.version).files, at, end)
+    for version in range(at.version + 1, end.version + 1):
+        commit = log.commit(version)
+        began = Position(end.table, version, 0)
+        yield from _of_version(
+            [] if commit.removes else commit.files, began, end, new_schema=commit.schema is not None
+        )
+
+
+def bounded(
+    found: Iterable[Stop], end: Position, *, max_files: int, max_rows: int | None
+) -> tuple[list[TableFile], Position]:
+    """The files of one slice, at least one where there are any, and the position after it.
+
+    Args:
+        found: where the slice may end, in order.
+        end: the position after all of them.
+        max_files, max_rows: bounds.
+    """
+    files: list[TableFile] = []
+    position, rows = end, 0
+    for stop in found:
+        count = stop.file.row_count() if stop.file is not None and max_rows is not None else 0
+        full = stop.file is not None and (
+            len(files) >= max_files
+            or (max_rows is not None and rows + count > max_rows)
+            or stop.file.uri in {f.uri for f in files}
+        )
+        if files and (full or stop.new_schema):
+            return files, position
+        if stop.file is not None:
+            files.append(stop.file)
+        position, rows = stop.position, rows + count
+    return files, end
+
+
+def schemas_up_to(elements: Sequence[Element], version: int) -> list[Element]:
+    """Elements with schemas that were known by a version."""
+    return [e for e in elements if e["split"].endswith(SCHEMA) and e["position"]["version"] <= version]
+
+
+def check_read_once(found: Sequence[Position], *, path: str) -> None:
+    """Refuse positions of a table that was read anew on the way: only the recorded cuts tell where.
+
+    Raises:
+        SourceError: a snapshot comes after something else.
+    """
+    for snapshot in {p for p in found if p.snapshot}:
+        if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in found):
+            raise SourceError(
+                f"{path} was read anew, from the snapshot of version {snapshot.version}, which has its place among the "
+                "recorded cuts only: replay with these (recut=False)"
+            )
+
+
+def _of_version(
+    files: Sequence[TableFile], at: Position, end: Position, *, new_schema: bool = False
+) -> Iterator[Stop]:
+    """What is left of one version, up to the end."""
+    start = at.files or 0
+    is_last = (at.version, at.snapshot) == (end.version, end.snapshot)
+    stop = end.files if is_last and end.files is not None else len(files)
+    if start >= len(files):
+        yield Stop(None, Position(at.table, at.version, None, at.snapshot), new_schema)
+    for index in range(start, stop):
+        after = index + 1 if index + 1 < len(files) else None
+        yield Stop(
+            files[index],
+            Position(at.table, at.version, after, at.snapshot),
+            new_schema=new_schema and index == start,
+        )
+
+
+def _same_snapshot(a: Position, b: Position) -> bool:
+    return a.snapshot and (a.table, a.version) == (b.table, b.version)

@@ -1,0 +1,366 @@
+"""``FileSource``: new files of a directory, or ranges of their rows, in path order.
+
+Remembers every consumed file by path, size, and a digest of its ends; a consumed file that changed is an error by
+default, one that was put back as it was is not. A new file that is empty waits for a later batch, and so does a Parquet
+file without a footer, and one whose name says that it is being copied: see ``waiting``.
+Parquet files may be cut inside (``max_rows_per_batch``); CSV and JSON files, whose rows have no index, are consumed
+whole; the number of such a row only orders the rows of its file. Plays the part of Flink's ``FileSource`` and of
+Spark's file stream source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
+from state_engine.sources.base import (
+    FILE_COLUMN,
+    ROW_COLUMN,
+    BadFile,
+    Element,
+    Slice,
+    Source,
+    SourceFrame,
+)
+from state_engine.sources.few_rows import few_rows
+from state_engine.sources.file_ends import digest_of, file_ends
+from state_engine.sources.file_ranges import (
+    SCHEMA,
+    FileRange,
+    check_unchanged,
+    chosen,
+    cut,
+    left_over,
+    position_summary,
+    recorded_ranges,
+)
+from state_engine.sources.listing import ListedFile, list_files
+from state_engine.sources.parquet_files import parquet_schema
+from state_engine.sources.places import place_columns, scan_uris
+from state_engine.sources.records import (
+    BYTE_BY_BYTE,
+    REFUSED_TEXT,
+    parsed_records,
+    reads_as_bytes,
+    text_columns,
+)
+from state_engine.spark.spark_names import F, T
+from state_engine.storage.files import normal_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""What a session may say otherwise: rows would be lost without a word."""
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """What ``read`` needs: rows, and the schema where none is declared."""
+
+    ranges: list[FileRange]
+    schema: T.StructType | None
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """Reads Parquet, CSV or JSON files as they arrive.
+
+    Args:
+        path: a directory (searched through) or one file; local path or URI.
+        schema: DDL text or a Spark StructType. May be left out for Parquet: the schema of the first file that was
+            ever read is taken. A column that a file does not have is null.
+        format: ``parquet``, ``csv`` or ``json``.
+        pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read, and those
+            that end as the name of a file that is being copied (``.tmp``, ``.part``, ``._COPYING_``, …) only where the
+            pattern ends so too.
+        max_rows_per_batch: bound of rows in a batch (Parquet only).
+        max_files_per_batch: bound of files in a batch.
+        options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
+        on_change: ``fail``, or ``ignore`` a consumed file that changed.
+        on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
+            and the others are read.
+
+    Example:
+        >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
+        'parquet'
+    """
+
+    path: str
+    schema: str | T.StructType | None = None
+    format: Literal["parquet", "csv", "json"] = "parquet"
+    pattern: str = "*"
+    max_rows_per_batch: int | None = None
+    max_files_per_batch: int = 1000
+    options: Mapping[str, str] = field(default_factory=dict)
+    on_change: Literal["fail", "ignore"] = "fail"
+    on_bad_file: Literal["fail", "dead_letter"] = "fail"
+
+    def __post_init__(self) -> None:
+        if self.format not in ("parquet", "csv", "json"):
+            raise ConfigurationError(
+                f"FileSource cannot read format '{self.format}'; use parquet, csv or json"
+            )
+        if self.schema is None and self.format != "parquet":
+            raise ConfigurationError(
+                f"FileSource of format '{self.format}' needs a schema, for example 'k bigint'"
+            )
+        if self.max_rows_per_batch is not None and (self.format != "parquet" or self.max_rows_per_batch < 1):
+            raise ConfigurationError(
+                "max_rows_per_batch must be at least 1 and needs Parquet: rows of CSV and JSON have no index; "
+                "use max_files_per_batch"
+            )
+        if self.on_bad_file not in ("fail", "dead_letter"):
+            raise ConfigurationError(f"on_bad_file must be 'fail' or 'dead_letter', not {self.on_bad_file!r}")
+        if self.max_files_per_batch < 1:
+            raise ConfigurationError("max_files_per_batch must be at least 1")
+        object.__setattr__(self, "path", normal_uri(self.path))
+
+    def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
+        consumed = self._consumed(elements)
+        ranges, bad = self._bounded(self._pending(self._listed(consumed), consumed))
+        return self._slice(elements, ranges, bad=bad) if ranges or bad else None
+
+    def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
+        ranges = recorded_ranges(appended)
+        check_unchanged(ranges)
+        return self._slice(before, ranges, recorded=appended)
+
+    def recut(
+        self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
+    ) -> Slice | None:
+        ranges, bad = self._bounded(left_over(before, recorded))
+        check_unchanged(ranges)
+        return self._slice(before, ranges, bad=bad) if ranges or bad else None
+
+    def _slice(
+        self,
+        before: Sequence[Element],
+        ranges: list[FileRange],
+        *,
+        recorded: Sequence[Element] = (),
+        bad: Mapping[FileRange, BadFile] = MappingProxyType({}),
+    ) -> Slice:
+        """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
+        known = [e["position"] for e in (*before, *recorded) if e["split"].endswith(SCHEMA)]
+        schema = T.StructType.fromJson(known[-1]) if known else None
+        appended = list(recorded) or [r.element() for r in sorted([*ranges, *bad], key=lambda r: r.uri)]
+        if (
+            self.schema is None and schema is None and ranges
+        ):  # later files must not change it: results would depend on cuts
+            schema = parquet_schema(ranges[0].uri)
+            appended.append({"split": self.path + SCHEMA, "position": schema.jsonValue()})
+        return Slice(
+            elements=appended,
+            position_from=position_summary(before),
+            position_to=position_summary([*before, *appended]),
+            labels=[r.uri for r in ranges],
+            detail=FileSlice(ranges, schema),
+            bytes=sum(r.size for r in ranges),
+            bad_files=tuple(bad.values()),
+        )
+
+    def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
+        wanted: FileSlice = part.detail
+        ranges, schema = wanted.ranges, self._declared() or wanted.schema
+        assert schema is not None
+        if self.format == "parquet":
+            few = None if self.options else few_rows(ranges, schema)
+            return SourceFrame(self._read_parquet(spark, ranges, schema) if few is None else few)
+        kept = T.StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
+        mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
+            "mode": "FAILFAST"}  # fmt: skip
+        as_bytes = reads_as_bytes(self.format, self.options)
+        options = {**self.options, **({"encoding": BYTE_BY_BYTE} if as_bytes else {})}
+        reader = spark.read.format(self.format).schema(kept).options(**options, **mode, **_STRICT)
+        frame = reader.option("columnPruning", "false").load([r.uri for r in ranges]).where(_is_whole(schema))
+        texts = text_columns(kept, as_bytes=as_bytes)
+        frame = frame.select(*texts, *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
+        if not keep_refused:
+            return SourceFrame(frame)
+        good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
+        bad = frame.where(F.col(REFUSED_TEXT).isNotNull())
+        return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
+
+    def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
+        ranges: list[FileRange] = part.detail.ranges
+        found = [r for r in ranges if bad.uri in (r.uri, *scan_uris(r.uri))]
+        if self.on_bad_file != "dead_letter" or not found or not found[0].unchanged():
+            return None
+        left = [r for r in ranges if r.uri != found[0].uri]
+        return replace(
+            part,
+            labels=[r.uri for r in left],
+            detail=replace(part.detail, ranges=left),
+            bytes=sum(r.size for r in left),
+            bad_files=(*part.bad_files, BadFile(found[0].uri, bad.error)),
+        )
+
+    def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
+        schema = self._declared()
+        if schema is None or self.format == "parquet":
+            raise SourceError(
+                f"{self.path}: rows of Parquet files are not parsed, so none can be parsed again"
+            )
+        good, bad = parsed_records(spark, records, format_=self.format, schema=schema, options=self.options)
+        if not keep_refused and (first := bad.first()) is not None:
+            raise SourceError(
+                f"the dead letter {first[0]!r} does not fit the declared schema. Nothing of this micro-batch was "
+                "committed. Repair the schema, or set on_error='dead_letter' on the job to keep it aside"
+            )
+        return SourceFrame(good, bad)
+
+    def confirm(self, part: Slice) -> None:
+        for one in part.detail.ranges:
+            if not one.unchanged():
+                self._changed(one.uri, "while it was being read")
+
+    def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
+        """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
+        there = [one for one in self._listed() if not one.copied]
+        found = [one for one in self._ranges_of(there, {}) if one is not None]
+        if given != "all":
+            several = isinstance(given, list | tuple | set | frozenset)
+            found = chosen(found, sorted(given, key=str) if several else [given], self.path)
+        return [one.element() for one in found]
+
+    def position_text(self, elements: Sequence[Element]) -> str:
+        return position_summary(elements)
+
+    def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
+        frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])
+        frame = frame.select("*", *place_columns([r.uri for r in ranges], F.col("_metadata.row_index")))
+        cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
+        for place, one in cuts:
+            inside = F.col(ROW_COLUMN) >= one.start
+            if one.end is not None:
+                inside &= F.col(ROW_COLUMN) < one.end
+            frame = frame.where((F.col(FILE_COLUMN) != place) | inside)
+        return frame
+
+    def _consumed(self, elements: Sequence[Element]) -> dict[str, FileRange]:
+        """The last range that was consumed of every file."""
+        return {r.uri: r for r in recorded_ranges(elements)}
+
+    def _listed(self, consumed: Collection[str] = ()) -> list[ListedFile]:
+        return list_files(self.path, self.pattern, consumed)
+
+    def _pending(self, listed: list[ListedFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
+        there = {one.uri for one in listed}
+        for uri, known in consumed.items():
+            if known.end is not None and uri not in there and self.on_change == "fail":
+                self._changed(uri, "before it was read to its end")
+        pending: list[FileRange] = []
+        for some in batched((one for one in listed if not one.copied), self.max_files_per_batch):
+            wanted = [one for one in some if self._is_pending(one, consumed.get(one.uri))]
+            pending += [found for found in self._ranges_of(wanted, consumed) if found is not None]
+            if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
+                break
+        return pending
+
+    def _is_pending(self, one: ListedFile, known: FileRange | None) -> bool:
+        if known is None:
+            return True
+        if known.is_same(one.size, one.mtime_ms):
+            return known.end is not None
+        if self.on_change == "fail":
+            self._changed(one.uri, "after it was consumed")
+        return False
+
+    def _ranges_of(
+        self, files: Sequence[ListedFile], consumed: Mapping[str, FileRange]
+    ) -> list[FileRange | None]:
+        """What is left of files; None for those that wait."""
+        if not files:
+            return []
+        with ThreadPoolExecutor(_READERS) as pool:
+            waits = list(pool.map(self._waits, [one for one in files if one.uri not in consumed]))
+        why = dict(zip([one.uri for one in files if one.uri not in consumed], waits, strict=True))
+        found: list[FileRange | None] = []
+        for one in files:
+            known = consumed.get(one.uri)
+            if known is not None:
+                found.append(replace(known, start=known.end or 0, end=None))
+            elif why[one.uri]:
+                found.append(None)
+            else:
+                digest = digest_of(one.uri, one.size, one.mtime_ms)
+                found.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, digest))
+        return found
+
+    def _waits(self, one: ListedFile) -> str:
+        """Why a new file is not read yet; empty where it is."""
+        if one.copied:
+            return "is being copied, as its name says"
+        if not one.size:  # whoever makes it will fill it, or has nothing to say
+            return "is empty"
+        try:
+            ends = file_ends(one.uri, one.size, one.mtime_ms)
+        except FileNotFoundError:
+            return "is gone again"
+        whole = ends.parquet_footer or self.format != "parquet"
+        return "" if whole else "has no Parquet footer yet"
+
+    def waiting(self, elements: Sequence[Element]) -> list[str]:
+        """The new files that wait for a later batch, each with the reason; in path order."""
+        consumed = self._consumed(elements)
+        fresh = [one for one in self._listed(consumed) if one.uri not in consumed]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [
+                f"{one.uri} {why}"
+                for one, why in zip(fresh, pool.map(self._waits, fresh), strict=True)
+                if why
+            ]
+
+    def _bounded(self, pending: list[FileRange]) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
+        """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
+        bad: dict[FileRange, BadFile] = {}
+        while True:
+            some = [r for r in pending if r not in bad][: self.max_files_per_batch]
+            try:
+                if self.max_rows_per_batch is not None:
+                    some = cut(some, self.max_rows_per_batch)
+                elif self.schema is None and some and self.on_bad_file == "dead_letter":
+                    parquet_schema(some[0].uri)
+                return some, bad
+            except BadFileError as error:
+                one = next(r for r in some if r.uri == error.uri)
+                if self.on_bad_file != "dead_letter" or not one.unchanged():
+                    raise
+                bad[one] = BadFile(one.uri, str(error))
+
+    def _changed(self, uri: str, when: str) -> None:
+        raise SourceError(
+            f"{uri} changed or vanished {when}, so what was read from it cannot be told from what is new. Put the "
+            "old file back and add changes as new files, or set on_change='ignore' to skip such files"
+        )
+
+    def _declared(self) -> T.StructType | None:
+        if isinstance(self.schema, str):
+            return cast(T.StructType, T.StructType.fromDDL(self.schema))
+        return self.schema
+
+
+def _is_whole(schema: T.StructType) -> Column:
+    """True for every row, and needs all columns: one that is pruned away is not parsed, so its bad values go unseen."""
+    columns = [
+        F.to_json(F.struct(f"`{f.name}`")) if _has_map(f.dataType) else F.col(f"`{f.name}`") for f in schema
+    ]
+    return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
+
+
+def batched(values: Iterable[ListedFile], size: int) -> Iterator[list[ListedFile]]:
+    """Lists of at most so many, in order."""
+    several = iter(values)
+    while some := list(islice(several, size)):
+        yield some
+
+
+def _has_map(kind: T.DataType) -> bool:
+    return '"map"' in kind.json()

@@ -1,0 +1,147 @@
+"""``FileRange``: rows of one file that a slice holds; how pending files become slices, and slices files again."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow.fs as pafs
+
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources.base import Element, summary
+from state_engine.sources.file_ends import digest_of
+from state_engine.sources.listing import mtime_ms
+from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.storage.files import join, open_location
+
+SCHEMA = "#schema"
+"""Ends the name of the element that holds a schema taken from a file; no path of a file has this character."""
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file, of which ``digest`` is that of its ends.
+
+    What an older version consumed has no digest: size and time alone tell whether such a file is the same.
+    """
+
+    uri: str
+    size: int
+    mtime_ms: int
+    start: int
+    end: int | None
+    digest: str = ""
+
+    def element(self) -> Element:
+        """As an element of the source's position."""
+        position: dict[str, Any] = {
+            "size": self.size,
+            "mtime_ms": self.mtime_ms,
+            "start": self.start,
+            "end": self.end,
+        }
+        if self.digest:
+            position["digest"] = self.digest
+        return {"split": self.uri, "position": position}
+
+    def unchanged(self) -> bool:
+        """Whether the file is still there as it was."""
+        info = open_location(self.uri).info()
+        return info.type == pafs.FileType.File and self.is_same(info.size, mtime_ms(info))
+
+    def is_same(self, size: int, changed_ms: int) -> bool:
+        """Whether a file of this name, of a size and a time of change, is what was consumed.
+
+        The size must be. Where the time is another one, as of a file that was put back, the digest of the first and
+        last bytes decides.
+        """
+        if size != self.size or changed_ms == self.mtime_ms:
+            return size == self.size
+        return bool(self.digest) and digest_of(self.uri, size, changed_ms) == self.digest
+
+
+def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
+    """The ranges that checkpoints consumed, in order.
+
+    Example:
+        >>> at = {"size": 9, "mtime_ms": 1, "start": 0, "end": None}
+        >>> recorded_ranges([{"split": "file:///a", "position": at}])
+        [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='')]
+    """
+    return [FileRange(e["split"], **e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
+
+
+def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[FileRange]:
+    """What was recorded and is not consumed yet, one range a file, in the order in which the files were begun."""
+    consumed = {r.uri: r.end for r in recorded_ranges(before)}
+    wanted: dict[str, FileRange] = {}
+    for one in recorded_ranges(recorded):
+        wanted[one.uri] = replace(wanted.get(one.uri, one), end=one.end)
+    found = []
+    for uri, one in wanted.items():
+        start = consumed.get(uri, one.start)
+        if start is not None and (one.end is None or start < one.end):
+            found.append(replace(one, start=start))
+    return found
+
+
+def check_unchanged(ranges: Sequence[FileRange]) -> None:
+    """Raises SourceError where a file to be read again is not what it was."""
+    with ThreadPoolExecutor(8) as pool:
+        fine = list(pool.map(FileRange.unchanged, ranges))
+    for one, is_fine in zip(ranges, fine, strict=True):
+        if not is_fine:
+            raise SourceError(
+                f"{one.uri} changed or vanished after it was consumed, so it cannot be read again as it was: put the "
+                "old file back, or replay from a checkpoint after it"
+            )
+
+
+def cut(pending: Sequence[FileRange], max_rows: int) -> list[FileRange]:
+    """Ranges of at most ``max_rows`` rows in all; one that fits keeps its end, so a whole file is complete."""
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(parquet_row_count, (p.uri for p in pending)))
+    ranges, left = [], max_rows
+    for one, count in zip(pending, counts, strict=True):
+        rows = (count if one.end is None else one.end) - one.start
+        if left <= 0 and rows > 0:
+            break
+        if rows > left:
+            ranges.append(replace(one, end=one.start + left))
+            break
+        ranges.append(one)
+        left -= rows
+    return ranges
+
+
+def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str) -> list[FileRange]:
+    """The files that paths or shell patterns name, absolute or below a directory.
+
+    Raises:
+        ConfigurationError: one of them names none.
+    """
+    found: dict[str, FileRange] = {}
+    for one in wanted:
+        if not isinstance(one, str | os.PathLike):
+            raise ConfigurationError(f"name files by paths or patterns, or say 'all'; not {one!r}")
+        text = os.fspath(one)
+        absolute = (
+            text if "://" in text else f"file://{text}"
+        )  # a pattern is no location that could be opened
+        pattern = absolute if "://" in text or text.startswith("/") else join(directory, text)
+        named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
+        if not named:
+            raise ConfigurationError(f"'{text}' names none of the {len(files)} files in {directory}")
+        found |= named
+    return [f for f in files if f.uri in found]
+
+
+def position_summary(elements: Sequence[Element]) -> str:
+    """A position as short JSON."""
+    files = {r.uri: r.end for r in recorded_ranges(elements)}
+    partial = {u: end for u, end in files.items() if end is not None}
+    return summary(elements, files=len(files), **({"inside": partial} if partial else {}))

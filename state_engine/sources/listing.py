@@ -1,0 +1,160 @@
+"""Which files a ``FileSource`` has before it: every real file once, without those that are still being written.
+
+A link to a directory is followed unless it leads up. A file that is there under several names is read under one: that
+under which it was consumed, else the one without links in its path, else the first in path order. Files whose names
+hide them (``_``, ``.``) are passed over; names that say that a file is being copied (``._COPYING_`` of Hadoop,
+``.tmp``, ``.part`` and their like) are marked. the part of Flink's ``FileEnumerator`` with its
+``DefaultFileFilter``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+import pyarrow.fs as pafs
+
+from state_engine.core.errors import SourceError
+from state_engine.storage.files import Location, is_local, open_location
+
+COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
+"""Ends of names of files that are being copied, in small letters."""
+_GLOB = set("*?[]{}\\%#")
+
+
+@dataclass(frozen=True, order=True)
+class ListedFile:
+    """A file in a source's directory.
+
+    Attributes:
+        uri: of the file.
+        size: in bytes.
+        mtime_ms: when it changed last.
+        real: what the file really is; files of one are the same.
+        linked: whether a link is in its path.
+        copied: whether its name says that it is being copied.
+    """
+
+    uri: str
+    size: int
+    mtime_ms: int
+    real: str = ""
+    linked: bool = False
+    copied: bool = False
+
+
+def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[ListedFile]:
+    """All files of a source, in path order.
+
+    Args:
+        path: a directory, searched through, or one file.
+        pattern: that names must match.
+        consumed: URIs that were consumed: read under these names where there are several, whatever they look like.
+
+    Raises:
+        SourceError: the directory does not exist, or a name cannot be read by Spark.
+    """
+    at = open_location(path)
+    info = at.info()
+    if info.type == pafs.FileType.NotFound:
+        if is_local(path):
+            raise SourceError(f"{path} does not exist: check the path, or make the directory first")
+        return []  # an object store has no empty directories
+    found = []
+    prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
+    for one in _infos(at, info, local=is_local(path)):
+        name, uri = PurePosixPath(one.uri).name, prefix + one.uri
+        copied = info.type != pafs.FileType.File and uri not in consumed and is_copied(name, pattern)
+        if not (copied or fnmatch.fnmatchcase(name, pattern)):
+            continue
+        if _GLOB & set(one.uri):
+            raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")
+        found.append(replace(one, uri=uri, copied=copied))
+    return sorted(_once(found, consumed))
+
+
+def is_copied(name: str, pattern: str) -> bool:
+    """Whether a name says that its file is being copied; not where the pattern asks for just such names.
+
+    Example:
+        >>> [is_copied(name, "*") for name in ("a.parquet", "a.parquet._COPYING_", "b.tmp")]
+        [False, True, True]
+        >>> is_copied("b.part", "*.part")
+        False
+    """
+    ends = [end for end in COPYING if name.lower().endswith(end)]
+    return bool(ends) and not pattern.lower().endswith(tuple(ends))
+
+
+def mtime_ms(info: pafs.FileInfo) -> int:
+    """When a file changed last."""
+    return int((info.mtime_ns or 0) // 1_000_000)
+
+
+def _infos(at: Location, info: pafs.FileInfo, *, local: bool) -> Iterator[ListedFile]:
+    """Every file below a location, by its path in the file system; hidden ones left out."""
+    if info.type == pafs.FileType.File:
+        yield ListedFile(info.path, int(info.size), mtime_ms(info), info.path)
+    elif local:
+        yield from _walked(at.path, (os.path.realpath(at.path),), linked=False)
+    else:
+        for one in at.listing(recursive=True):
+            parts = PurePosixPath(one.path[len(at.path) :]).parts
+            if one.type == pafs.FileType.File and not any(map(_is_hidden, parts)):
+                yield ListedFile(one.path, int(one.size), mtime_ms(one), one.path)
+
+
+def _walked(directory: str, above: tuple[str, ...], *, linked: bool) -> Iterator[ListedFile]:
+    """The files below a local directory.
+
+    Args:
+        above: the real paths of the directory and of those that led to it: a link to one of them, or to what holds
+            one of them, leads up.
+        linked: whether a link led here.
+    """
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if _is_hidden(entry.name):
+                continue
+            is_link = entry.is_symlink()
+            if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
+                continue
+            if entry.is_dir():
+                real = os.path.realpath(entry.path) if is_link else os.path.join(above[-1], entry.name)
+                if not (is_link and _is_walked(real, above)):
+                    yield from _walked(entry.path, (*above, real), linked=linked or is_link)
+            elif entry.is_file():
+                stat = entry.stat()
+                real = os.path.realpath(entry.path) if is_link else os.path.join(above[-1], entry.name)
+                yield ListedFile(
+                    entry.path, stat.st_size, stat.st_mtime_ns // 1_000_000, real, linked or is_link
+                )
+
+
+def _is_walked(real: str, above: tuple[str, ...]) -> bool:
+    """Whether a link leads up, or to where the walk comes without it."""
+    if any(_inside(one, real) is not None for one in above):
+        return True
+    below = _inside(real, above[0])
+    return below is not None and not any(map(_is_hidden, PurePosixPath(below).parts))
+
+
+def _inside(path: str, directory: str) -> str | None:
+    """The rest of a path that is a directory's or lies in it; None for another."""
+    start = directory.rstrip("/") + "/"
+    return path[len(start) :] if (path + "/").startswith(start) else None
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
+
+
+def _once(files: Iterable[ListedFile], consumed: Collection[str]) -> Iterable[ListedFile]:
+    """One name for each real file."""
+    best: dict[str, ListedFile] = {}
+    for one in sorted(files, key=lambda f: (f.uri not in consumed, f.linked, f.uri)):
+        best.setdefault(one.real, one)
+    return best.values()

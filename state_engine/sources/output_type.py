@@ -1,0 +1,39 @@
+"""``OutputType``: the columns of a stream, and whether its elements are rows or bare values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from state_engine.core.types.every_type import StructType, TypeInformation
+
+SCALAR_COLUMN = "value"
+"""Column that a stream of scalars has."""
+
+
+@dataclass(frozen=True)
+class OutputType:
+    """Columns of a stream that an operator makes, and what its elements are.
+
+    Attributes:
+        columns: names and types; made by what makes an element: a class, plain tuples (``tuple``) or Rows (``"row"``).
+        scalar: whether elements are bare values of the one column.
+    """
+
+    columns: StructType
+    scalar: bool
+
+    @classmethod
+    def of(cls, declared: TypeInformation) -> OutputType:
+        """A record's own columns; or one column for scalars."""
+        if isinstance(declared, StructType):
+            return cls(StructType(declared.names, declared.types, declared.made_by), scalar=False)
+        return cls(StructType([SCALAR_COLUMN], [declared]), scalar=True)
+
+    @property
+    def element(self) -> TypeInformation:
+        """What outputs are normalised to: of Rows tuples, for the names go with the columns."""
+        if self.scalar:
+            return self.columns.types[0]
+        if self.columns.made_by == "row":
+            return StructType(self.columns.names, self.columns.types)
+        return self.columns

@@ -1,0 +1,70 @@
+"""What a source learns from the footers of Parquet files: number of rows and schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from state_engine.core.errors import BadFileError, SourceError, StorageError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.spark.spark_names import T
+from state_engine.storage.files import open_location
+
+_DAMAGED = re.compile("thrift|parquet|footer", re.IGNORECASE)
+"""In what Arrow raises as an OSError where the bytes of a file are none of Parquet."""
+
+
+def parquet_row_count(uri: str) -> int:
+    """Number of rows; raises SourceError where the file cannot be read."""
+    with _parquet(uri) as file:
+        return int(file.metadata.num_rows)
+
+
+def parquet_schema(uri: str) -> T.StructType:
+    """The schema that Spark gives the file; raises SourceError where it cannot read it."""
+    with _parquet(uri) as file:
+        return T.StructType.fromJson(spark_schema(_readable(file.schema_arrow, uri)))
+
+
+@contextmanager
+def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
+    at = open_location(uri)
+    try:
+        with at.parquet() as file:
+            yield file
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _is_damaged(error):
+            raise  # of the storage, not of the file
+        message = (
+            f"{uri} cannot be read as Parquet ({str(error).strip()}): repair or remove the file, or set "
+            "on_bad_file='dead_letter' on its FileSource"
+        )
+        raise BadFileError(message, uri) from error
+
+
+def _is_damaged(error: OSError) -> bool:
+    """Whether the bytes are wrong; what the storage refuses has a number, and may name any path."""
+    return not isinstance(error, StorageError) and error.errno is None and bool(_DAMAGED.search(str(error)))
+
+
+def _readable(schema: pa.Schema, uri: str) -> pa.Schema:
+    """A Parquet schema with the types that Spark gives it: unsigned integers become wider ones."""
+    fields = []
+    for one in schema:
+        kind = one.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            raise SourceError(
+                f"{uri}: column '{one.name}' holds nanoseconds, which Spark cannot read: write it in microseconds"
+            )
+        if pa.types.is_timestamp(kind):
+            kind = pa.timestamp("us", "UTC" if kind.tz else None)
+        elif pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+            kind = pa.string()
+        elif pa.types.is_unsigned_integer(kind):
+            kind = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
+        fields.append(pa.field(one.name, kind))
+    return pa.schema(fields)

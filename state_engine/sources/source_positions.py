@@ -1,0 +1,85 @@
+"""``SourcePositions``: positions of sources as operator state, appended by each batch and folded along the path.
+
+What a checkpoint appended never changes, so it is read once and kept; a later batch reads what is new only. So that a
+new process need not read a file for every micro-batch there ever was, compactions state the positions whole. Plays the
+part of the state of Flink's ``SourceCoordinator``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.collection import position_files
+from state_engine.core.errors import MissingFilesError
+from state_engine.sources.base import Element
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
+from state_engine.storage.parquet_reading import open_recorded
+
+POSITIONS = "positions"
+"""Name of the operator state that holds a source's position."""
+_READERS = 8
+
+
+class SourcePositions:
+    """Positions of the sources of one job.
+
+    Args:
+        uri: of the table of operator state.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._read: dict[str, dict[str, list[Element]]] = {}
+
+    def elements(self, path: Sequence[CheckpointRow], source: str) -> list[Element]:
+        """The position of a source: elements appended along the path, oldest first."""
+        files = position_files(path)
+        unread = [file for file in files if file.path not in self._read]
+        if unread:
+            wrote = {file.path: row.checkpoint_id for row in path for file in row.operator_state_files}
+            of = [f"checkpoint {wrote[file.path]}, source positions" for file in unread]
+            with ThreadPoolExecutor(_READERS) as pool:
+                found = pool.map(self._load, unread, of)
+                self._read.update(zip((file.path for file in unread), found, strict=True))
+        return [element for file in files for element in self._read[file.path].get(source, [])]
+
+    def write(
+        self, write_id: str, appended: Mapping[str, Sequence[Element]], *, attempt: int = 0
+    ) -> DataFile:
+        """Write what a batch appends, by source, as one file that no reader of the table sees yet.
+
+        Args:
+            attempt: makes the name unique where one ``write_id`` writes time and again.
+        """
+        rows = [
+            {"operator": source, "state": POSITIONS, "scheme": "even_split", "subtask": 0, "position": i,
+             "value": json.dumps(element), "bytes": None}
+            for source, elements in appended.items()
+            for i, element in enumerate(elements)
+        ]  # fmt: skip
+        path = partition_path(write_id, file_name(write_id, 0, attempt))
+        file = write_parquet(pa.Table.from_pylist(rows, OPERATOR_STATE_SCHEMA), join(self._uri, path))
+        self._read[path] = {source: list(elements) for source, elements in appended.items()}
+        return DataFile(path=path, bytes=file.bytes, rows=len(rows), subtask=0, footer=file.footer)
+
+    def _load(self, file: DataFile, of: str) -> dict[str, list[Element]]:
+        found: dict[str, list[Element]] = {}
+        uri = join(self._uri, file.path)
+        try:
+            table = open_recorded(uri, file, of=of).read()
+        except FileNotFoundError:
+            raise MissingFilesError(
+                f"{uri}, the source positions of a micro-batch, is gone: it was collected with its "
+                "checkpoint, or somebody deleted it. Replay from a checkpoint that can be restored; where that fails, "
+                "restore a savepoint"
+            ) from None
+        for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
+            if one["state"] == POSITIONS:
+                found.setdefault(one["operator"], []).append(json.loads(one["value"]))
+        return found

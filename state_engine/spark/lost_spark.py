@@ -1,0 +1,149 @@
+"""What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
+
+A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
+``SparkLostError``, another process has to go on. A host name that does not resolve: ``SetupError``. Whatever an
+operation had committed stays; what it had not is seen by nobody. Plays the part of Flink's
+``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors.exceptions.captured import CapturedException
+
+from state_engine.core.errors import (
+    RootError,
+    SetupError,
+    SinkError,
+    SourceError,
+    SparkLostError,
+    StatelakeError,
+    SubtaskLostError,
+)
+from state_engine.spark.lost_subtasks import cause_of_death
+from state_engine.spark.read_failures import messages
+
+_HOST = re.compile(
+    r"UnknownHostException: (?:Invalid host name: .*?destination host is: \"([^\" :]+)|([\w.-]+))"
+    r"|could not translate host name \"([^\"]+)\""
+    r"|[Cc](?:ould not|ouldn't) resolve host(?: name)?:? '?([\w.-]+)?"
+    r"|failed to resolve host '([^']+)'"
+)
+C = TypeVar("C", bound=type)
+_REAPED_S = 5.0
+"""The time in which the exit of a JVM that hung up is known."""
+
+
+def telling_lost_processes(cls: C) -> C:
+    """Class decorator for an engine: its public methods raise errors of ours where a process of Spark died."""
+    for name in dir(cls):
+        member = inspect.getattr_static(cls, name)
+        if not name.startswith("_") and inspect.isfunction(member):  # a class method makes its own engine
+            setattr(cls, name, _telling(member))
+    return cls
+
+
+def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
+    names = list(inspect.signature(method).parameters)[1:]  # without self
+
+    @functools.wraps(method)
+    def call(engine: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return method(engine, *args, **options)
+        except Exception as error:
+            job = (dict(zip(names, args, strict=False)) | options).get("job", "")
+            lost = _outside(error, engine._spark, getattr(job, "name", job))
+            if lost is None:
+                raise
+            raise lost from error
+
+    return call
+
+
+def _outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
+    """What an error of an operation stands for; None where it says that itself."""
+    if not isinstance(error, StatelakeError):
+        return lost_process(error, session=session, job=job) or unresolved_host(error, job=job)
+    if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
+        return unresolved_host(error, job=job)
+    return None
+
+
+def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError | None:
+    """The death that an error stands for; None for any other error.
+
+    Args:
+        error: what was raised, with its causes.
+        session: of Spark; None where none was started.
+        job: name; empty where the operation is of none.
+    """
+    causes, where = list(_causes(error)), f"job '{job}': " if job else ""
+    for one in causes:
+        if isinstance(one, Py4JJavaError | CapturedException) and (cause := cause_of_death(messages(one))):
+            return SubtaskLostError(
+                f"{where}a process that Spark ran tasks in died ({cause}). Mostly the machine had no memory left: give "
+                "it more, or run fewer rows a micro-batch (max_rows_per_batch); else a library crashed: see the "
+                "log of Spark. What was committed before is kept, nothing else is visible; run again"
+            )
+    if session is None or not any(isinstance(one, Py4JError | ConnectionError) for one in causes):
+        return None
+    how = _exit_of(session.sparkContext._gateway)
+    if how is None and not any(isinstance(one, Py4JNetworkError) for one in causes):
+        return None
+    return SparkLostError(
+        f"{where}the Java process of Spark that belongs to this process died ({how or 'it hung up'}). Mostly the "
+        "machine had no memory left: give the driver more (spark.driver_memory), or run fewer rows a micro-batch "
+        "(max_rows_per_batch). What was committed is kept; what was under way was committed whole or not at all, which "
+        "the next run finds out by itself. Start this process again, and run"
+    )
+
+
+def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
+    """The host that an error could not find; None for any other error."""
+    texts = [text for one in _causes(error) for text in (str(one), getattr(one, "_stackTrace", None) or "")]
+    found = next((m for text in texts if (m := _HOST.search(text))), None)
+    if found is None and not any(isinstance(one, socket.gaierror) for one in _causes(error)):
+        return None
+    where = f"job '{job}': " if job else ""
+    host = next(
+        (f"'{name}'" for name in (found.groups() if found else ()) if name), "of a storage or a database"
+    )
+    return SetupError(
+        f"{where}the host name {host} does not resolve on this machine. What was committed is "
+        "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or mend the "
+        f"machine's name resolution, and run again ({_first_line(error)})"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _exit_of(gateway: Any) -> str | None:
+    """How the JVM ended that PySpark started; None where it runs, or somebody else started it."""
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        code = process.wait(timeout=_REAPED_S)
+    except subprocess.TimeoutExpired:
+        return None
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from, nearest first."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__

@@ -1,0 +1,69 @@
+"""What Spark raises while it reads a source, told as a SourceError: job, source, file, record and cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from state_engine.core.errors import BadFileError, SourceError
+from state_engine.storage.storage_errors import java_storage_error
+
+_FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
+_RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
+_STATE = re.compile(r"\s+SQLSTATE: \w+$")
+
+
+@contextmanager
+def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
+    """Run a Spark action that reads a source; other failures pass as they are.
+
+    Args:
+        source: its name; None where rows come from an operator.
+        job: name.
+        into: what the rows are read for, in words.
+
+    Raises:
+        SourceError: a file cannot be read (``BadFileError``), or a record cannot be parsed.
+        StorageError: the storage refused to read a file.
+    """
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    try:
+        yield
+    except (Py4JJavaError, CapturedException) as error:
+        texts = messages(error)
+        found = next((m for text in texts if (m := _FILE.search(text + " "))), None)
+        if found is None:
+            raise
+        record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
+        refused = java_storage_error("\n".join(texts), found.group(1)) if record is None else None
+        if refused is not None:  # the file may be whole
+            raise refused from error
+        cause = _STATE.sub("", texts[-1])
+        if record is None:
+            told, way_out = (
+                cause,
+                "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource",
+            )
+        else:
+            told = f"the record {record} does not fit the declared schema ({cause})"
+            way_out = "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
+        message = (
+            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {found.group(1)}: {told}. "
+            f"Nothing of this micro-batch was committed. {way_out}"
+        )
+        raise (BadFileError(message, found.group(1)) if record is None else SourceError(message)) from error
+
+
+def messages(error: Any) -> list[str]:
+    """Messages of a Java exception and its causes, outermost first."""
+    found: list[str] = []
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None and len(found) < 20:
+        found.append(str(java.getMessage()))
+        java = java.getCause()
+    return found or [str(error)]

@@ -1,0 +1,206 @@
+"""The Spark session: starts a local one that fits the engine, and checks one that is given.
+
+Guarantees: a session from here, or one that passed ``check_session``, is Spark Classic (py4j reaches the
+JVM), has Delta's extension and catalog, and has Delta Kernel on its class path. Plays the part of Flink's
+``StreamExecutionEnvironment.get_execution_environment``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+from py4j.java_gateway import JavaPackage
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import SetupError
+from state_engine.machine.jars import DELTA_VERSION, delta_jars
+from state_engine.machine.java import find_java_home
+from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
+from state_engine.spark.shipping import ship_code
+from state_engine.storage.parquet_reading import SPARK_VERIFIES
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+_OWN_SESSION = (
+    "from state_engine.spark.session import local_session; spark = local_session()  # or configure yours:\n"
+    f"    spark.jars.packages            io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}\n"
+    f"    spark.sql.extensions           {DELTA_EXTENSION}\n"
+    f"    spark.sql.catalog.spark_catalog  {DELTA_CATALOG}"
+)
+
+
+class SessionError(SetupError):
+    """The Spark session does not fit the engine; the message says how to get one that does."""
+
+
+def local_session(settings: SparkSettings | None = None, *, app_name: str = "statelake") -> SparkSession:
+    """The active session of this process, checked; or a new one with Delta, on this machine by default.
+
+    Executors of their own are sent the engine; and the jobs of the settings file, where the session comes from there.
+
+    Args:
+        settings: None: the section ``[spark]`` of the settings file and the environment.
+        app_name: how the application is called in Spark's UI and logs.
+
+    Raises:
+        SessionError: an active session does not fit, or Spark cannot start.
+        JavaNotFoundError, JarsError: what a new session needs is missing.
+        SetupError: the settings name modules of jobs that are not there, and executors are to be sent them.
+
+    Example::
+
+        spark = local_session(SparkSettings(master="local[2]"))
+        spark.range(3).write.format("delta").save("/tmp/three")
+    """
+    if os.environ.get("SPARK_REMOTE"):
+        raise SessionError(
+            "SPARK_REMOTE is set, so PySpark would connect to a Spark Connect server, which the engine cannot "
+            "use (it commits through the driver's JVM). Unset it to run on this machine."
+        )
+    spark = _active_session()
+    jobs = JobsSettings(modules=[])
+    if spark is None:
+        if settings is None:
+            loaded = load_settings()
+            settings, jobs = loaded.spark, loaded.jobs
+        spark = _start(settings, app_name)
+    check_session(spark)
+    ship_code(spark, jobs.modules, package_data=jobs.package_data)
+    return spark
+
+
+def check_session(spark: Any) -> None:
+    """Refuses a session that the engine cannot work with.
+
+    Raises:
+        SessionError: Spark Connect; no Delta extension or catalog; no Delta Kernel on the class path.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise SessionError(
+            "this is a Spark Connect session; the engine needs Spark Classic, because it commits through "
+            f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_OWN_SESSION}"
+        )
+    # Kernel's jars first: without them the other settings are of no use either.
+    if isinstance(spark._jvm.io.delta.kernel.defaults.engine.DefaultEngine, JavaPackage):
+        raise SessionError(
+            "Delta Kernel is not on the class path of this session. A running session cannot be given it: "
+            f"stop it and start one that has it:\n{_OWN_SESSION}"
+        )
+    if DELTA_EXTENSION not in spark.conf.get("spark.sql.extensions", "").split(","):
+        raise SessionError(
+            f"this session lacks Delta's extension: stop it and start another:\n{_OWN_SESSION}"
+        )
+    if spark.conf.get("spark.sql.catalog.spark_catalog", "") != DELTA_CATALOG:
+        raise SessionError(f"this session lacks Delta's catalog: stop it and start another:\n{_OWN_SESSION}")
+
+
+def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) -> dict[str, str]:
+    """The options of a new session; those of the user win over ours (Java options are joined).
+
+    Args:
+        jars: Delta's jars.
+        cores: of this machine; shuffles on it get as many partitions.
+    """
+    options = {
+        "spark.jars": ",".join(str(path) for path in jars),
+        "spark.sql.extensions": DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.sql.session.timeZone": "UTC",
+        **{f"spark.hadoop.{name}": value for name, value in SPARK_VERIFIES.items()},
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # PySpark would look up the caller's line at every DataFrame call, three round trips each.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
+    if settings.master.startswith("local"):
+        options |= {
+            # Nothing outside of this machine has any business with the driver, and a laptop's host name
+            # often does not resolve.
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(cores),
+            # Over TCP, a worker waits for delayed acknowledgements: 40 ms of every small task.
+            "spark.python.unix.domain.socket.enabled": "true",
+            # Spark and Delta plan for clusters: 50 tasks to read a table's log, 10,000 to list a directory.
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        }
+    ours = options["spark.driver.extraJavaOptions"]
+    options |= settings.options
+    if (theirs := settings.options.get("spark.driver.extraJavaOptions")) is not None:
+        options["spark.driver.extraJavaOptions"] = f"{ours} {theirs}"
+    return options
+
+
+def _active_session() -> SparkSession | None:
+    # A thread other than the one that started Spark has no active session of its own, hence the context.
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.builder.getOrCreate()
+
+
+def _start(settings: SparkSettings, app_name: str) -> SparkSession:
+    java = find_java_home(environ=os.environ, explicit=settings.java_home)
+    jars = delta_jars(settings.jars_dir, java=java)
+    cores = (
+        len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
+    )
+    builder = SparkSession.builder.master(settings.master).appName(app_name)
+    for key, value in session_options(settings, jars=jars, cores=cores or 1).items():
+        builder = builder.config(key, value)
+    launch = {
+        "JAVA_HOME": str(java.path),
+        # Delta's jars belong to this PySpark's Spark, not to one that the machine has besides.
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    try:
+        with _environment(launch):
+            spark = builder.getOrCreate()
+    except Exception as error:
+        raise SessionError(
+            f"Spark did not start (master {settings.master}, Java {java.version} from {java.origin}): {error}\n"
+            f"`statelake doctor` looks for the cause."
+        ) from error
+    if settings.master.startswith("local"):
+        _write_no_checksums(spark)
+    return spark
+
+
+def _write_no_checksums(spark: Any) -> None:
+    """Hadoop starts a process for every local file that it creates, and one more for its checksum file.
+
+    Nothing of ours reads the checksum files; Parquet and the commit's sizes tell damage.
+    """
+    configuration = spark._jsc.hadoopConfiguration()
+    spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for the JVM that is started inside, and puts back what was there before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

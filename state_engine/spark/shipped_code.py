@@ -1,0 +1,250 @@
+"""Code on its way to workers: what runs there is what the driver has.
+
+Functions of modules are pickled by name, so a Spark worker, which lives longer than a job, would run the module as it
+once imported it. Therefore each piece of work travels with digests of the code that it reaches, and the worker compares
+them with what it has. Where the code of this process has changed since it was last sent (``importlib.reload``, an
+edit in a notebook), workers are replaced by new ones first. Where a worker has other code all the same (a file that was
+edited and not loaded here, an archive of yesterday) or none, it refuses before any user code runs, and the driver sends
+its own modules by value. What cannot be sent so is refused with ``CodeVersionError``.
+
+Python UDFs of DataFrame steps are pickled by Spark, so no worker compares them. There the driver itself looks whether
+its modules are what their files say, before and after the work; where not, it sends them by value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark import cloudpickle
+from pyspark.cloudpickle.cloudpickle import list_registry_pickle_by_value
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+
+from state_engine.core.errors import CodeVersionError
+from state_engine.job.code_version import MAIN, is_as_in_file, is_own, modules_of
+from state_engine.spark.code_digests import CodeDigests
+from state_engine.spark.read_failures import messages
+
+T = TypeVar("T")
+RENEWED = "STATELAKE_CODE"
+"""Variable in the environment of workers; Spark starts new ones for a new value."""
+_NO_CODE = re.compile(r"CodeVersionError: (.*)|ModuleNotFoundError: (No module named .*)")
+
+
+@dataclass(frozen=True)
+class ShippedCode:
+    """An object with user code inside, pickled; and what its code is.
+
+    Attributes:
+        packed: the pickle of the object and of those parts of it that hold the code.
+        digests: of the code, by name; empty where it is inside of the pickle.
+        modules: that count.
+        key: names the digests.
+    """
+
+    packed: bytes
+    digests: dict[str, str] = field(repr=False)
+    modules: frozenset[str]
+    key: str
+
+    def unpacked(self) -> Any:
+        """The object, with the code of the driver.
+
+        Raises:
+            CodeVersionError: this process has other code under the same names, or none.
+        """
+        try:
+            thing, code = pickle.loads(self.packed)
+        except (ImportError, AttributeError) as error:
+            raise CodeVersionError(f"workers cannot import it: {error}") from error
+        if self.key not in _CHECKED:
+            here = CodeDigests(self.modules.__contains__)
+            here.visit(code)
+            differing = sorted(n for n, d in self.digests.items() if here.found.get(n) != d)
+            if differing:
+                shown = ", ".join(n.rstrip("=") for n in differing[:5]) + (", …" if differing[5:] else "")
+                raise CodeVersionError(f"workers have another version of it: {shown}")
+            _CHECKED.add(self.key)
+        return thing
+
+
+_CHECKED: set[str] = set()
+"""In a worker: keys of digests that its modules have. It never loads a module again."""
+
+
+class _Sent:
+    """In the driver: what workers were sent, and which modules they are sent by value."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+        self.by_value: dict[str, ModuleType] = {}
+
+
+_SENT = _Sent()
+
+
+def shipped(thing: T, code: Any) -> ShippedCode:
+    """Pack an object for workers.
+
+    Args:
+        thing: what they are sent.
+        code: the parts of it, or it itself, that hold user code.
+
+    Raises:
+        CodeVersionError: the code cannot be pickled, neither by name nor by value.
+    """
+    digests = _digests(code)
+    kept = {n: d for n, d in digests.found.items() if not _by_value(n)}
+    key = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
+    try:
+        packed = cloudpickle.dumps((thing, code))
+    except Exception as error:  # an object's own code runs here, and may raise anything
+        if not _SENT.by_value:
+            raise
+        raise CodeVersionError(
+            f"workers do not have the code that this process has of {sorted(_SENT.by_value)}, and it cannot be sent "
+            f"to them: {type(error).__name__}: {error}"
+        ) from error
+    return ShippedCode(packed, kept, frozenset(digests.modules), key)
+
+
+def running_driver_code(
+    spark: SparkSession, seeds: Any, run: Callable[[], T], *, job: str, frames: Sequence[Any] = ()
+) -> T:
+    """Run Spark actions with user code in them; again, with the code by value, where workers have other code.
+
+    Args:
+        spark: session.
+        seeds: all the user code.
+        run: does the work; nothing of what it did counts where it raises, and it may be called again.
+        job: for messages.
+        frames: the part of it that makes DataFrames, whose functions Spark pickles.
+
+    Raises:
+        CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
+    """
+    code = _digests(seeds)
+    _renew_changed(spark, code)
+    try:
+        return _run_frames(spark, frames, run) if frames else _run(run)
+    except CodeVersionError as error:
+        if not _send_by_value(code.modules):
+            raise _refused(job, error) from error
+    _renew(spark)
+    try:
+        return _run(run)
+    except CodeVersionError as error:
+        raise _refused(job, error) from error
+
+
+def _run_frames(spark: SparkSession, frames: Sequence[Any], run: Callable[[], T]) -> T:
+    """Run Spark actions whose DataFrames call functions of these modules: as this process has them, or by value."""
+    code = ready_for_frames(spark, frames)
+    done = _run(run)
+    if _send_by_value(_edited(code)):  # meanwhile
+        _forget_plans(code)
+        done = _run(run)
+    return done
+
+
+def ready_for_frames(spark: SparkSession, frames: Sequence[Any]) -> CodeDigests:
+    """Have workers run the code that this process has in functions that make DataFrames; what code they reach."""
+    code = _digests(frames)
+    _renew_changed(spark, code)
+    if RENEWED not in spark.sparkContext.environment:
+        _renew(spark)  # others may have used the workers that there are
+    _send_by_value(_edited(code))
+    _forget_plans(code)
+    return code
+
+
+def _edited(code: CodeDigests) -> set[str]:
+    """Modules that workers would import otherwise than they are here."""
+    return {name for name in code.modules if not is_as_in_file(name)}
+
+
+def _forget_plans(code: CodeDigests) -> None:
+    """Have UDFs pickled anew: each keeps its first pickle, with the environment of the workers of that time."""
+    for thing in list(code.reached):
+        if isinstance(thing, UserDefinedFunction):
+            thing._judf_placeholder = None
+
+
+def _run(run: Callable[[], T]) -> T:
+    """Run Spark actions; CodeVersionError also where Spark says in its own words that code is missing."""
+    try:
+        return run()
+    except (Py4JJavaError, CapturedException) as error:
+        found = (m for text in messages(error) if (m := _NO_CODE.search(text)))
+        if (sign := next(found, None)) is None:
+            raise
+        raise CodeVersionError(sign.group(1) or f"workers cannot import it: {sign.group(2)}") from error
+
+
+def _send_by_value(modules: set[str]) -> bool:
+    """From now on, send modules by value; False where they all were already."""
+    known = {MAIN, *list_registry_pickle_by_value()}
+    new = [sys.modules[m] for m in sorted(modules - known) if m in sys.modules]
+    for module in new:
+        # stays so, as other threads pickle, too, and Spark does so itself
+        cloudpickle.register_pickle_by_value(module)
+        _SENT.by_value[module.__name__] = module
+    return bool(new)
+
+
+def _send_by_name() -> None:
+    """Send by name again what was sent by value: new workers may have it."""
+    for name in list(_SENT.by_value):
+        module = _SENT.by_value.pop(name, None)
+        if module is not None and name in list_registry_pickle_by_value():
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
+    what = str(error).removeprefix(f"job '{job}': ")
+    return CodeVersionError(
+        f"job '{job}': {what}. What runs must be what this process has loaded. Nothing of this micro-batch was "
+        "committed, and what was before is kept. Make the modules importable by the workers (install them there, or "
+        "name them in jobs.modules of the settings), or keep what cannot be pickled out of their global names; and "
+        "start this process again if their files changed"
+    )
+
+
+def _digests(code: Any) -> CodeDigests:
+    parts = code if isinstance(code, list | tuple) else [code]
+    named = modules_of(parts)
+    digests = CodeDigests(lambda module: is_own(module, named=named))
+    digests.visit(code)
+    return digests
+
+
+def _by_value(name: str) -> bool:
+    if "<" in name:  # lambdas and local functions always are
+        return True
+    registered = {*list_registry_pickle_by_value(), MAIN}
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in registered for n in range(1, len(parts) + 1))
+
+
+def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
+    """Have new workers where code differs from what workers were sent under the same name; they import it anew."""
+    changed = {n for n, d in digests.found.items() if _SENT.digests.get(n, d) != d}
+    _SENT.digests |= digests.found
+    if changed:
+        _send_by_name()
+        if not all(_by_value(n) for n in changed):
+            _renew(spark)
+
+
+def _renew(spark: SparkSession) -> None:
+    environment = spark.sparkContext.environment
+    environment[RENEWED] = str(int(environment.get(RENEWED, "0")) + 1)

@@ -1,0 +1,67 @@
+"""Spark tasks that write files, and what each tells the driver: one report, as JSON.
+
+Spark would run a task again that raises. An error of ours would only come again, so it is told in the report, and
+raised on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state_engine.core import errors
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import StatelakeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Report = dict[str, Any]
+"""What a task tells; files that it wrote are in ``files``."""
+Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
+"""Called in a task with its rows, its number and its attempt, which no other attempt of the application has."""
+
+
+def reports_of(rows: DataFrame, work: Work, *, told: str) -> list[Report]:
+    """Run work over rows, a task for each partition, and give what they tell, in the order of the partitions.
+
+    Args:
+        told: what the message of an error begins with.
+
+    Raises:
+        StatelakeError: of the class that it had in the task.
+    """
+    found = rows.mapInArrow(_runner(work), "report string").collect()
+    reports = [json.loads(row["report"]) for row in found]
+    for report in reports:
+        if (error := report.get("error")) is not None:
+            kind = getattr(errors, error["class"], StatelakeError)
+            raise kind(f"{told}{error['message']}")
+    return reports
+
+
+def written_files(reports: Iterable[Report]) -> list[DataFile]:
+    """The files of all tasks, in order of key groups."""
+    found = [DataFile(**file) for report in reports for file in report["files"]]
+    return sorted(found, key=lambda f: f.key_group_min or 0)
+
+
+def _runner(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that ``mapInArrow`` runs once a task."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        try:
+            report = work(batches, context.partitionId(), int(context.taskAttemptId()))
+        except StatelakeError as error:
+            report = {"error": {"class": type(error).__name__, "message": str(error)}}
+        yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})
+
+    return run

@@ -1,0 +1,1 @@
+"""State that no micro-batch made: bootstrap, transformation, other keys, erased keys."""

@@ -1,0 +1,76 @@
+"""Timers that a job begins with, from DataFrames: rows of the keyed state that holds timers.
+
+A timer that is given twice is one, as where a function sets it twice. Plays the part of registering timers in a
+``KeyedStateBootstrapFunction`` of Flink's State Processor API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType, TimestampType
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.queries.state_rows import MAP_KEY, VALUE
+from state_engine.sources.frames import quoted
+
+Timers = Mapping[str, DataFrame]
+"""DataFrames with the key columns and the time, by ``event`` or ``processing``."""
+
+SCHEMA = recorded_schema(TimersDescriptor())
+"""How a checkpoint records the state that holds timers."""
+
+
+def timer_entries(timers: Timers, keys: Sequence[str], *, what: str) -> DataFrame:
+    """Timers as entries of a map state: key columns, ``map_key`` and ``value``.
+
+    Args:
+        keys: names of the key columns.
+        what: names job and operator, for messages.
+
+    Raises:
+        ConfigurationError: another kind of timer, or columns other than those of the key and a time.
+    """
+    unknown = sorted(set(timers) - {EVENT, PROCESSING})
+    if unknown or not timers:
+        raise ConfigurationError(f"{what}: timers are given as '{EVENT}' and '{PROCESSING}', not {unknown}")
+    parts = []
+    for domain, frame in timers.items():
+        time = _time(frame, keys, f"{what}, {domain} timers")
+        # of a null time there is no map key, which is refused
+        entry = F.when(time.isNotNull(), F.struct(time.alias("time"), F.lit(domain).alias("domain")))
+        columns = [F.col(quoted(k)) for k in keys]
+        parts.append(frame.select(*columns, entry.alias(MAP_KEY)).distinct())
+    rows = reduce(lambda a, b: a.unionByName(b), parts)
+    return rows.withColumn(VALUE, F.lit(True))
+
+
+def first_timers(timers: Timers, keys: Sequence[str]) -> dict[str, int]:
+    """Time of the first timer, in milliseconds, by domain; runs a Spark job for each."""
+    found = {}
+    for domain, frame in timers.items():
+        first = frame.agg(F.min(_time(frame, keys, TIMERS)).alias("first")).first()
+        if first is not None and first["first"] is not None:
+            found[domain] = int(first["first"])
+    return found
+
+
+def _time(frame: DataFrame, keys: Sequence[str], what: str) -> Column:
+    """The one column beside the key, in milliseconds."""
+    if not isinstance(frame, DataFrame):
+        raise ConfigurationError(f"{what}: give a Spark DataFrame, not {type(frame).__name__}")
+    others = [f for f in frame.schema.fields if f.name not in keys]
+    if len(others) != 1 or not isinstance(others[0].dataType, IntegralType | TimestampType):
+        shown = [f"{f.name} {f.dataType.simpleString()}" for f in others]
+        raise ConfigurationError(
+            f"{what}: beside {list(keys)} give one column, with the time in milliseconds or as a timestamp; not {shown}"
+        )
+    column = F.col(quoted(others[0].name))
+    if isinstance(others[0].dataType, TimestampType):
+        return F.unix_millis(column)
+    return column.cast("bigint")

@@ -1,0 +1,250 @@
+"""``Forgetting``: takes keys out of a job's state for good, and says what still holds them.
+
+    transform  all entries and timers of the keys, in every operator keyed by these columns, in one row
+    look       files that older checkpoints need, branches, savepoints, dead letters, sinks (``key_traces``)
+    purge      compact, give up the checkpoints that would bring the keys back, delete dead letters, collect
+
+A purge removes nothing at once that a reader may still have open: files leave the logs a day after they were given up,
+and the disk a day later, so it is asked for, or collected, again. Sinks and branches are touched only where named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.retention import pins
+from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.operations.collector import ORPHAN_AGE, CollectionReport
+from state_engine.operations.head_moves import Change, Operations
+from state_engine.queries.state_rows import KEY, KEY_HASH
+from state_engine.queries.stored_entries import key_schema, keys_frame
+from state_engine.state_processor.key_traces import (
+    Key,
+    KeyTraces,
+    Trace,
+    Wanted,
+    letter_condition,
+    parquet_files,
+    row_condition,
+)
+from state_engine.state_processor.state_transform import StateTransform, TransformReport
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.tombstones import removed_since
+from state_engine.storage.files import open_location
+
+
+@dataclass(frozen=True)
+class ForgetReport:
+    """What was forgotten, and what still holds the keys.
+
+    Attributes:
+        job: name.
+        keys: that were asked for.
+        transform: what left the state at the head, or would.
+        traces: where the keys still are, with what takes them away there.
+        not_looked_at: what holds no keys by column: operator state, sinks without these columns.
+        retired: checkpoints that a purge gave up.
+        collection: what a purge collected; None without one.
+    """
+
+    job: str
+    keys: list[Key]
+    transform: TransformReport
+    traces: list[Trace]
+    not_looked_at: list[str]
+    retired: list[int]
+    collection: CollectionReport | None = None
+
+
+@dataclass(frozen=True)
+class Purge:
+    """How far a purge goes.
+
+    Attributes:
+        drop_branches: replays that are given up.
+        sinks: whether rows are deleted from Delta sinks, too.
+        now_ms: time of the collection, in milliseconds since 1970.
+    """
+
+    drop_branches: Collection[str] = ()
+    sinks: bool = False
+    now_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """Forgets keys of one job.
+
+    Attributes:
+        traces: looks for keys; of the rows as they are by then.
+        transform: takes them out of the state.
+        operations: gives checkpoints up.
+        compact: makes new bases of operators.
+        collect: deletes files, as of a time in milliseconds since 1970.
+        load: reads the rows anew.
+    """
+
+    traces: Callable[[Rows], KeyTraces]
+    transform: StateTransform
+    operations: Operations
+    compact: Callable[[Collection[str]], Any]
+    collect: Callable[[int], CollectionReport]
+    load: Callable[[], Rows]
+
+    def forget(
+        self, keys: Sequence[Key], *, operator: str | None = None, purge: Purge | None = None
+    ) -> ForgetReport:
+        """See ``StateEngine.forget``."""
+        columns = sorted(set(keys[0])) if keys else []
+        if not columns or any(sorted(set(k)) != columns for k in keys):
+            raise ConfigurationError(f"forget takes keys as dicts of the same columns, not {list(keys)!r}")
+        look = self.traces(self.load())
+        uids = look.operators(columns, operator)
+        wanted = self._wanted(look, uids, keys)
+        if purge is not None:
+            self._check(look, purge)
+        head = lineage.head(look.rows)
+        assert head is not None
+        done = self.transform.without_keys({u: keys for u in uids if head.operator(u) is not None})
+        retired: list[int] = []
+        collection = None
+        if purge is not None:
+            retired, collection = self._purge(uids, keys, wanted, purge)
+        look = self.traces(self.load())
+        sinks, unseen = look.of_sinks(keys)
+        found = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
+        found += [*look.of_dead_letters(uids, keys), *sinks]
+        return ForgetReport(
+            look.job, list(keys), done, found, [*_unseen(look, uids), *unseen], retired, collection
+        )
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _wanted(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key]) -> Wanted:
+        """The keys as they are stored, by operator and hash."""
+        found: dict[str, dict[int, list[Any]]] = {}
+        for uid in uids:
+            last = next(
+                o for _, r in sorted(look.rows.items(), reverse=True) if (o := r.operator(uid)) is not None
+            )
+            frame = keys_frame(look.spark, keys, key_schema(last), what=f"job '{look.job}', operator '{uid}'")
+            stored = found.setdefault(uid, {})
+            for row in frame.toArrow().to_pylist():
+                stored.setdefault(row[KEY_HASH], []).append(row[KEY])
+        return found
+
+    def _check(self, look: KeyTraces, purge: Purge) -> None:
+        known = {n for n in lineage.open_branches(look.rows) if n != MAIN}
+        unknown = sorted(set(purge.drop_branches) - known)
+        if unknown:
+            raise ConfigurationError(
+                f"job '{look.job}': there are no open branches {unknown} to drop; there are {sorted(known)}"
+            )
+
+    def _purge(
+        self, uids: Sequence[str], keys: Sequence[Key], wanted: Wanted, purge: Purge
+    ) -> tuple[list[int], CollectionReport]:
+        look = self.traces(self.load())
+        head = lineage.head(look.rows)
+        assert head is not None
+        if head.checkpoint_id in look.of_state(wanted)[1]:
+            self.compact([u for u in uids if head.operator(u) is not None])
+        retired = self._give_up(wanted, purge)
+        self._delete_letters(look, uids, keys, purge.now_ms)
+        if purge.sinks:
+            for kind, path in look.sinks().values():
+                self._delete_from_sink(look, kind, path, keys)
+        return retired, self.collect(purge.now_ms)
+
+    def _give_up(self, wanted: Wanted, purge: Purge) -> list[int]:
+        """Commit which checkpoints are given up, whatever the head is by then; their ids."""
+        while True:
+            rows, head = self.operations.settled()
+            chosen = self._given_up(rows, wanted, purge)
+            if not chosen:
+                return []
+            with suppress(StaleParentError):
+                done = self.operations.commit("retention", head, rows, _retiring(chosen))
+                return done.retired
+
+    def _given_up(self, rows: Rows, wanted: Wanted, purge: Purge) -> list[int]:
+        """Checkpoints that would bring the keys back, but the head, what savepoints pin, and branches not named."""
+        head = lineage.head(rows)
+        assert head is not None
+        stay = {head.checkpoint_id} | {pin.checkpoint_id for pin in pins(rows).values()}
+        for name, row in lineage.open_branches(rows).items():
+            if name == MAIN or name not in purge.drop_branches:
+                stay.add(row.checkpoint_id)
+        holding = self.traces(rows).of_state(wanted)[1]
+        named = {r.checkpoint_id for n, r in lineage.open_branches(rows).items() if n in purge.drop_branches}
+        return sorted((holding | named) - stay)
+
+    def _delete_letters(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key], now_ms: int) -> None:
+        """Delete dead letters, and the files that an earlier purge took out of their table a day ago."""
+        if not look.kernel.exists(look.layout.dead_letters):
+            return
+        uri, condition = look.layout.dead_letters, letter_condition(uids, keys)
+        if look.of_dead_letters(uids, keys):
+            _delete_rows(look, uri, condition)
+        published = {f.path for row in look.rows.values() for f in row.dead_letters}
+        before_ms = now_ms - int(ORPHAN_AGE / timedelta(milliseconds=1))
+        active, lately = look.kernel.active_files(uri), removed_since(uri, before_ms)
+        for file in parquet_files(uri):
+            path = file.removeprefix(uri + "/")
+            if path not in active and path not in lately and path in published:
+                at = open_location(file)
+                with suppress(FileNotFoundError):
+                    at.delete()
+
+    def _delete_from_sink(self, look: KeyTraces, kind: str, path: str, keys: Sequence[Key]) -> None:
+        found, _ = look.of_sinks(keys)
+        if any(t.kind == "sink" and look.sinks()[t.name] == (kind, path) for t in found):
+            table = look.spark.read.format("delta").load(path)
+            _delete_rows(look, path, row_condition(table, keys))
+
+
+def _delete_rows(look: KeyTraces, uri: str, condition: Any) -> None:
+    from delta.tables import DeltaTable
+
+    with table_lock(uri):
+        DeltaTable.forPath(look.spark, uri).delete(condition)
+
+
+def _retiring(chosen: list[int]) -> Change:
+    return lambda row: replace(row, retired=chosen)
+
+
+def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
+    """What is not kept by key, and what is kept by keys of a type that a later checkpoint changed."""
+    return [*_without_keys(look), *_of_other_keys(look, uids)]
+
+
+def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
+    gone, found = lineage.retired(look.rows), []
+    for uid in uids:
+        known = [
+            (i, key_schema(o)) for i, r in sorted(look.rows.items()) if (o := r.operator(uid)) is not None
+        ]
+        others = [i for i, key in known if i not in gone and not key.is_stored_like(known[-1][1])]
+        if others:
+            told = ", ".join(map(str, others))
+            found.append(f"state of {uid} at checkpoints {told}, where its key is of another type")
+    return found
+
+
+def _without_keys(look: KeyTraces) -> list[str]:
+    head = lineage.head(look.rows)
+    refs = head.operator_state if head else []
+    return [
+        f"operator state '{state.name}' of {ref.operator} ({state.scheme})"
+        for ref in refs
+        for state in ref.states
+        if any(part.elements for part in state.parts)
+    ]

@@ -1,0 +1,267 @@
+"""``KeyTraces``: finds the places of a job that still hold some keys: state, savepoints, dead letters, sinks.
+
+Files of state are found by the hashes that checkpoints recorded of them, and read where these leave it open; the whole
+key decides. What is not kept by key (operator state, raw state, sinks without the columns) is told as not looked at.
+Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.collection import (
+    base_table,
+    changelog_table,
+    keyed_state_files,
+    operator_directory,
+)
+from state_engine.core.checkpoints.lineage import MAIN
+from state_engine.core.checkpoints.retention import pins
+from state_engine.core.errors import ConfigurationError
+from state_engine.queries.stored_entries import key_schema
+from state_engine.sinks.delta import DeltaSink
+from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.sources.frames import quoted
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import join, open_location
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.parquet_reading import open_parquet, open_recorded
+
+_READERS = 8
+Key = dict[str, Any]
+"""Values by column of the key."""
+Wanted = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
+"""By operator and hash, the keys as they are stored."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where keys still are.
+
+    Attributes:
+        kind: ``checkpoint``, ``branch``, ``savepoint``, ``waiting`` (files of state that nothing needs any more),
+            ``exchange``, ``dead_letters`` or ``sink``.
+        name: id of the checkpoint, or name.
+        rows: that hold them.
+        remedy: what takes them away there.
+    """
+
+    kind: str
+    name: str
+    rows: int
+    remedy: str
+
+
+@dataclass(frozen=True)
+class KeyTraces:
+    """Looks for keys in one job.
+
+    Attributes:
+        job: name.
+        layout: of the job's tables.
+        rows: its checkpoints.
+        spark, kernel: read tables.
+    """
+
+    job: str
+    layout: JobLayout
+    rows: lineage.Rows
+    spark: SparkSession
+    kernel: DeltaKernel
+
+    def operators(self, columns: Sequence[str], only: str | None = None) -> list[str]:
+        """Operators, of any checkpoint, that are keyed by these columns.
+
+        Raises:
+            ConfigurationError: there is none; says what operators are keyed by.
+        """
+        keyed: dict[str, tuple[str, ...]] = {}
+        for row in self.rows.values():
+            keyed |= {o.uid: key_schema(o).names for o in row.operators}
+        found = [u for u, names in keyed.items() if set(names) == set(columns) and only in (None, u)]
+        if not found:
+            known = {uid: list(names) for uid, names in sorted(keyed.items())}
+            raise ConfigurationError(
+                f"job '{self.job}': {only or 'no operator'} is {'not ' if only else ''}keyed by {sorted(columns)}; "
+                f"operators and their keys: {known}"
+            )
+        return sorted(found)
+
+    def of_state(self, wanted: Wanted) -> tuple[list[Trace], set[int]]:
+        """What files of keyed state hold, and the checkpoints, savepoints aside, that would bring it back."""
+        held: dict[str, dict[str, int]] = {}
+        for uid in wanted:
+            for table in (base_table(uid), changelog_table(uid)):
+                held[table] = self._holding(
+                    join(self.layout.directory, table), wanted[uid], self._listed(uid)
+                )
+        traces, needed, roots = [], set[tuple[str, str]](), set[int]()
+        branches = {r.checkpoint_id: n for n, r in lineage.open_branches(self.rows).items() if n != MAIN}
+        pinned = {pin.checkpoint_id: name for name, pin in pins(self.rows).items()}
+        for root in sorted(set(self.rows) - lineage.retired(self.rows)):
+            files = {(t, p) for t, p in self._needed(root, wanted) if p in held[t]}
+            if not files:
+                continue
+            needed |= files
+            roots.add(root)
+            count = sum(held[t][p] for t, p in files)
+            if root in branches:
+                remedy = f"statelake drop-branch {self.job} {branches[root]}"
+                traces.append(Trace("branch", branches[root], count, remedy))
+            elif root in pinned:
+                remedy = f"statelake savepoint delete {self.job} {pinned[root]}"
+                traces.append(Trace("checkpoint", str(root), count, f"{remedy}, then --purge"))
+            else:
+                remedy = "forget with --purge (compacts, and gives older checkpoints up)"
+                traces.append(Trace("checkpoint", str(root), count, remedy))
+        rest = sum(n for t, files in held.items() for p, n in files.items() if (t, p) not in needed)
+        if rest:
+            remedy = (
+                f"statelake collect {self.job}, a day after they were given up, and once more a day later"
+            )
+            traces.append(Trace("waiting", "files of state", rest, remedy))
+        return traces, roots
+
+    def of_savepoints(self, wanted: Wanted) -> list[Trace]:
+        """What savepoints hold."""
+        found = []
+        for name, pin in sorted(pins(self.rows).items()):
+            held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
+            count = sum(sum(files.values()) for files in held)
+            if count:
+                found.append(Trace("savepoint", name, count, f"statelake savepoint delete {self.job} {name}"))
+        return found
+
+    def of_exchange(self, keys: Sequence[Key]) -> list[Trace]:
+        """What attempts that crashed left between operators."""
+        columns, count = list(keys[0]), 0
+        texts = {tuple(str(k[c]) for c in columns) for k in keys}
+        for uri in parquet_files(self.layout.exchange):
+            opened = open_parquet(uri)
+            if set(columns) <= set(opened.schema.names):
+                rows = opened.read(columns).to_pylist()
+                count += sum(tuple(str(r[c]) for c in columns) in texts for r in rows)
+        remedy = f"statelake collect {self.job}, a day after the attempt"
+        return [Trace("exchange", "orphans", count, remedy)] if count else []
+
+    def of_dead_letters(self, uids: Sequence[str], keys: Sequence[Key]) -> list[Trace]:
+        """What rows that were set aside hold."""
+        if not self.kernel.exists(self.layout.dead_letters):
+            return []
+        letters = self.spark.read.format("delta").load(self.layout.dead_letters)
+        count = letters.where(letter_condition(uids, keys)).count()
+        return [Trace("dead_letters", "dead_letters", count, "forget with --purge")] if count else []
+
+    def of_sinks(self, keys: Sequence[Key]) -> tuple[list[Trace], list[str]]:
+        """What Delta sinks hold, and what was not looked at."""
+        found, unseen = [], []
+        for name, (kind, path) in sorted(self.sinks().items()):
+            if kind not in (DeltaSink.kind, SPARK_KIND):
+                unseen.append(f"sink {name} ({kind}: {path})")
+                continue
+            table = self.spark.read.format("delta").load(path)
+            missing = sorted(set(keys[0]) - set(table.columns))
+            if missing:
+                unseen.append(f"sink {name} (has no columns {missing}: {path})")
+                continue
+            count = table.where(row_condition(table, keys)).count()
+            if count:
+                remedy = (
+                    f"forget with --purge --sinks, then VACUUM delta.`{path}` when its retention has passed"
+                )
+                found.append(Trace("sink", name, count, remedy))
+        return found, unseen
+
+    def sinks(self) -> dict[str, tuple[str, str]]:
+        """Kind and path of every sink that a checkpoint knows, by name and where there are several by path."""
+        known = {(s.name, s.path): s.kind for row in self.rows.values() for s in row.sinks}
+        names = [name for name, _ in known]
+        return {
+            (name if names.count(name) == 1 else f"{name} at {path}"): (kind, path)
+            for (name, path), kind in known.items()
+        }
+
+    # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _listed(self, uid: str) -> dict[str, DataFile]:
+        operators = [o for row in self.rows.values() if (o := row.operator(uid)) is not None]
+        return {f.path: f for o in operators for f in (*o.base_files, *o.changelog)}
+
+    def _needed(self, root: int, uids: Wanted) -> Iterator[tuple[str, str]]:
+        on_path: list[CheckpointRow] = lineage.path(self.rows, root)
+        for uid in uids:
+            files = keyed_state_files(on_path, uid)
+            yield from ((base_table(uid), f.path) for f in files.base)
+            yield from ((changelog_table(uid), f.path) for _, f in files.changelog)
+
+    def _holding(
+        self, uri: str, wanted: Mapping[int, Sequence[Mapping[str, Any]]], listed: Mapping[str, DataFile]
+    ) -> dict[str, int]:
+        """Files under a directory that hold any of the keys, and in how many rows."""
+        hashes = np.array(sorted(wanted), np.int64)
+
+        def count(file: str) -> int:
+            known = listed.get(file.removeprefix(uri + "/"))
+            if known is not None and known.key_hash_min is not None and known.key_hash_max is not None:
+                low, high = np.searchsorted(hashes, [known.key_hash_min, known.key_hash_max])
+                if low == high and (high == len(hashes) or hashes[high] != known.key_hash_max):
+                    return 0
+            opened = open_parquet(file) if known is None else open_recorded(file, known)
+            found = np.flatnonzero(np.isin(opened.read(["key_hash"])["key_hash"].to_numpy(), hashes))
+            if not len(found):
+                return 0
+            rows = opened.read(["key", "key_hash"]).take(found).to_pylist()
+            return sum(row["key"] in wanted[row["key_hash"]] for row in rows)
+
+        files = list(parquet_files(uri))
+        with ThreadPoolExecutor(_READERS) as pool:
+            counts = dict(zip(files, pool.map(count, files), strict=True))
+        return {file.removeprefix(uri + "/"): n for file, n in counts.items() if n}
+
+
+def row_condition(table: DataFrame, keys: Sequence[Key]) -> Column:
+    """Which rows have one of the keys in their columns."""
+    types = {f.name: f.dataType for f in table.schema.fields}
+    one = (
+        reduce(and_, (F.col(quoted(c)).eqNullSafe(F.lit(v).cast(types[c])) for c, v in key.items()))
+        for key in keys
+    )
+    return reduce(or_, one)
+
+
+def letter_condition(uids: Sequence[str], keys: Sequence[Key]) -> Column:
+    """Which dead letters are of one of the keys: by the key that was known, or by the row."""
+
+    def of_key(key: Key) -> Column:
+        parts = (F.get_json_object("row", f"$['{c}']") == F.lit(str(v)) for c, v in key.items())
+        by_row = F.coalesce(reduce(and_, parts), F.lit(False))
+        values = tuple(key.values())
+        by_key = F.col("key") == F.lit(repr(values[0] if len(values) == 1 else values))
+        return by_row | (F.coalesce(by_key, F.lit(False)) & F.col("operator").isin(list(uids)))
+
+    return reduce(or_, map(of_key, keys))
+
+
+def parquet_files(uri: str) -> Iterator[str]:
+    """Files under a directory, logs of Delta tables aside."""
+    at = open_location(uri)
+    start = uri[: len(uri) - len(at.path)] if uri.endswith(at.path) else ""
+    for info in at.listing(recursive=True, missing_ok=True):
+        if (
+            info.type == pafs.FileType.File
+            and info.path.endswith(".parquet")
+            and "/_delta_log/" not in info.path
+        ):
+            yield start + info.path if start else join(uri, info.path[len(at.path) + 1 :])

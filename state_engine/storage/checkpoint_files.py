@@ -1,0 +1,82 @@
+"""Files of the ``checkpoints`` table: rows go in with their digests, and only intact ones come out.
+
+No row lists these files, so the name of each ends with the checksum of its footer, which the log of the table thereby
+holds. A file that something else wrote (``OPTIMIZE``, a tool of the user) has another name: its rows are still known by
+their digests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
+from state_engine.core.checkpoints.row_digest import DIGEST, is_intact, row_digest
+from state_engine.core.errors import DamagedFileError
+from state_engine.storage.files import WrittenFile, join
+from state_engine.storage.parquet_reading import damaged, read_parquet
+
+_FOOTER = re.compile(r"\.([0-9a-f]{8})\.parquet$")
+Write = Callable[[pa.Table, Callable[[int], str]], WrittenFile]
+"""Writes a file whose name its footer decides: ``files.write_parquet``."""
+
+
+def with_digests(rows: pa.Table) -> pa.Table:
+    """Rows with the digest of each."""
+    digests = pa.array([row_digest(row) for row in plain_rows(rows)], pa.string())
+    return rows.set_column(rows.schema.get_field_index(DIGEST), rows.schema.field(DIGEST), digests)
+
+
+def write_rows(rows: pa.Table, uri: str, name: str, *, write: Write) -> DataFile:
+    """Write rows to a new file of the table, which no reader sees yet.
+
+    Args:
+        name: without the ending.
+    """
+    file = write(rows, lambda footer: join(uri, f"{name}.{footer:08x}.parquet"))
+    return DataFile(file.uri.removeprefix(f"{uri}/"), file.bytes, rows.num_rows, 0, footer=file.footer)
+
+
+def read_rows(uri: str, name: str) -> pa.Table:
+    """The rows of one file.
+
+    Raises:
+        DamagedFileError: the file or a row is not what was written.
+    """
+    found = _FOOTER.search(name)
+    return read_parquet(
+        join(uri, name), footer=int(found[1], 16) if found else None, of="rows of checkpoints"
+    )
+
+
+def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:
+    """The checkpoints that rows hold.
+
+    Args:
+        where: for messages: the file, or the table.
+
+    Raises:
+        DamagedFileError: a row is not the one that was committed.
+    """
+    rows: list[CheckpointRow] = []
+    for batch in table.to_batches():
+        rows += ROW_TYPE.from_arrow(batch.to_struct_array())
+    for row in rows:
+        if not is_intact(row):
+            raise damaged_row(where, row.checkpoint_id, row.job)
+    return rows
+
+
+def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as dicts, lists and plain values."""
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    return rows
+
+
+def damaged_row(where: str, checkpoint_id: int, job: str) -> DamagedFileError:
+    """The error for a row that is not the one that was committed."""
+    of = f"the row of checkpoint {checkpoint_id} of job '{job}'"
+    return damaged(where, "its digest is not that of its content", of=of)

@@ -1,0 +1,115 @@
+"""The ends that a commit through Kernel can have besides success, as errors.
+
+CommitFailedError              nothing was written
+├── TransactionTakenError      this application committed that version, or a later one
+├── InactiveFilesError         files to remove are not in the table any more
+└── OvertakenError             another writer was faster: look again, then try again
+CommitUnknownError             look the commit up before going on
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StatelakeError
+from state_engine.storage.files import is_local, local_path
+from state_engine.storage.storage_errors import java_storage_error
+
+
+class TransactionTakenError(CommitFailedError):
+    """The transaction version, or a later one, is in the log already; nothing was written now."""
+
+
+class OvertakenError(CommitFailedError):
+    """Another writer committed the version that this commit was made for."""
+
+
+class InactiveFilesError(CommitFailedError):
+    """Files to remove are not active any more: somebody rewrote or removed them.
+
+    Attributes:
+        paths: of these files, relative to the table.
+    """
+
+    def __init__(self, uri: str, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+        super().__init__(
+            f"{len(self.paths)} files to remove from table {uri} are not in it any more: {shown(self.paths)}; "
+            "nothing was written"
+        )
+
+
+def shown(paths: Sequence[str], *, most: int = 5) -> str:
+    """The first of many names, for a message.
+
+    Example:
+        >>> shown(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(paths[:most]) + more
+
+
+def java_class(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getSimpleName())
+
+
+def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFailedError | CommitUnknownError:
+    """Which of the four ends of a commit a Java exception means."""
+    kind, message = java_class(error), str(error.java_exception.getMessage())
+    if kind == "ConcurrentTransactionException":
+        return TransactionTakenError(f"table {uri}: {message}")
+    if (refused := refusal(error.java_exception, uri)) is not None:
+        # the log store writes aside and renames: what it could not write is mostly not there, but who knows
+        told = f"the commit to table {uri} failed: {refused}"
+        return CommitUnknownError(told) if committing else CommitFailedError(f"{told}. Nothing was written")
+    if kind in ("ConcurrentWriteException", "MaxCommitRetryLimitReachedException"):
+        return OvertakenError(
+            f"another writer committed to table {uri} first ({message}); nothing was written"
+        )
+    certain = kind in (
+        "MetadataChangedException",
+        "ProtocolChangedException",
+        "TableAlreadyExistsException",
+    )
+    if certain or not committing:
+        return CommitFailedError(f"the commit to table {uri} failed ({kind}: {message}); nothing was written")
+    return CommitUnknownError(
+        f"it is not known whether the commit to table {uri} succeeded ({kind}: {message})"
+    )
+
+
+def refusal(java: Any, uri: str) -> StatelakeError | None:
+    """What the storage refused, where that is behind a Java exception: a denied log, say, shows as a lost race."""
+    texts = [f"{one.getClass().getName()}: {one.getMessage()}" for one in _causes(java)]
+    found = java_storage_error("\n".join(texts), uri)
+    if found is None and "MaxCommitRetryLimitReached" in texts[0] and is_local(uri):
+        log = local_path(uri) / "_delta_log"
+        if log.is_dir() and not os.access(log, os.W_OK | os.X_OK):
+            found = java_storage_error(f"Permission denied: {log}", str(log))
+    return found
+
+
+def unreadable(java: Any, uri: str) -> StatelakeError:
+    """Why a table cannot be opened, from the Java exception."""
+    refused = refusal(java, uri)
+    if refused is not None:
+        return refused
+    return MissingFilesError(
+        f"table {uri} cannot be read ({java.getClass().getSimpleName()}: {java.getMessage()}). Nothing was written. "
+        "Its log _delta_log is damaged or incomplete: put it back from a backup, or restore from a savepoint"
+    )
+
+
+def _causes(java: Any) -> Iterator[Any]:
+    """An exception and its causes, outermost first, and what each of them suppressed."""
+    for _ in range(20):
+        if java is None:
+            return
+        yield java
+        yield from java.getSuppressed()
+        java = java.getCause()

@@ -1,0 +1,339 @@
+"""Delta Kernel over py4j: create tables, commit lists of files, look commits up.
+
+Kernel commits a list of files in tens of milliseconds, where a Spark append takes hundreds, and raises for a
+transaction version that is already taken: that is the engine's fence. It checks nothing about the files themselves;
+the callers do. Its jars come with delta-spark; it runs in the driver's JVM with Spark's own Hadoop configuration.
+
+A commit goes beside those of other writers. Where one of them removed a file that this one removes, too, Kernel refuses
+it, and it is made anew from the newest snapshot. The ways in which a commit ends are in ``commit_ends``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import CommitUnknownError, StorageError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.storage.delta.commit_actions import CommitActions, FileGroup
+from state_engine.storage.delta.commit_ends import (
+    InactiveFilesError,
+    OvertakenError,
+    TransactionTakenError,
+    classified,
+    java_class,
+    unreadable,
+)
+from state_engine.storage.delta.kernel_classes import KernelClasses, log_stores
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log_cleanup import clean_log
+from state_engine.storage.delta.log_reader import commit_actions
+from state_engine.storage.delta.log_tail import LogDurability, mend_log
+from state_engine.storage.delta.table_facts import FactsReader, TableFacts
+from state_engine.storage.durability import Durability
+from state_engine.storage.files import join, open_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "DeltaKernel",
+    "FileGroup",
+    "InactiveFilesError",
+    "TableFacts",
+    "Transaction",
+    "TransactionTakenError",
+]
+
+ENGINE_INFO = "Statelake"
+_ATTEMPTS = 10
+"""How often a commit that removes files is made anew because another writer was faster."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Application id and version that make a commit happen at most once."""
+
+    app: str
+    version: int
+
+
+class DeltaKernel:
+    """Kernel's engine bound to one Spark session.
+
+    Args:
+        spark: a Spark Classic session with Delta's jars.
+        lock_timeout_s: how long a commit waits for a table's lock.
+        durability: whether commits to local tables wait for the disk.
+    """
+
+    def __init__(
+        self, spark: SparkSession, *, lock_timeout_s: float = 60.0, durability: Durability = "sync"
+    ) -> None:
+        self.spark, self.disk = spark, LogDurability(durability)
+        jvm: Any = spark._jvm
+        self._classes = KernelClasses.of(jvm)
+        self._lock_timeout_s = lock_timeout_s
+        self._facts = FactsReader(self._classes)
+        self._seen: set[str] = set()
+        java_context: Any = spark._jsc
+        configuration = jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
+        for key, value in log_stores(java_context):
+            configuration.set(key, value)
+        self._engine = self._classes.default_engine.create(configuration)
+        self._actions = CommitActions(self._classes, self._engine)
+        self._hooks = ThreadPoolExecutor(1, thread_name_prefix="statelake-delta-hooks")
+        self._pending: list[Future[None]] = []
+        self._pending_lock = Lock()
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def exists(self, uri: str) -> bool:
+        """Whether there is a Delta table."""
+        return self._snapshot(uri) is not None
+
+    def version(self, uri: str) -> int | None:
+        """The newest version of a table; None where there is none."""
+        snapshot = self._snapshot(uri)
+        return None if snapshot is None else int(snapshot.getVersion())
+
+    def facts(self, uri: str) -> TableFacts | None:
+        """What the newest snapshot says; None where there is no table."""
+        snapshot = self._snapshot(uri)
+        return None if snapshot is None else self._facts.read(uri, snapshot)
+
+    def properties(self, uri: str) -> dict[str, str] | None:
+        """Properties of a table; None where there is none. Cheaper than ``facts`` where the schema is wide."""
+        snapshot = self._snapshot(uri)
+        if snapshot is None:
+            return None
+        found: dict[str, str] = self._classes.plain(snapshot.getMetadata().getConfiguration())[0]
+        return found
+
+    def inspect(self, uri: str, app: str) -> tuple[TableFacts, int] | None:
+        """Facts, and the highest version that an application committed (0: none), of one snapshot."""
+        snapshot = self._snapshot(uri)
+        if snapshot is None:
+            return None
+        found = snapshot.getLatestTransactionVersion(self._engine, app)
+        return self._facts.read(uri, snapshot), int(found.get()) if found.isPresent() else 0
+
+    def latest_transaction(self, uri: str, app: str) -> int | None:
+        """The highest version that an application committed to a table; None where it never did."""
+        snapshot = self._snapshot(uri)
+        found = snapshot.getLatestTransactionVersion(self._engine, app) if snapshot is not None else None
+        return int(found.get()) if found is not None and found.isPresent() else None
+
+    def active_files(self, uri: str) -> list[str]:
+        """Paths, relative to the table, of the files in the newest snapshot, and of those only."""
+        snapshot = self._snapshot(uri)
+        return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
+
+    # -- committing ------------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Create a table with exactly this schema and these properties; False where one exists already."""
+        if self.exists(uri):  # a Java exception is a dear way to learn it
+            return False
+        classes, engine = self._classes, self._engine
+        kernel_schema = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
+        with table_lock(uri, timeout_s=self._lock_timeout_s):
+            builder = classes.table.forPath(engine, uri).createTransactionBuilder(
+                engine, ENGINE_INFO, classes.create_table
+            )
+            builder = builder.withSchema(engine, kernel_schema)
+            if partition_by:
+                builder = builder.withPartitionColumns(engine, classes.list(partition_by))
+            if properties:
+                builder = builder.withTableProperties(engine, classes.map(dict(properties)))
+            try:
+                transaction = builder.build(engine)
+            except Py4JJavaError as error:
+                if java_class(error) == "TableAlreadyExistsException":
+                    return False
+                raise classified(error, uri, committing=False) from error
+            empty = classes.iterable.emptyIterable()
+            self._commit(uri, lambda: transaction, lambda _: empty)
+        return True
+
+    def append(
+        self,
+        uri: str,
+        files: Sequence[DataFile],
+        *,
+        transaction: Transaction | None = None,
+        partition: Mapping[str, str] | None = None,
+    ) -> int:
+        """Add files that are already in place to a table, in one commit; returns its version.
+
+        Args:
+            files: paths relative to the table.
+            transaction: refuses the commit where this version is taken.
+            partition: value of each partition column, one partition for all files.
+
+        Raises:
+            TransactionTakenError, CommitFailedError, CommitUnknownError: see the module docstring.
+        """
+        return self.change(uri, add=[FileGroup(files, partition or {})], transaction=transaction)
+
+    def change(
+        self,
+        uri: str,
+        *,
+        add: Sequence[FileGroup],
+        remove: Sequence[str] = (),
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Add files that are in place, and remove others, in one commit; returns its version.
+
+        Args:
+            add: by partition.
+            remove: paths relative to the table; the files stay where they are, until VACUUM collects them.
+            transaction: refuses the commit where this version is taken.
+
+        Raises:
+            InactiveFilesError: not all files to remove are in the table.
+            TransactionTakenError, CommitFailedError, CommitUnknownError: see ``commit_ends``.
+        """
+        self.disk.files(uri, [file.path for group in add for file in group.files])
+        with table_lock(uri, timeout_s=self._lock_timeout_s):
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    return self._change(uri, add, remove, transaction)
+                except OvertakenError:
+                    if not (remove and left):
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def close(self) -> None:
+        """Wait for the log checkpoints that commits asked for; they would never be written otherwise."""
+        self.join_hooks()
+        self._hooks.shutdown(wait=True)
+
+    def join_hooks(self) -> None:
+        """Wait for pending post-commit hooks; their failure is not the commit's."""
+        with self._pending_lock:
+            pending, self._pending = self._pending, []
+        for future in pending:
+            future.exception()
+
+    def forget(self, uri: str) -> None:
+        """Have this session's Spark look at a table again that another one took the place of."""
+        jvm: Any = self.spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(uri)
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self.spark._jsparkSession, path)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _change(
+        self, uri: str, add: Sequence[FileGroup], remove: Sequence[str], transaction: Transaction | None
+    ) -> int:
+        classes, engine = self._classes, self._engine
+
+        def begin() -> Any:
+            table = classes.table.forPath(engine, uri)
+            builder = table.createTransactionBuilder(engine, ENGINE_INFO, classes.write)
+            if transaction is not None:
+                builder = builder.withTransactionId(engine, transaction.app, transaction.version)
+            return builder.build(engine)
+
+        def actions(txn: Any) -> Any:
+            found = self._actions.remove(uri, remove) if remove else None
+            for group in add:
+                more = self._actions.append(uri, txn, group)
+                found = more if found is None else found.combine(more)
+            return (
+                classes.iterable.emptyIterable()
+                if found is None
+                else classes.iterable.inMemoryIterable(found)
+            )
+
+        return self._commit(uri, begin, actions)
+
+    def _commit(self, uri: str, begin: Any, actions: Any) -> int:
+        try:
+            txn = begin()
+            prepared = actions(txn)
+        except Py4JJavaError as error:
+            raise classified(error, uri, committing=False) from error
+        before = int(txn.getReadTableVersion())
+        self.disk.entry(uri, before)  # whoever wrote it
+        try:
+            result = txn.commit(self._engine, prepared)
+        except Py4JJavaError as error:
+            raise classified(error, uri, committing=True) from error
+        version = int(result.getVersion())
+        try:
+            self.disk.entry(uri, version, since=before)
+        except StorageError as error:
+            raise CommitUnknownError(
+                f"the commit to table {uri} was written, but the disk did not confirm it: {error}"
+            ) from error
+        hooks = result.getPostCommitHooks()
+        with self._pending_lock:
+            for i in range(hooks.size()):  # iterating would end with a Java exception
+                self._pending.append(self._hooks.submit(self._after_commit, uri, hooks.get(i)))
+            self._pending = [f for f in self._pending if not f.done()]
+        return version
+
+    def outlasting(self, uri: str, *, files: bool = False) -> None:
+        """Sync the newest entry of a table's log, whoever wrote it, before anything is done that follows from it.
+
+        Args:
+            files: whether the data files that it adds are synced, too: Spark wrote them.
+        """
+        version = self.version(uri) if self.disk.durability == "sync" else None
+        if version is None:
+            return
+        if files:
+            actions = commit_actions(open_location(join(uri, "_delta_log")), f"{version:020d}.json")
+            added = [unquote(a["add"]["path"]) for a in actions if "add" in a]
+            self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
+        self.disk.entry(uri, version)
+
+    def _after_commit(self, uri: str, hook: Any) -> None:
+        hook.threadSafeInvoke(self._engine)
+        if hook.getType().toString() == "CHECKPOINT":
+            self.disk.shortcuts(uri)
+            self._clean(uri)
+
+    def _clean(self, uri: str) -> None:
+        snapshot = self._snapshot(uri)
+        facts = self._facts.read(uri, snapshot)
+        kept = facts.properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
+        if not kept and "checkpointProtection" not in facts.features:
+            retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
+            clean_log(uri, keep_ms=retention_ms)
+
+    def _snapshot(self, uri: str) -> Any:
+        if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing
+            if not open_location(join(uri, "_delta_log")).is_directory():
+                return None
+            mend_log(uri, lock_timeout_s=self._lock_timeout_s)
+            self._seen.add(uri)
+        try:
+            return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
+        except Py4JJavaError as error:
+            if java_class(error) == "TableNotFoundException":
+                return None
+            raise unreadable(error.java_exception, uri) from error
+        except Exception as error:
+            if (java := getattr(error, "_origin", None)) is None:
+                raise
+            raise unreadable(java, uri) from error  # PySpark has translated it

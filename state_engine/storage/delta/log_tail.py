@@ -1,0 +1,168 @@
+"""The end of a Delta log on a local file system, after a power cut: noticed before the table is used, and mended.
+
+Without ``fsync`` the newest entry of a log may come back empty or cut, and then no reader can open the table. Such an
+entry counts as not committed: under the table's lock it is moved aside, under a name that no reader looks at. Only the
+newest can be in that state, as whoever commits syncs the entry before his first (see ``LogDurability``). A log
+checkpoint that is not whole is moved aside as well, where the entries that it stands for are there: it is a shortcut.
+So are checksums that Hadoop keeps beside a file at the end of the log, if they are cut: it would not read that file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable
+from uuid import uuid4
+
+from state_engine.core.errors import CommitFailedError
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, version_of
+from state_engine.storage.delta.log_reader import is_whole
+from state_engine.storage.durability import Durability, sync_directories, sync_files
+from state_engine.storage.files import Location, is_local, join, local_path, open_location
+from state_engine.storage.storage_errors import storage_errors
+
+_LOG = logging.getLogger(__name__)
+_HINT = "_last_checkpoint"
+_ENDS = b"PAR1"
+_BLOCK_BYTES, _CHECKSUM_HEADER_BYTES = 512, 8
+"""Of the files in which Hadoop's local file system keeps checksums."""
+
+
+def mend_log(uri: str, *, lock_timeout_s: float = 60.0) -> list[str]:
+    """Move aside what a power cut left of the newest entry of a local table's log; names of what was moved."""
+    if not is_local(uri) or not _damaged(uri):
+        return []
+    moved = []
+    with table_lock(uri, timeout_s=lock_timeout_s):
+        log = open_location(join(uri, "_delta_log"))
+        for name in _damaged(uri):  # looked at again, now that nobody writes
+            aside = f".{name}.cut-{uuid4().hex}"
+            log.inside(name).move(join(log.path, aside))
+            moved.append(aside)
+            _LOG.warning(
+                "table %s: %s was empty or cut, as a power cut leaves what was not synced; it counts as not committed "
+                "and is kept as %s",
+                uri, name, aside,
+            )  # fmt: skip
+        sync_directories([log.path], below=log.path)
+    return moved
+
+
+def _damaged(uri: str) -> list[str]:
+    """Names of the files at the end of a log that a power cut left empty or cut."""
+    log = open_location(join(uri, "_delta_log"))
+    names = set(log.names(missing_ok=True))
+    commits = sorted(name for name in names if COMMIT.fullmatch(name))
+    found = []
+    if commits and not is_whole(log.inside(commits[-1]).read()):
+        found.append(commits.pop())
+    shortcuts = log_checkpoints(names)
+    newest_version = max([int(name[:20]) for name in commits[-1:]] + list(shortcuts), default=-1)
+    # checksums of versions that are not there: no reader opens such a table
+    found += sorted(n for n in names if n.endswith(".crc") and (version_of(n) or 0) > newest_version)
+    if shortcuts:
+        newest = max(shortcuts)
+        cut = [part for part in shortcuts[newest] if not _is_parquet(f"{log.path}/{part}")]
+        if cut and _replaceable(newest, {v for v in shortcuts if v < newest}, set(commits)):
+            found += cut
+    if _HINT in names and not is_whole(log.inside(_HINT).read()):
+        found.append(_HINT)
+    at_the_end = {n for n in names if version_of(n) == newest_version} | ({_HINT} & names)
+    return found + sorted(
+        _checksum_of(n) for n in at_the_end - set(found) if _has_cut_checksum(log, n, names)
+    )
+
+
+def _is_parquet(path: str) -> bool:
+    with storage_errors(path, "read"), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < 12:
+            return False
+        file.seek(-4, os.SEEK_END)
+        return file.read() == _ENDS
+
+
+def _checksum_of(name: str) -> str:
+    """The file in which Hadoop keeps the checksums of another one."""
+    return f".{name}.crc"
+
+
+def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
+    """Whether the checksums of a file are fewer than it has blocks: Hadoop would not read it."""
+    if _checksum_of(name) not in names:
+        return False
+    size, found = log.inside(name).info().size, log.inside(_checksum_of(name)).info().size
+    return None not in (size, found) and found != _CHECKSUM_HEADER_BYTES + 4 * -(-size // _BLOCK_BYTES)
+
+
+def _replaceable(version: int, older: Collection[int], commits: Collection[str]) -> bool:
+    """Whether the entries that a log checkpoint stands for are there, all since the one before it."""
+    return all(f"{v:020d}.json" in commits for v in range(max(older, default=-1) + 1, version + 1))
+
+
+class LogDurability:
+    """Syncs what commits through Kernel write to local tables, in the order that a power cut cannot break.
+
+    Before a commit: the data files that it lists, and the entry before its own, whoever wrote it. After it: its own.
+    So at any time the newest entry alone may be lost, and every entry that is there lists files that are there.
+
+    Args:
+        durability: with ``os`` nothing is synced.
+    """
+
+    def __init__(self, durability: Durability) -> None:
+        self.durability: Durability = durability
+        self._synced: dict[str, int] = {}
+
+    def files(self, uri: str, paths: Collection[str], *, by_hadoop: bool = False) -> None:
+        """Sync files of a table, and the directories that name them; with their checksums where Hadoop wrote them.
+
+        Raises:
+            CommitFailedError: one of them is not there any more.
+        """
+        if not self._applies(uri) or not paths:
+            return
+        at = local_path(uri)
+        found = [f"{at}/{path}" for path in paths]
+        try:
+            sync_files(with_checksums(found) if by_hadoop else found, below=str(at))
+        except FileNotFoundError as error:
+            raise CommitFailedError(
+                f"table {uri}: {error.filename}, which was written for this commit, is not there any more: somebody "
+                "deleted it, or it is so old that a collection took it for an orphan. Nothing was committed; run again"
+            ) from error
+
+    def entry(self, uri: str, version: int, *, since: int | None = None) -> None:
+        """Sync an entry of a table's log, unless this process did, and those that others wrote ``since`` another."""
+        synced = self._synced.get(uri, -1)
+        if not self._applies(uri) or version < 0 or synced >= version:
+            return
+        log = local_path(uri) / "_delta_log"
+        first = version if since is None else max(since, synced) + 1
+        paths = [log / f"{v:020d}.json" for v in range(first, version + 1)]
+        # for one that was cleaned up a log checkpoint stands
+        sync_files(with_checksums(map(str, paths)), below=str(log.parent), missing_ok=True)
+        self._synced[uri] = version
+
+    def shortcuts(self, uri: str) -> None:
+        """Sync the log checkpoints, before entries that they stand for may go."""
+        if self._applies(uri):
+            log = local_path(uri) / "_delta_log"
+            found = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / _HINT] if p.exists()]
+            sync_files(with_checksums(map(str, found)), below=str(log))
+
+    def _applies(self, uri: str) -> bool:
+        return self.durability == "sync" and is_local(uri)
+
+
+def with_checksums(files: Iterable[str]) -> list[str]:
+    """Local files that Hadoop wrote, and those in which it keeps their checksums, for one that is cut is an error, too.
+
+    Example:
+        >>> with_checksums(["/nowhere/_delta_log/00000000000000000000.json"])
+        ['/nowhere/_delta_log/00000000000000000000.json']
+    """
+    found = list(files)
+    beside = (os.path.join(os.path.dirname(path), _checksum_of(os.path.basename(path))) for path in found)
+    return [*found, *(path for path in beside if os.path.exists(path))]

@@ -1,0 +1,196 @@
+"""Parquet files of the engine, read so that damage is an error: ``open_parquet`` and what it opens.
+
+The size and the footer are compared with what was recorded before anything parses the footer: a parser that is given a
+damaged one may return other rows, or end the process. Pages carry checksums, which are verified as they are read; and
+what is read must have as many rows as the footer says. Files of older versions have neither; what cannot be read of
+them is the same error, and what can be read is taken as it is. Plays the part of the block checksums of RocksDB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import DamagedFileError
+from state_engine.storage.files import footer_bytes, footer_of, is_local, open_location
+from state_engine.storage.storage_errors import storage_error, storage_errors
+
+_WHOLE_BYTES = 2**22
+"""Files up to this size are read at once: then nothing but their content can make parsing fail."""
+_END_BYTES = 2**16
+"""So much of the end of a larger file is read first; footers are mostly shorter."""
+_OF_PARQUET = re.compile(
+    r"parquet|thrift|page|checksum|compress|deserialize|unexpected end of stream|corrupt", re.I
+)
+"""What errors of parsing say, and errors of remote storage do not."""
+
+SPARK_VERIFIES = {"parquet.page.verify-checksum.enabled": "true"}
+"""Options of every Spark reader of our files: Spark does not verify pages otherwise. Delta's readers take them from the
+session only."""
+
+
+class OpenParquet:
+    """An open file; see the module docstring.
+
+    Args:
+        uri: for messages.
+        file: opened with verification of pages.
+        of: for messages: what the file is part of.
+        in_memory: whether the whole content is.
+    """
+
+    def __init__(self, uri: str, file: pq.ParquetFile, *, of: str, in_memory: bool) -> None:
+        self._uri, self._file, self._of, self._in_memory = uri, file, of, in_memory
+        self.metadata: pq.FileMetaData = file.metadata
+        self.schema: pa.Schema = file.schema_arrow
+        self.row_groups: int = file.num_row_groups
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows. Raises DamagedFileError."""
+        with _parsing(self._uri, self._of, in_memory=self._in_memory):
+            table = self._file.read(columns=None if columns is None else list(columns), use_threads=False)
+        return self._whole(table, self.metadata.num_rows)
+
+    def read_row_group(self, number: int, columns: Sequence[str]) -> pa.Table:
+        """The rows of one row group. Raises DamagedFileError."""
+        with _parsing(self._uri, self._of, in_memory=self._in_memory):
+            table = self._file.read_row_group(number, columns=list(columns), use_threads=False)
+        return self._whole(table, self.metadata.row_group(number).num_rows)
+
+    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows, some at a time. Raises DamagedFileError."""
+        seen = 0
+        with _parsing(self._uri, self._of, in_memory=self._in_memory):
+            for batch in self._file.iter_batches(batch_size=rows, use_threads=False):
+                seen += batch.num_rows
+                yield batch
+        if seen != self.metadata.num_rows:
+            raise damaged(self._uri, f"{seen} of {self.metadata.num_rows} rows can be read", of=self._of)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close(force=True)
+
+    def _whole(self, table: pa.Table, rows: int) -> pa.Table:
+        if table.num_columns and any(len(column) != rows for column in table.columns):
+            raise damaged(self._uri, f"{table.num_rows} of {rows} rows can be read", of=self._of)
+        return table
+
+
+def open_parquet(
+    uri: str, *, size: int | None = None, footer: int | None = None, of: str = "", coded: Sequence[str] = ()
+) -> OpenParquet:
+    """Open a file that the engine wrote.
+
+    Args:
+        size, footer: that were recorded when it was written; None where nothing was.
+        of: for messages: what the file is part of, for example "checkpoint 7, operator 'sums'".
+        coded: columns of few texts that are read as numbers into a dictionary, which is faster.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        DamagedFileError: it is not what was written.
+    """
+    at = open_location(uri)
+    with storage_errors(at.path, "read"):
+        file = at.fs.open_input_file(at.path)
+        found = file.size()
+    whole = found <= _WHOLE_BYTES
+    try:
+        _check_size(uri, found, size, of)
+        with storage_errors(at.path, "read"):
+            end = _end_of(file, found if whole else _END_BYTES)
+        if footer is not None and footer_of(end) != footer:
+            raise damaged(uri, "its footer is not the one that was written", of=of)
+        source = pa.BufferReader(end) if whole else file
+        with _parsing(uri, of, in_memory=True):
+            opened = pq.ParquetFile(
+                source,
+                metadata=None if whole else pq.read_metadata(pa.BufferReader(end)),
+                read_dictionary=list(coded),
+                page_checksum_verification=True,
+            )
+    except BaseException:
+        file.close()
+        raise
+    if whole:
+        file.close()
+    return OpenParquet(uri, opened, of=of, in_memory=whole or is_local(uri))
+
+
+def open_recorded(uri: str, file: DataFile, *, of: str = "") -> OpenParquet:
+    """Open a file as its checkpoint recorded it; see ``open_parquet``."""
+    return open_parquet(uri, size=file.bytes or None, footer=file.footer, of=of)
+
+
+def read_parquet(
+    uri: str,
+    columns: Sequence[str] | None = None,
+    *,
+    size: int | None = None,
+    footer: int | None = None,
+    of: str = "",
+) -> pa.Table:
+    """All rows of a file; see ``open_parquet``."""
+    return open_parquet(uri, size=size, footer=footer, of=of).read(columns)
+
+
+def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = "") -> None:
+    """Compare a file's size and footer with what was recorded, for readers that are not ours; parses nothing.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        DamagedFileError: it is not what was written.
+    """
+    at = open_location(uri)
+    with at.opened() as file:
+        _check_size(uri, file.size(), size, of)
+        if footer is not None and footer_of(_end_of(file, _END_BYTES)) != footer:
+            raise damaged(uri, "its footer is not the one that was written", of=of)
+
+
+def damaged(uri: str, why: str, *, of: str = "") -> DamagedFileError:
+    """The error for a file that is not what was written."""
+    return DamagedFileError(
+        f"{of + ': ' if of else ''}{uri} is damaged: {why}. A bit flipped on the disk, or something rewrote the file; "
+        "nothing of it was used. Put the file back from a backup, or restore a checkpoint that does not need it (one "
+        "before it was written, or after a compaction since), or a savepoint"
+    )
+
+
+def _check_size(uri: str, found: int, recorded: int | None, of: str) -> None:
+    if recorded is not None and found != recorded:
+        raise damaged(uri, f"it has {found} bytes, {recorded} were recorded", of=of)
+
+
+def _end_of(file: pa.NativeFile, wanted: int) -> pa.Buffer:
+    """The end of a file: so many bytes, or as many as its footer has."""
+    size = file.size()
+    file.seek(max(size - wanted, 0))
+    end = file.read_buffer(min(wanted, size))
+    longer = min(footer_bytes(end), size)
+    if longer > end.size:
+        file.seek(size - longer)
+        end = file.read_buffer(longer)
+    return end
+
+
+@contextmanager
+def _parsing(uri: str, of: str, *, in_memory: bool) -> Iterator[None]:
+    """Errors of parsing as DamagedFileError; those of reaching the file pass as they are."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reaching = isinstance(error, MemoryError) or getattr(error, "errno", None) is not None
+        if reaching or not (
+            in_memory or isinstance(error, pa.ArrowInvalid) or _OF_PARQUET.search(str(error))
+        ):
+            refused = storage_error(error, uri, "read") if isinstance(error, OSError) else None
+            raise (refused or error) from error.__cause__
+        cause = " ".join(str(error).split()).rstrip(".")
+        raise damaged(uri, f"it cannot be read ({cause})", of=of) from error

@@ -1,0 +1,146 @@
+"""The state root: a directory with an id, under which every job keeps its tables.
+
+The id is random and made with the root, so that two roots that write to one sink are told apart: transactions of all
+jobs in all sinks stand under it. So it must never change. The marker that holds it bears a digest of itself, the tables
+of checkpoints name the id as well, and a root that holds jobs and has no readable marker is refused: with a new id, its
+jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes the marker anew.
+
+Storage that cannot keep a Delta log safe is refused: network file systems (their locks cannot be trusted), and object
+stores without put-if-absent unless the caller vouches for a single writer.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from uuid import uuid4
+
+import pyarrow.fs as pafs
+
+from state_engine.core.checkpoints.format_versions import FORMAT_VERSION, newer, older
+from state_engine.core.errors import RootError
+from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.file_systems import refuse_network_root
+from state_engine.storage.files import is_local, join, open_location
+from state_engine.storage.layout import JobLayout
+
+MARKER = "_statelake.json"
+DIGEST_FORMAT = 6
+"""From this format on, markers bear a digest of themselves."""
+
+REPAIR_HINT = (
+    "statelake doctor --repair finds the id in the tables of its jobs and writes the marker anew; with --dry-run it "
+    "only shows what it would do"
+)
+_NO_PUT_IF_ABSENT = ("s3", "s3a", "s3n")
+_DIGEST = "digest"
+
+
+def open_root(uri: str, *, create: bool) -> str | None:
+    """The id of a root; made if asked for, else None where there is no root.
+
+    Raises:
+        RootError: the root has another format, its marker is lost or damaged, or it is a directory of something else.
+    """
+    found = _marker_of_a_root(uri)
+    if found is None and create:
+        with table_lock(uri):
+            found = _marker_of_a_root(uri) or new_marker(uri)
+    if found is None:
+        return None
+    if int(found["format"]) > FORMAT_VERSION:
+        raise newer(uri, int(found["format"]))
+    if int(found["format"]) < FORMAT_VERSION:
+        raise older(uri, int(found["format"]))
+    return str(found["root_id"])
+
+
+def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> None:
+    """Refuse storage on which commits are not safe.
+
+    Args:
+        uri: of the root.
+        log_store: Delta log store that is configured for the scheme, if any.
+        single_writer: the caller vouches that nobody else writes.
+    """
+    scheme = uri.split(":")[0]
+    if scheme in _NO_PUT_IF_ABSENT and log_store is None and not single_writer:
+        raise RootError(
+            f"{uri}: S3 without a multi-writer log store loses commits when two runners meet. Configure one "
+            f"(spark.delta.logStore.{scheme}.impl, for example S3DynamoDBLogStore), or pass single_writer=True if "
+            "only one process will ever run this root"
+        )
+    refuse_network_root(uri)
+
+
+def jobs_in(uri: str) -> list[str]:
+    """Names of the jobs of a root: directories with a table of checkpoints."""
+    at = open_location(uri)
+    found = at.listing(missing_ok=True)
+    names = sorted(one.base_name for one in found if one.type == pafs.FileType.Directory)
+    logs = (open_location(join(JobLayout(uri, name).checkpoints, "_delta_log")) for name in names)
+    return [n for n, log in zip(names, logs, strict=True) if log.is_directory()]
+
+
+def read_marker(uri: str) -> dict[str, str] | None:
+    """What a root says of itself: its id and its format; None where there is no marker.
+
+    Raises:
+        RootError: the marker is damaged, or is of something else.
+    """
+    at = open_location(join(uri, MARKER))
+    if not at.is_file():
+        return None
+    try:
+        found: dict[str, str] = json.loads(at.read())
+    except ValueError as error:
+        raise RootError(f"{uri}/{MARKER} is damaged ({error}): {REPAIR_HINT}") from None
+    if not isinstance(found, dict) or not {"root_id", "format"} <= set(found):
+        way_out = REPAIR_HINT if jobs_in(uri) else "use another directory as root"
+        raise RootError(f"{uri}/{MARKER} was not written by this engine: {way_out}")
+    if not _is_whole(found):
+        raise RootError(
+            f"{uri}/{MARKER} was altered: its digest is not that of its content. Nothing was run, for under another "
+            f"id all outputs would be published again. {REPAIR_HINT}"
+        )
+    return found
+
+
+def write_marker(uri: str, content: dict[str, str]) -> None:
+    """Write what a root says of itself, with a digest, whole or not at all."""
+    told = {key: value for key, value in content.items() if key != _DIGEST}
+    text = json.dumps(told | {_DIGEST: _digest(told)}).encode()
+    # synced, else a power cut could leave a root whose tables are there, and its id is not
+    open_location(join(uri, MARKER)).write_whole(text)
+
+
+def new_marker(uri: str) -> dict[str, str]:
+    """Give a root a new id; only where no job of it has committed anything."""
+    made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
+    if not is_local(uri):
+        open_location(uri).make_directory()
+    write_marker(uri, made)
+    return made
+
+
+def _marker_of_a_root(uri: str) -> dict[str, str] | None:
+    """The marker; None where there is no root yet."""
+    found = read_marker(uri)
+    if found is None and (jobs := jobs_in(uri)):
+        raise RootError(
+            f"{uri} holds the jobs {jobs}, and its marker {MARKER} is gone. Nothing was run, for under a new id all "
+            f"their outputs would be published again. Put the marker back from a backup; or: {REPAIR_HINT}"
+        )
+    return found
+
+
+def _is_whole(marker: dict[str, str]) -> bool:
+    told = {key: value for key, value in marker.items() if key != _DIGEST}
+    if _DIGEST in marker:
+        return marker[_DIGEST] == _digest(told)
+    number = str(marker["format"])
+    return number.isdigit() and int(number) != DIGEST_FORMAT
+
+
+def _digest(told: dict[str, str]) -> str:
+    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,294 @@
+"""Bases of keyed state: the entries of whole key groups as of a checkpoint, folded from a base before it and changes.
+
+One file a key group, sorted by key hash; a row is one entry: the value of a key, one entry of its map, or all elements
+of its list. Deleted entries are gone, and expired ones, by the clocks of the checkpoint; only where a state shows what
+has expired they stay, because there their removal can be seen and belongs to micro-batches. The fold works on stored
+columns and decodes nothing, and it holds the entries of a few key groups at a time. It gives what the fold of
+``changelog`` gives, the order of map entries included. Plays the part of RocksDB's compaction under Flink's backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
+from state_engine.core.state.ttl_horizon import expired_until_us
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.stored_form import conform
+from state_engine.core.types.type_text import type_from_text
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import changelog_schema, file_name, state_column
+from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile, op_of_entry, open_state_file
+from state_engine.storage.state.entry_codes import entry_codes
+
+BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
+"""Partition columns of the table; they are in the paths and not in the files."""
+
+Alive = Callable[[pa.Array], pa.Array]
+"""Which items have not expired, given the column of their times."""
+
+
+@dataclass(frozen=True)
+class BaseSpec:
+    """A base that is to be written; the same object for all tasks.
+
+    Attributes:
+        uri: of the table.
+        base_id: names the attempt.
+        key_type: stored type of the key struct.
+        states: as the checkpoint recorded them.
+        max_parallelism: by which key groups are told, from the hashes; may be another one than that of the files.
+        clock_ms, watermark_ms: of the checkpoint; they decide what has expired.
+        full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
+            expired, also where running jobs still see it.
+    """
+
+    uri: str
+    base_id: str
+    key_type: pa.DataType
+    states: tuple[StateSchema, ...]
+    max_parallelism: int
+    clock_ms: int
+    watermark_ms: int | None
+    full_snapshot: bool = False
+
+
+def base_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Columns of a base's file: those of a changelog file, without ``op`` and the key group of the path.
+
+    Example:
+        >>> base_schema(pa.struct([("k", pa.int64())]), {"total": pa.int64()}).names
+        ['key_hash', 'key', 'state', 'updated_at', 'v_total']
+    """
+    return pa.schema([f for f in changelog_schema(key_type, states) if f.name not in ("key_group", "op")])
+
+
+def write_base_files(
+    spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups, *, task: int, attempt: int
+) -> list[DataFile]:
+    """Fold the entries of some key groups and write one file for each that has any.
+
+    Args:
+        files: all that hold changes or entries of these key groups: bases, then changes in path order.
+        groups: whose entries are folded; all of them are in memory at once.
+        task, attempt: make the names unique.
+
+    Raises:
+        MissingFilesError: a file is gone or was changed.
+    """
+    return write_entries(spec, _read(spec, files, groups), task=task, attempt=attempt)
+
+
+def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[DataFile]:
+    """Fold rows of whole key groups, in path order, and write one file for each group that has any entry.
+
+    Args:
+        rows: columns of a changelog file without key group; ``op`` is null in what is an entry already.
+        task, attempt: make the names unique.
+    """
+    entries = [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
+    del rows
+    places = [np.mod(part["key_hash"].to_numpy(), spec.max_parallelism) for part in entries]
+    written = []
+    for group in np.unique(np.concatenate(places)).tolist() if places else []:
+        parts = []
+        for part, place in zip(entries, places, strict=True):
+            start, end = np.searchsorted(place, [group, group + 1]).tolist()
+            if start < end:
+                parts.append(part.slice(start, end - start))
+        table = pa.concat_tables(parts, promote_options="default")
+        order = np.argsort(table["key_hash"].to_numpy(), kind="stable")
+        table = table.take(pa.array(order))
+        hashes = table["key_hash"]
+        name = file_name(spec.base_id, task, attempt)
+        path = f"base_id={spec.base_id}/key_group={group}/{name}"
+        file = write_parquet(table, join(spec.uri, path))
+        written.append(
+            DataFile(
+                path=path,
+                bytes=file.bytes,
+                rows=table.num_rows,
+                subtask=task,
+                key_group_min=group,
+                key_group_max=group,
+                key_hash_min=hashes[0].as_py(),
+                key_hash_max=hashes[-1].as_py(),
+                footer=file.footer,
+            )
+        )
+    return written
+
+
+def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> list[pa.Table]:
+    """The entries of some key groups, a table a state that has any: what ``write_base_files`` would write."""
+    rows = _read(spec, files, groups)
+    return [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _read(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> pa.Table:
+    """The rows of these key groups in path order, in the recorded form; ``op`` is null in entries of a base."""
+    types = {s.column_name: type_from_text(s.type).storage for s in spec.states}
+    schema = changelog_schema(spec.key_type, types)
+    schema = schema.remove(schema.get_field_index("key_group"))
+    parts = [part for listed in files for part in _read_file(listed, groups, schema)]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _read_file(listed: ListedFile, groups: KeyGroups, schema: pa.Schema) -> Iterator[pa.Table]:
+    file = open_state_file(listed)
+    have = set(file.schema.names)
+    columns = [name for name in schema.names if name in have]
+    for number in range(file.row_groups):
+        hashes = file.read_row_group(number, ["key_hash"])["key_hash"].to_numpy()
+        mask = groups.hold(hashes)
+        if listed.counts is not None:
+            mask = mask & listed.counts.hold(hashes)
+        if not mask.any():
+            continue
+        table = file.read_row_group(number, columns).filter(pa.array(mask))
+        arrays = [
+            conform(table[f.name], f.type) if f.name in have else pa.nulls(table.num_rows, f.type)
+            for f in schema
+        ]
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+# -- folding -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one state in path order.
+
+    Attributes:
+        table: hash, key, value and time of each.
+        keys: number of each row's key, from 0 on.
+        ops: what each row does.
+        column: the one of the state's values.
+        alive: by the state's time to live.
+    """
+
+    table: pa.Table
+    keys: Hashes
+    ops: pa.Array
+    column: str
+    alive: Alive
+
+    def are(self, op: str) -> Hashes:
+        """Which rows do this."""
+        found: Hashes = pc.equal(self.ops, op).to_numpy(zero_copy_only=False)
+        return found
+
+    def after_clear(self) -> Hashes:
+        """Which rows come after the last clear of their key."""
+        clears = np.flatnonzero(self.are(CLEAR))
+        cleared = np.full(_size(self.keys), -1)
+        cleared[self.keys[clears]] = clears  # the last one stays
+        after: Hashes = np.arange(len(self.keys)) > cleared[self.keys]
+        return after
+
+
+def _entries(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | None:
+    """The entries of one state, sorted by key group, hash and key; map entries of a key in their order."""
+    column, shape = state_column(state.column_name), SHAPES[state.kind]
+    mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])
+    mine = mine.filter(pc.equal(mine["state"], state.column_name)).combine_chunks()
+    if not mine.num_rows:
+        return None
+    found = _Rows(
+        table=mine.drop_columns("op"),
+        keys=entry_codes([one_chunk(mine["key"])]),
+        ops=pc.fill_null(one_chunk(mine["op"]), op_of_entry(shape)),
+        column=column,
+        alive=_alive(state, spec),
+    )
+    kept, table = _FOLDS[shape](found)
+    if not len(kept):
+        return None
+    hashes = table["key_hash"].to_numpy()
+    order = np.lexsort((np.arange(len(kept)), found.keys[kept], hashes, np.mod(hashes, spec.max_parallelism)))
+    return table.take(pa.array(order))
+
+
+def _fold_value(rows: _Rows) -> tuple[Hashes, pa.Table]:
+    last = _last(rows.keys, np.arange(len(rows.keys)))
+    return _living(rows, last[rows.are(PUT)[last]])
+
+
+def _fold_map(rows: _Rows) -> tuple[Hashes, pa.Table]:
+    live = np.flatnonzero(rows.after_clear() & ~rows.are(CLEAR))
+    map_keys = one_chunk(rows.table[rows.column].take(pa.array(live))).field("key")
+    of_entry = entry_codes([pa.array(rows.keys[live]), map_keys])
+    puts, deletes = rows.are(PUT)[live], np.flatnonzero(rows.are(DELETE)[live])
+    deleted = np.full(_size(of_entry), -1)
+    deleted[of_entry[deletes]] = deletes
+    at = np.arange(len(live))
+    last = _last(of_entry, at)
+    # entries iterate in the order of their first put since they were not there: a later put keeps their place
+    counting = np.flatnonzero(puts & (at > deleted[of_entry]))
+    place = np.full(len(last), -1)
+    place[of_entry[counting][::-1]] = counting[::-1]
+    kept = np.flatnonzero(puts[last])
+    kept = kept[np.argsort(place[kept], kind="stable")]
+    return _living(rows, live[last[kept]])
+
+
+def _fold_list(rows: _Rows) -> tuple[Hashes, pa.Table]:
+    live = np.flatnonzero(rows.after_clear() & rows.are(APPEND))
+    live = live[np.argsort(rows.keys[live], kind="stable")]
+    lists = one_chunk(rows.table[rows.column].take(pa.array(live)))
+    lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy()
+    owner, elements = np.repeat(rows.keys[live], lengths), lists.flatten()
+    mask = rows.alive(elements.field("updated_at"))
+    owner = owner[mask.to_numpy(zero_copy_only=False)]
+    keys, counts = np.unique(owner, return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    array = pa.ListArray.from_arrays(pa.array(offsets), elements.filter(mask), type=lists.type)
+    kept = _last(rows.keys, np.arange(len(rows.keys)))[keys]
+    table = rows.table.take(pa.array(kept))
+    return kept, table.set_column(table.schema.get_field_index(rows.column), rows.column, array)
+
+
+_FOLDS: dict[str, Callable[[_Rows], tuple[Hashes, pa.Table]]] = {
+    "value": _fold_value,
+    "map": _fold_map,
+    "list": _fold_list,
+}
+"""By shape; each gives which rows the entries are from, and the entries."""
+
+
+def _living(rows: _Rows, kept: Hashes) -> tuple[Hashes, pa.Table]:
+    table = rows.table.take(pa.array(kept))
+    mask = rows.alive(one_chunk(table["updated_at"]))
+    return kept[mask.to_numpy(zero_copy_only=False)], table.filter(mask)
+
+
+def _last(codes: Hashes, at: Hashes) -> Hashes:
+    """Of each code the last of the given places, which ascend."""
+    last = np.zeros(_size(codes), np.int64)
+    last[codes] = at
+    return last
+
+
+def _size(codes: Hashes) -> int:
+    return int(codes.max()) + 1 if len(codes) else 0
+
+
+def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
+    """What had not expired by the clocks of a checkpoint, or may be seen all the same."""
+    oldest_us = expired_until_us(
+        state, clock_ms=spec.clock_ms, watermark_ms=spec.watermark_ms, full_snapshot=spec.full_snapshot
+    )
+    if oldest_us is None:
+        return lambda at: pa.repeat(True, len(at))
+    return lambda at: pc.fill_null(pc.greater(at.cast(pa.int64()), oldest_us), True)

@@ -1,0 +1,370 @@
+"""Stored keyed state: files of bases and of changes, read and folded with pyarrow inside the subtask.
+
+A file of changes is sorted by key group and key hash; per key and state it holds at most one clear, then puts and
+deletes or one append. A file of a base holds the entries of one key group as of a checkpoint: the same rows without
+``op``. Folding a base and the changes after it in path order gives the state as of a later checkpoint. The hash
+narrows what is decoded; the whole key decides. Plays the part of Flink's changelog and of the sorted files under its
+RocksDB backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.state.state_table import APPEND, CLEAR, PUT
+from state_engine.core.state.ttl import Stamped
+from state_engine.core.types.columns import one_chunk
+from state_engine.storage.layout import state_column
+from state_engine.storage.parquet_reading import OpenParquet, open_parquet
+
+Hashes = np.ndarray[Any, Any]
+
+_SHARED = ("key_hash", "key", "state", "op")
+_LITTLE_BYTES = 2**20
+"""Decoded size up to which a file is read whole."""
+
+
+@dataclass(frozen=True)
+class KeyGroups:
+    """Some of the key groups that there are.
+
+    Example:
+        >>> some = KeyGroups(8, (KeyGroupRange(0, 1), KeyGroupRange(7, 7)))
+        >>> some.hold(np.array([8, 3, -1])).tolist()
+        [True, False, True]
+    """
+
+    max_parallelism: int
+    ranges: tuple[KeyGroupRange, ...]
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Which keys are in these key groups, given their hashes."""
+        inside = np.zeros(self.max_parallelism, bool)
+        for found in self.ranges:
+            inside[found.start : found.end + 1] = True
+        return cast(Hashes, inside[np.mod(hashes, self.max_parallelism)])
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file to read.
+
+    Attributes:
+        uri: where it is.
+        rows: that its checkpoint recorded.
+        counts: the key groups for which it counts, where the others are in a base already; None for all inside.
+        bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
+        of: which checkpoint wrote it, of what, in words.
+    """
+
+    uri: str
+    rows: int
+    counts: KeyGroups | None = None
+    bytes: int | None = None
+    footer: int | None = None
+    of: str = ""
+
+    @classmethod
+    def recorded(cls, uri: str, file: DataFile, *, of: str, counts: KeyGroups | None = None) -> ListedFile:
+        """A file at a place, as a checkpoint recorded it."""
+        return cls(uri, file.rows, counts, file.bytes, file.footer, of)
+
+
+Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
+"""Gives a stored column the form that a descriptor's type takes."""
+
+
+class StoredState:
+    """What the files of a path hold for some keys.
+
+    Args:
+        files: of the path that overlap this subtask's key groups: those of bases, then changes in path order.
+        wanted: which rows are wanted, by their hashes.
+        key_schema: how stored keys come back.
+        only: the one state that is asked for, if it is known: files without it are not read.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ListedFile],
+        wanted: Callable[[Hashes], Hashes],
+        key_schema: KeySchema,
+        *,
+        only: str | None = None,
+    ) -> None:
+        self._key_schema = key_schema
+        self._parts = list(_parts(files, wanted, only))
+
+    def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
+        """The rows of one state in path order; None where there are none."""
+        found = [rows for part in self._parts if (rows := part.rows(descriptor, read)) is not None]
+        if not found:
+            return None
+        table = pa.concat_tables(found).combine_chunks()
+        return _latest(table) if descriptor.shape == "value" else table
+
+    def fold(self, descriptor: StateDescriptor, table: pa.Table) -> dict[Any, Any]:
+        """Entries of one state by key, as of the end of the path."""
+        entries: dict[Any, Any] = {}
+        keys = self._key_schema.decode_struct(one_chunk(table["key"]))
+        _FOLDS[descriptor.shape](entries, descriptor, keys, table)
+        return entries
+
+
+class TouchedState(StoredState):
+    """What the files of a path hold for the keys that a micro-batch touches.
+
+    Args:
+        files, key_schema: see ``StoredState``.
+        touched: hashes of the touched keys, as int64.
+        is_touched: whether a whole key is touched: the hash only narrows.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ListedFile],
+        touched: Hashes,
+        key_schema: KeySchema,
+        is_touched: Callable[[Any], bool],
+    ) -> None:
+        ordered = np.sort(touched)
+
+        def wanted(hashes: Hashes) -> Hashes:
+            if not len(ordered):
+                return np.zeros(len(hashes), bool)
+            at_or_after = np.searchsorted(ordered, hashes)
+            at_or_after[at_or_after == len(ordered)] = 0
+            found: Hashes = ordered[at_or_after] == hashes
+            return found
+
+        super().__init__(files, wanted, key_schema)
+        self._is_touched = is_touched
+
+    def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
+        """Entries of one state by key, as of the end of the path."""
+        table, is_touched = self.table(descriptor, read), self._is_touched
+        entries = {} if table is None else self.fold(descriptor, table)
+        return {k: v for k, v in entries.items() if is_touched(k)}
+
+
+def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenParquet:
+    """A file of a base or of changes, as its checkpoint recorded it.
+
+    Args:
+        coded: columns of few texts that are read as numbers into a dictionary, which is faster.
+
+    Raises:
+        MissingFilesError: it is gone, or has another number of rows.
+        DamagedFileError: it is not what was written.
+    """
+    try:
+        file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
+    except FileNotFoundError:
+        raise MissingFilesError(
+            f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
+            "Restore an older checkpoint or a savepoint"
+        ) from None
+    if file.metadata.num_rows != listed.rows:
+        raise MissingFilesError(
+            f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
+            "it was changed by something else. Restore an older checkpoint or a savepoint"
+        )
+    return file
+
+
+def op_of_entry(shape: str) -> str:
+    """What an entry of a base is as a change, by the shape of its state."""
+    return APPEND if shape == "list" else PUT
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The wanted rows of one file, or of several that follow each other on the path and are read as one.
+
+    Attributes:
+        columns: that there are.
+        read: some of them, of the wanted rows.
+    """
+
+    columns: frozenset[str]
+    read: Callable[[list[str]], pa.Table]
+
+    def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
+        """Hash, key, op and value column of one state's rows; None where it has none here."""
+        column = state_column(descriptor.stored_as)
+        if column not in self.columns:
+            return None
+        names = [*_SHARED, column]
+        if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
+            names.append("updated_at")
+        table = self.read([n for n in names if n in self.columns])
+        found = table.filter(pc.equal(table["state"], descriptor.stored_as))
+        if not found.num_rows:
+            return None
+        if "op" not in self.columns:  # a base
+            op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
+            found = found.append_column("op", pa.repeat(op, found.num_rows))
+        if read is not None:
+            found = found.set_column(found.schema.get_field_index(column), column, read(found[column]))
+        # the same columns in the same order, and plain text, whatever the file is
+        names = [n for n in [*_SHARED, column, "updated_at"] if n in found.schema.names]
+        text = {n: found[n].cast(pa.string()) for n in ("state", "op")}
+        return pa.table({n: text.get(n, found[n]) for n in names}).combine_chunks()
+
+
+def _parts(
+    files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only: str | None
+) -> Iterator[_Part]:
+    """The files that hold wanted rows, in path order.
+
+    Opening and filtering cost more than the rows of a little file, so these are read whole, and as one.
+    """
+    little: list[pa.Table] = []
+    for listed in files:
+        file = open_state_file(listed, coded=["state"])
+        if only is not None and state_column(only) not in file.schema.names:
+            continue
+        sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.row_groups))
+        if sum(sizes) > _LITTLE_BYTES:
+            yield from _together(little, wanted)
+            little = []
+            yield from _of_file(file, listed, wanted)
+            continue
+        table = file.read()
+        if listed.counts is not None:
+            table = table.filter(pa.array(listed.counts.hold(table["key_hash"].to_numpy())))
+        if little and little[0].schema != table.schema:
+            yield from _together(little, wanted)
+            little = []
+        little.append(table)
+    yield from _together(little, wanted)
+
+
+def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
+    """A large file: the hashes tell which rows of the other columns are kept."""
+    hashes = file.read(["key_hash"])["key_hash"].to_numpy()
+    found = wanted(hashes)
+    if listed.counts is not None:
+        found = found & listed.counts.hold(hashes)
+    if not found.any():
+        return
+    mask, kept = pa.array(found), dict[str, pa.ChunkedArray]()
+
+    def read(names: list[str]) -> pa.Table:
+        missing = [n for n in names if n not in kept]
+        if missing:
+            more = file.read(missing).filter(mask)
+            kept.update(zip(more.schema.names, more.columns, strict=True))
+        return pa.table({n: kept[n] for n in names})
+
+    yield _Part(frozenset(file.schema.names), read)
+
+
+def _together(tables: list[pa.Table], wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
+    """Little files with the same columns."""
+    if not tables:
+        return
+    table = pa.concat_tables(tables)
+    found = wanted(table["key_hash"].to_numpy())
+    if found.any():
+        yield _Part(frozenset(table.schema.names), table.filter(pa.array(found)).select)
+
+
+def _latest(table: pa.Table) -> pa.Table:
+    """Of rows that replace each other, the last of every key: what they replaced need not be decoded."""
+    hashes = table["key_hash"].to_numpy()[::-1]
+    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+    if len(first) == len(hashes):
+        return table
+    last = len(hashes) - 1 - first
+    kept = pa.array(last[which][::-1])
+    for column in _leaves(one_chunk(table["key"])):
+        other = column.take(kept)
+        same = pc.fill_null(pc.equal(column, other), pc.and_(pc.is_null(column), pc.is_null(other)))
+        if not pc.all(same).as_py():
+            return table  # two keys share a hash: the whole key decides, row by row
+    return table.take(pa.array(np.sort(last)))
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """The columns that a record consists of, those of records in it included; Arrow compares no records."""
+    if not pa.types.is_struct(array.type):
+        yield array
+        return
+    yield array.is_valid()
+    for column in array.flatten():
+        yield from _leaves(column)
+
+
+def _fold_value(
+    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
+) -> None:
+    values = descriptor.value_type.from_arrow(one_chunk(table[state_column(descriptor.stored_as)]))
+    items = _stamped(descriptor, values, table)
+    for key, op, item in zip(keys, table["op"].to_pylist(), items, strict=True):
+        if op == PUT:
+            entries[key] = item
+        else:
+            entries.pop(key, None)
+
+
+def _fold_list(
+    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
+) -> None:
+    array = one_chunk(table[state_column(descriptor.stored_as)])
+    elements = array.flatten()
+    items = descriptor.value_type.from_arrow(elements.field("value"))
+    if descriptor.ttl is not None:
+        items = list(map(Stamped, items, _milliseconds(elements.field("updated_at"))))
+    start = 0
+    for key, op, length in zip(keys, table["op"].to_pylist(), array.value_lengths().to_pylist(), strict=True):
+        if op == CLEAR:
+            entries.pop(key, None)
+        else:
+            entries.setdefault(key, []).extend(items[start : start + length])
+        start += length or 0
+
+
+def _fold_map(entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table) -> None:
+    key_type, array = (
+        cast(MapStateDescriptor, descriptor).key_type,
+        one_chunk(table[state_column(descriptor.stored_as)]),
+    )
+    map_keys, values = array.flatten()
+    items = _stamped(descriptor, descriptor.value_type.from_arrow(values), table)
+    rows = zip(keys, table["op"].to_pylist(), key_type.from_arrow(map_keys), items, strict=True)
+    for key, op, map_key, item in rows:
+        if op == PUT:
+            entries.setdefault(key, {})[map_key] = item
+        elif op == CLEAR:
+            entries.pop(key, None)
+        elif (found := entries.get(key)) is not None:
+            found.pop(map_key, None)
+            if not found:
+                del entries[key]
+
+
+def _stamped(descriptor: StateDescriptor, values: list[Any], table: pa.Table) -> list[Any]:
+    """Values with their time where the state has a time to live; stored times are ignored where it has none."""
+    if descriptor.ttl is None:
+        return values
+    return list(map(Stamped, values, _milliseconds(one_chunk(table["updated_at"]))))
+
+
+def _milliseconds(stamps: pa.Array) -> list[int | None]:
+    found: list[int | None] = pc.divide(stamps.cast(pa.int64()), 1000).to_pylist()
+    return found
+
+
+_FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}

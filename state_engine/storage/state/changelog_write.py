@@ -1,0 +1,119 @@
+"""Writes the changes of one subtask's keyed state as one table in the order of changelog files.
+
+Sorted by key group and key hash; per key and state at most one clear, then puts and deletes or one append. What it
+writes ``changelog`` reads. Plays the part of the writer of Flink's changelog backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.state.state_table import APPEND, DELETE, PUT, Change
+from state_engine.storage.layout import changelog_schema, state_column
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def changelog_table(
+    changes: Sequence[tuple[StateDescriptor, list[Change]]],
+    *,
+    key_type: pa.DataType,
+    index_of: Mapping[Any, int],
+    keys: pa.Array,
+    hashes: np.ndarray[Any, Any],
+    max_parallelism: int,
+) -> pa.Table | None:
+    """Changes as one table in file order; None where nothing changed.
+
+    Args:
+        changes: per state, its net changes, with a descriptor that says how it is stored.
+        key_type: stored type of the key struct.
+        index_of: where in ``keys`` and ``hashes`` each key stands.
+        keys, hashes: stored keys (structs) and their hashes.
+    """
+    total = sum(len(found) for _, found in changes)
+    if not total:
+        return None
+    schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, found in changes if found})
+    at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
+    row_hashes = hashes[at]
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
+        "key_hash": pa.array(row_hashes),
+        "key": keys.take(pa.array(at)),
+        "state": _repeat([(d.stored_as, len(found)) for d, found in changes]),
+        "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
+        "updated_at": pa.chunked_array([_updated_at(d, found) for d, found in changes], _TIMESTAMP),
+    }
+    start = 0
+    for descriptor, found in changes:
+        if found:
+            column = _COLUMNS[descriptor.shape](descriptor, found)
+            before, after = start, total - start - len(found)
+            kind = descriptor.column_type
+            padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
+            columns[state_column(descriptor.stored_as)] = padded
+        start += len(found)
+    table = pa.table([columns[f.name] for f in schema], schema=schema)
+    # a stable sort keeps a key's clear in front of its appends and puts
+    order = np.lexsort((row_hashes, np.mod(row_hashes, max_parallelism)))
+    return table.take(pa.array(order))
+
+
+def _updated_at(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    """When each row's item was last accessed; null without a time to live, and for lists, whose elements know."""
+    if descriptor.ttl is None or descriptor.shape == "list":
+        return pa.nulls(len(changes), _TIMESTAMP)
+    if descriptor.shape == "value":
+        return _timestamps([c.value.at if c.op == PUT else None for c in changes])
+    return _timestamps([c.value[1].at if c.op == PUT else None for c in changes])
+
+
+def _value_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    values = [c.value for c in changes]
+    if descriptor.ttl is not None:
+        values = [None if v is None else v.value for v in values]
+    return descriptor.value_type.to_arrow(values, storage=True)
+
+
+def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    lists = [c.value if c.op == APPEND else [] for c in changes]
+    items = [e for found in lists for e in found]
+    stamps = pa.nulls(len(items), _TIMESTAMP)
+    if descriptor.ttl is not None:
+        stamps, items = _timestamps([i.at for i in items]), [i.value for i in items]
+    elements = descriptor.value_type.to_arrow(items, storage=True)
+    stamped = pa.StructArray.from_arrays([elements, stamps], fields=list(descriptor.column_type.value_type))
+    offsets = np.concatenate([[0], np.cumsum([len(found) for found in lists])]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), stamped, type=descriptor.column_type)
+
+
+def _map_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
+    entries = [c.value if c.op in (PUT, DELETE) else (None, None) for c in changes]
+    keys = cast(MapStateDescriptor, descriptor).key_type.to_arrow([k for k, _ in entries], storage=True)
+    items = [v for _, v in entries]
+    if descriptor.ttl is not None:
+        items = [None if i is None else i.value for i in items]
+    values = descriptor.value_type.to_arrow(items, storage=True)
+    return pa.StructArray.from_arrays([keys, values], fields=list(descriptor.column_type))
+
+
+_COLUMNS: dict[str, Callable[[StateDescriptor, list[Change]], pa.Array]] = {
+    "value": _value_column,
+    "list": _list_column,
+    "map": _map_column,
+}
+
+
+def _repeat(runs: list[tuple[str, int]]) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.repeat(pa.scalar(text, pa.string()), n) for text, n in runs], pa.string())
+
+
+def _timestamps(at_ms: list[int | None]) -> pa.Array:
+    return pc.multiply(pa.array(at_ms, pa.int64()), 1000).cast(_TIMESTAMP)

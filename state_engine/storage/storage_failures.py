@@ -1,0 +1,55 @@
+"""What the storage refuses during an operation of the engine, with the job and what was kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from state_engine.core.errors import CommitError, CommitFailedError, CommitUnknownError, StorageError
+from state_engine.storage.storage_errors import storage_error
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOTHING_DONE = "What was committed before is unchanged, and nothing is in the way of running it again"
+
+
+@contextmanager
+def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
+    """Raise refusals of the storage with the job and what was kept; an outer one adds nothing.
+
+    Args:
+        job: name.
+        kept: a sentence, without its full stop.
+        at: path for refusals that name none.
+
+    Raises:
+        StorageError: the storage refused.
+        CommitError: a commit did not certainly succeed.
+    """
+    try:
+        yield
+    except StorageError as error:
+        raise error.placed_in(job, f"{kept}.") from error
+    except CommitError as error:
+        if type(error) not in (CommitFailedError, CommitUnknownError) or f"job '{job}'" in str(error):
+            raise
+        raise type(error)(f"job '{job}': {str(error).rstrip('.')}. {kept}.") from error
+    except OSError as error:
+        refused = storage_error(error, at, "read or written")
+        if refused is None:
+            raise
+        raise refused.placed_in(job, f"{kept}.") from error
+
+
+def kept_in_job(method: F) -> F:
+    """As ``keeping``, for an operation of the engine: its first argument is a job, or the name of one."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        job = args[0] if args else options.get("job", "")
+        with keeping(getattr(job, "name", None) or str(job), NOTHING_DONE, at=self.root):
+            return method(self, *args, **options)
+
+    return cast(F, call)
