@@ -70,10 +70,9 @@ from state_engine.job.connected_streams import BroadcastConnectedStream, Broadca
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
-from state_engine.microbatch.reports import BatchReport, OperatorReport, RunReport
+from state_engine.microbatch.reports import BatchReport, Compaction, OperatorReport, RunReport
 from state_engine.operations.collector import CollectionReport
 from state_engine.operations.head_moves import HeadMove
-from state_engine.operations.maintenance import Compaction
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink

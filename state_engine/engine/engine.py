@@ -22,8 +22,7 @@ from state_engine.engine.engine_replays import EngineReplays
 from state_engine.engine.engine_state_processor import EngineStateProcessor
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
-from state_engine.microbatch.reports import BatchReport, RunReport
-from state_engine.operations.maintenance import Compaction
+from state_engine.microbatch.reports import BatchReport, Compaction, RunReport
 from state_engine.spark.lost_spark import telling_lost_processes
 from state_engine.storage.storage_failures import kept_in_job
 

@@ -20,9 +20,8 @@ from state_engine.microbatch.partition_runs import (
     partition_states,
     partitions_of,
 )
-from state_engine.microbatch.reports import BatchReport
+from state_engine.microbatch.reports import BatchReport, Compaction
 from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
-from state_engine.operations.maintenance import Compaction
 from state_engine.replay.backfill import BackfillReport, BackfillScript, foreseen, swap
 from state_engine.replay.backfill_plan import (
     BRANCH,

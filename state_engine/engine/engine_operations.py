@@ -21,9 +21,10 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError, Sink
 from state_engine.core.names import check_name
 from state_engine.engine.engine_base import Clock, EngineBase, clock_of, job_name, requester
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.reports import Compaction
 from state_engine.operations.collector import ORPHAN_AGE, CollectionReport, Collector
 from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
-from state_engine.operations.maintenance import Compaction, Maintenance
+from state_engine.operations.maintenance import Maintenance
 from state_engine.operations.max_parallelism import MaxParallelismChange
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions, import_savepoint

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.functions.function import Function
 from state_engine.core.functions.function_calls import check_stream
 from state_engine.core.functions.key_selector import KeySelector
+from state_engine.core.keys.canonical import storage_type
 from state_engine.core.names import check_text_name
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import (
@@ -17,7 +18,6 @@ from state_engine.job.graph import (
     OperatorNode,
     SelectedKey,
 )
-from state_engine.microbatch.routing.selected_key import check_key_type
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Stream:
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
         for one in inputs:
             if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
-                check_key_type(one.key, operator=named)
+                _check_key_type(one.key, operator=named)
         made = None
         if output_type is not None:
             made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
@@ -141,3 +141,11 @@ def key_of(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
     raise ConfigurationError(
         f"key_by takes names of columns, or one function and its key_type, not {tuple(key)!r}"
     )
+
+
+def _check_key_type(key: SelectedKey, *, operator: str) -> None:
+    """Refuse a declared type that cannot be a key. Raises InvalidKeyError, naming the operator whose key it is."""
+    try:
+        storage_type(key.key_type.arrow)
+    except InvalidKeyError as error:
+        raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None

@@ -6,7 +6,24 @@ from dataclasses import dataclass, field
 
 from state_engine.core.functions.metrics import summed
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
-from state_engine.operations.maintenance import Compaction
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did.
+
+    Attributes:
+        checkpoint_id: whose state the bases hold.
+        committed_id: the row that put them in force; None where there was nothing to do, or the head moved to another
+            path meanwhile and the work was dropped.
+        entries, bytes, key_groups: of the new bases, by operator.
+    """
+
+    checkpoint_id: int
+    committed_id: int | None
+    entries: dict[str, int]
+    bytes: dict[str, int]
+    key_groups: dict[str, int]
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ import numpy as np
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.ttl_horizon import expired_until_us
-from state_engine.microbatch.subtask.subtask_spec import StateFile
 from state_engine.storage.state.changelog import open_state_file
-from state_engine.storage.state.state_files import remaining
+from state_engine.storage.state.state_files import StateFile, remaining
 
 _READERS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

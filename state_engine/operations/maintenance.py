@@ -25,6 +25,7 @@ from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan,
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.job.job_tables import JobTables
+from state_engine.microbatch.reports import Compaction
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -38,24 +39,6 @@ _POSITION_FILES = 16
 
 Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
 """Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """What a compaction did.
-
-    Attributes:
-        checkpoint_id: whose state the bases hold.
-        committed_id: the row that put them in force; None where there was nothing to do, or the head moved to another
-            path meanwhile and the work was dropped.
-        entries, bytes, key_groups: of the new bases, by operator.
-    """
-
-    checkpoint_id: int
-    committed_id: int | None
-    entries: dict[str, int]
-    bytes: dict[str, int]
-    key_groups: dict[str, int]
 
 
 @dataclass(frozen=True)

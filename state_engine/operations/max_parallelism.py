@@ -29,13 +29,12 @@ from state_engine.core.keys.key_groups import KeyGroupRange, check_max_paralleli
 from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.microbatch.subtask.subtask_spec import StateFile
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.operations.head_moves import Change, Operations
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.changelog import open_state_file
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.state_files import StateFile, state_files
 
 _ROUNDS = 5
 """How often the head may go on in between."""

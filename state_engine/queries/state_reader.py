@@ -28,12 +28,11 @@ from state_engine.core.checkpoints.time_travel import (
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import APPEND, CLEAR, PUT
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.microbatch.subtask.subtask_spec import StateFile
 from state_engine.queries.stored_columns import renamed
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.changelog import ListedFile, op_of_entry, open_state_file
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.state_files import StateFile, state_files
 
 _ORDER = "_statelake_order"
 _ROWS_OF_ONE_TASK = 100_000

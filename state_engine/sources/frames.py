@@ -10,16 +10,15 @@ that rows which tie are equal and their order cannot matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.job.graph import TransformNode
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.few_rows import FEW_ROWS
 from state_engine.sources.output_type import OutputType
@@ -50,6 +49,22 @@ REFUSED = HIDDEN + "refused"
 def order_name(position: int) -> str:
     """Name of an order column on its way to a subtask."""
     return f"{HIDDEN}o{position}"
+
+
+class DataFrameStep(Protocol):
+    """DataFrame code between two streams, see ``job.graph.TransformNode``."""
+
+    @property
+    def function(self) -> Callable[[DataFrame], DataFrame]:
+        """The code."""
+
+    @property
+    def order_by(self) -> tuple[str, ...] | None:
+        """An order, where the code loses the old one."""
+
+    @property
+    def output_type(self) -> OutputType | None:
+        """Of what the code gives; None where only Spark knows."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class StreamFrame:
         """The columns that functions and sinks see, with their types."""
         return T.StructType([f for f in self.schema.fields if not f.name.startswith(HIDDEN)])
 
-    def transformed(self, step: TransformNode) -> StreamFrame:
+    def transformed(self, step: DataFrameStep) -> StreamFrame:
         """The frame after DataFrame code of the user."""
         from pyspark.sql import DataFrame
 

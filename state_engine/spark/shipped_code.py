@@ -30,8 +30,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
 from state_engine.core.errors import CodeVersionError
-from state_engine.job.code_version import MAIN, is_as_in_file, is_own, modules_of
 from state_engine.spark.code_digests import CodeDigests
+from state_engine.spark.loaded_modules import MAIN, is_as_in_file, is_own, modules_of
 from state_engine.spark.read_failures import messages
 
 T = TypeVar("T")

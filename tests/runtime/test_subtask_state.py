@@ -17,10 +17,10 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, Change
 from state_engine.microbatch.subtask import subtask_state
 from state_engine.microbatch.subtask.subtask_input import Keys
-from state_engine.microbatch.subtask.subtask_spec import StateFile
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.state_files import StateFile
 
 KEY = KeySchema(("k",), (pa.int64(),))
 SEEN = ListStateDescriptor("seen", int)

@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.errors import InvalidKeyError
-from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.columns import elements
 from state_engine.core.types.every_type import StructType, TypeInformation
@@ -28,14 +26,6 @@ from state_engine.spark.spark_names import T
 def selected_name(position: int) -> str:
     """Name of a column of a key that a function made."""
     return f"{HIDDEN}s{position}"
-
-
-def check_key_type(key: SelectedKey, *, operator: str) -> None:
-    """Refuse a declared type that cannot be a key. Raises InvalidKeyError, naming the operator whose key it is."""
-    try:
-        storage_type(key.key_type.arrow)
-    except InvalidKeyError as error:
-        raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None
 
 
 def with_selected_key(

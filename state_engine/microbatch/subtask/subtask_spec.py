@@ -27,30 +27,9 @@ from state_engine.sources.output_type import OutputType
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.state_files import StateFile
 
 REPORT_SCHEMA = "report string"
-
-
-@dataclass(frozen=True)
-class StateFile:
-    """A file of keyed state that the path lists.
-
-    Attributes:
-        listed: where it is, and what of it counts.
-        key_group_min, key_group_max: key groups inside.
-        order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
-    """
-
-    listed: ListedFile
-    key_group_min: int
-    key_group_max: int
-    order: int
-
-    @property
-    def is_base(self) -> bool:
-        """Whether it holds the entries of one key group, and not changes."""
-        return self.order == 0
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,35 @@ for some of its key groups and not for others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange
-from state_engine.microbatch.subtask.subtask_spec import StateFile
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import KeyGroups, ListedFile
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """A file of keyed state that the path lists.
+
+    Attributes:
+        listed: where it is, and what of it counts.
+        key_group_min, key_group_max: key groups inside.
+        order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
+    """
+
+    listed: ListedFile
+    key_group_min: int
+    key_group_max: int
+    order: int
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it holds the entries of one key group, and not changes."""
+        return self.order == 0
 
 
 def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> list[StateFile]:
