@@ -19,10 +19,10 @@ import dagster as dg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from orchestration.definitions import build
 from orchestration.demo_summary import show_summary
 from state_engine import StateEngine
 from state_engine.core.errors import StatelakeError
+from state_engine.dagster.definitions import build
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.slots import dead_holders, free
 from state_engine.machine.settings import Settings, load_settings

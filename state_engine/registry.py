@@ -1,8 +1,9 @@
-"""Real jobs, each one file, readable by a newcomer; and the registry that finds them.
+"""The registry: finds the jobs of a project by name, for commands and orchestrators.
 
 A module takes part by offering ``jobs(settings)``, which returns its jobs as ``RegisteredJob``. The setting
-``jobs.modules`` names modules, or packages whose modules are all looked into, so a new file in this directory appears
-by itself. Registering builds the graph of a job and nothing else: no Spark, no data, no network.
+``jobs.modules`` names modules, or packages whose modules are all looked into, so a new file in such a package appears
+by itself. Installed packages name theirs as entry points of the group ``statelake.jobs``. Registering builds the graph
+of a job and nothing else: no Spark, no data, no network.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Self
@@ -22,6 +24,9 @@ from state_engine import StatefulJob
 from state_engine.core.errors import ConfigurationError
 from state_engine.expectations.suites import Suite
 from state_engine.machine.settings import Settings
+
+GROUP = "statelake.jobs"
+"""Entry points that name modules with jobs."""
 
 EVERY_TEN_MINUTES = "*/10 * * * *"
 
@@ -74,18 +79,21 @@ class JobParameters(BaseModel):
 
 
 def load_jobs(settings: Settings) -> list[RegisteredJob]:
-    """All jobs of the modules that the settings name, in that order.
+    """All jobs of the modules that the settings name, in that order, then those of installed packages.
 
     Raises:
         ConfigurationError: a module is missing or offers no jobs, a name is taken twice, or there are parameters
             of a job that does not exist.
 
     Example:
-        >>> [registered.job.name for registered in load_jobs(Settings())]
+        >>> settings = Settings(jobs={"modules": ["jobs"]})
+        >>> [registered.job.name for registered in load_jobs(settings)]
         ['count_window_average', 'daily_delays', 'flights']
     """
     found: dict[str, RegisteredJob] = {}
-    for module in (m for name in settings.jobs.modules for m in _modules(name)):
+    places = [(name, "settings, jobs.modules") for name in settings.jobs.modules]
+    places += [(e.value, f"entry point '{e.name}' of the group {GROUP}") for e in entry_points(group=GROUP)]
+    for module in (m for name, where in places for m in _modules(name, where)):
         for registered in module.jobs(settings):
             name = registered.job.name
             if name in found:
@@ -120,23 +128,19 @@ def data_directory(settings: Settings) -> Path:
     return Path(".statelake/feeds") if remote else Path(beside(settings, "feeds"))
 
 
-def _modules(name: str) -> Iterator[ModuleType]:
+def _modules(name: str, where: str) -> Iterator[ModuleType]:
     """The module of that name if it offers jobs; of a package, its modules that do."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, but something that it imports is not
-        raise ConfigurationError(
-            f"settings, jobs.modules: there is no module '{name}' on Python's path"
-        ) from error
+        raise ConfigurationError(f"{where}: there is no module '{name}' on Python's path") from error
     if callable(getattr(module, "jobs", None)):
         yield module
         return
     inside = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}.")]
     offering = [m for m in map(importlib.import_module, inside) if callable(getattr(m, "jobs", None))]
     if not offering:
-        raise ConfigurationError(
-            f"settings, jobs.modules: '{name}' offers no jobs: define jobs(settings) there"
-        )
+        raise ConfigurationError(f"{where}: '{name}' offers no jobs: define jobs(settings) there")
     yield from offering

@@ -1,18 +1,15 @@
 """What the commands share: where they print, the settings of this directory, an engine on their root, and the jobs.
 
-Jobs are found by the registries that installed packages offer as entry points of the group ``statelake.jobs``:
-functions that take the settings and return objects with ``job`` and ``prepare``.
+Jobs are found by the registry of the engine, see ``state_engine.registry``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
@@ -21,23 +18,10 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import LoadedSettings, load
+from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
 
 console = Console()
-
-REGISTRIES = "statelake.jobs"
-
-
-class Registered(Protocol):
-    """A job, and what makes its input available."""
-
-    @property
-    def job(self) -> StatefulJob:
-        """The graph."""
-
-    @property
-    def prepare(self) -> Callable[[], object]:
-        """Called before every run."""
 
 
 def loaded_settings() -> LoadedSettings:
@@ -63,13 +47,13 @@ def look_for_modules_here() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def declared(name: str) -> Registered:
+def declared(name: str) -> RegisteredJob:
     """A job by its name.
 
     Raises:
         ConfigurationError: there is none; names those that there are.
     """
-    settings, found = loaded_settings().settings, _registered()
+    settings, found = loaded_settings().settings, registered()
     if name not in found:
         raise ConfigurationError(
             f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(found)}. "
@@ -80,15 +64,12 @@ def declared(name: str) -> Registered:
 
 def known(name: str) -> StatefulJob | str:
     """A job where a registry has it; else just its name."""
-    found = _registered().get(name)
+    found = registered().get(name)
     return name if found is None else found.job
 
 
-def _registered() -> dict[str, Registered]:
+def registered() -> dict[str, RegisteredJob]:
+    """All jobs that the settings of this directory name, by their names."""
     settings = loaded_settings().settings
     look_for_modules_here()
-    return {
-        registered.job.name: registered
-        for registry in entry_points(group=REGISTRIES)
-        for registered in registry.load()(settings)
-    }
+    return {one.job.name: one for one in load_jobs(settings)}

@@ -6,7 +6,6 @@ it cannot be told.
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Mapping
@@ -18,16 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli.session import console, loaded_settings, look_for_modules_here
+from state_engine.cli.session import console, loaded_settings, registered
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
-from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
-
-REGISTRY = "jobs"
-"""The package that finds jobs by the settings; imported by name, because it stands above this one."""
 
 _STYLES = {
     "ok": "green",
@@ -72,19 +67,9 @@ def status(
 
 def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
     settings = loaded_settings().settings
-    known = registered(settings)
+    known = {name: one.job for name, one in registered().items()}
     names = [check_name(job, what="job")] if job else list(known)
     return [look(settings.root, name, known.get(name), stuck_after=stuck_after) for name in names]
-
-
-def registered(settings: Settings) -> Mapping[str, StatefulJob]:
-    """The jobs that the settings name; none where there is no registry."""
-    look_for_modules_here()
-    try:
-        registry = importlib.import_module(REGISTRY)
-    except ModuleNotFoundError:
-        return {}
-    return {one.job.name: one.job for one in registry.load_jobs(settings)}
 
 
 def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta) -> JobStatus:

@@ -1,4 +1,4 @@
-"""``python -m state_engine.dagster.doctor``: finds runs that are dead and hold a slot of a pool; ``--free`` gives these back.
+"""``python -m state_engine.dagster.doctor``: finds dead runs that hold a slot of a pool; ``--free`` gives these back.
 
 The part of ``statelake doctor`` that knows Dagster; that shows what is found here, too. Looks at the instance of
 ``DAGSTER_HOME``. Exit code 1 where something was found and left.

@@ -71,7 +71,7 @@ class JobsSettings(_Section):
     names by pattern, such as ``jobs/models/*.json``.
     """
 
-    modules: list[str] = ["jobs"]
+    modules: list[str] = []
     package_data: list[str] = []
     parameters: dict[str, dict[str, Any]] = {}
 

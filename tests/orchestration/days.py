@@ -16,7 +16,6 @@ from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from orchestration.definitions import build
 from state_engine import (
     DeltaSink,
     FileSource,
@@ -27,6 +26,7 @@ from state_engine import (
     TimePartitions,
     ValueStateDescriptor,
 )
+from state_engine.dagster.definitions import build
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.dagster.time_partitions import range_tags

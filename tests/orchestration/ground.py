@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from orchestration.definitions import build
 from state_engine import StateEngine
+from state_engine.dagster.definitions import build
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.machine.settings import JobsSettings, Settings
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.daily_delays import LATE_MINUTES, SCHEDULE_ORDER
 from jobs.flights_data import NEW_YORK, read_flights
-from orchestration.definitions import build
+from state_engine.dagster.definitions import build
 from state_engine.dagster.naming import sink_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings

@@ -10,8 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from orchestration.definitions import build
 from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.definitions import build
 from state_engine.dagster.naming import state_key
 from state_engine.machine.settings import JobsSettings, Settings
 
@@ -214,9 +214,15 @@ def test_a_users_module_appears_and_a_function_that_cannot_open_breaks_nothing(
         ({"modules": ["no_such_module"]}, "no module 'no_such_module'"),
         ({"modules": ["jobs.flights_data"]}, "'jobs.flights_data' offers no jobs"),
         ({"modules": ["jobs.flights", "jobs.flights"]}, "two jobs are named 'flights'"),
-        ({"parameters": {"flihgts": {}}}, "did you mean 'flights'"),
-        ({"parameters": {"flights": {"paralelism": 3}}}, "section jobs.parameters.flights: paralelism"),
-        ({"parameters": {"flights": {"cut": "week"}}}, "section jobs.parameters.flights: cut"),
+        ({"modules": ["jobs"], "parameters": {"flihgts": {}}}, "did you mean 'flights'"),
+        (
+            {"modules": ["jobs"], "parameters": {"flights": {"paralelism": 3}}},
+            "section jobs.parameters.flights: paralelism",
+        ),
+        (
+            {"modules": ["jobs"], "parameters": {"flights": {"cut": "week"}}},
+            "section jobs.parameters.flights: cut",
+        ),
     ],
 )
 def test_wrong_settings_of_jobs_are_named(jobs: dict[str, object], message: str) -> None:
@@ -226,7 +232,7 @@ def test_wrong_settings_of_jobs_are_named(jobs: dict[str, object], message: str)
 
 def test_parameters_of_the_settings_reach_the_job(tmp_path: Path) -> None:
     given = {"flights": {"parallelism": 5, "sinks": str(tmp_path / "elsewhere"), "cut": "day"}}
-    defs = build(Settings(jobs=JobsSettings(parameters=given)))
+    defs = build(Settings(jobs=JobsSettings(modules=["jobs"], parameters=given)))
     assert spec(defs, "flights/checkpoint").metadata["parallelism"] == 5
     uri = spec(defs, "flights/sinks/plane_delays").metadata["dagster/uri"]
     assert uri == f"file://{tmp_path}/elsewhere/plane_delays"
@@ -251,7 +257,12 @@ def test_loading_imports_neither_spark_nor_great_expectations_starts_and_writes_
     done = subprocess.run(
         [sys.executable, "-c", LOADING],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(PROJECT), "PATH": "/nonexistent", "HOME": str(tmp_path)},
+        env={
+            "PYTHONPATH": str(PROJECT),
+            "PATH": "/nonexistent",
+            "HOME": str(tmp_path),
+            "STATELAKE__JOBS__MODULES": '["jobs"]',
+        },
         capture_output=True,
         text=True,
         timeout=120,

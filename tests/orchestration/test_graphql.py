@@ -36,7 +36,7 @@ pytestmark = [
 
 PROJECT = Path(__file__).parents[2]
 CODE = """
-from orchestration.definitions import build
+from state_engine.dagster.definitions import build
 from state_engine.machine.settings import load_settings
 
 location = build(load_settings())

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from orchestration.definitions import build
 from state_engine import StateEngine
 from state_engine.core.errors import UserFunctionError
+from state_engine.dagster.definitions import build
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.machine.settings import JobsSettings, Settings

@@ -23,7 +23,7 @@ def test_without_file_and_variables_everything_is_default(tmp_path: Path) -> Non
     result = loaded(tmp_path)
     assert result.settings.root == str(tmp_path / ".statelake/state")
     assert result.settings.spark.master == "local[*]"
-    assert result.settings.jobs.modules == ["jobs"]
+    assert result.settings.jobs.modules == []
     assert {origin for _, origin in shown(result).values()} == {"default"}
 
 
