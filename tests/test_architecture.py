@@ -1,0 +1,38 @@
+"""The description of the rooms is that of the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+ENGINE = REPOSITORY / "state_engine"
+TEXT = (REPOSITORY / "docs" / "architecture.md").read_text()
+
+_spec = importlib.util.spec_from_file_location("rooms", REPOSITORY / "docs" / "rooms.py")
+assert _spec is not None
+assert _spec.loader is not None
+rooms = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(rooms)
+
+
+def test_the_picture_is_drawn_from_the_imports_of_today() -> None:
+    assert rooms.PICTURE.read_text() == rooms.drawn(), "run: python docs/rooms.py"
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    packages = [f.parent for f in ENGINE.rglob("__init__.py") if f.parent != ENGINE]
+    assert len(packages) > 20
+    assert all(rooms.purpose(str(p.relative_to(ENGINE))) for p in packages)
+
+
+def test_files_that_the_description_names_are_there() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", TEXT))
+    assert len(named) > 30
+    assert [name for name in named if not (ENGINE / name).is_file()] == []
+
+
+def test_rooms_have_a_size_that_one_can_look_through() -> None:
+    packages = [f.parent for f in ENGINE.rglob("__init__.py")]
+    assert {p.name: n for p in packages if (n := len(list(p.glob("*.py")))) > 25} == {}
