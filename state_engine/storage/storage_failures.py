@@ -36,6 +36,8 @@ def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
         if type(error) not in (CommitFailedError, CommitUnknownError) or f"job '{job}'" in str(error):
             raise
         raise type(error)(f"job '{job}': {str(error).rstrip('.')}. {kept}.") from error
+    except ConnectionError:  # the process of Spark hung up, which ``spark.lost_spark`` tells
+        raise
     except OSError as error:
         refused = storage_error(error, at, "read or written")
         if refused is None:

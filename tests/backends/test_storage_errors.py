@@ -17,6 +17,7 @@ from state_engine.core.errors import StatelakeError, StorageError
 from state_engine.storage.files import open_location, write_csv, write_parquet
 from state_engine.storage.parquet_reading import read_parquet
 from state_engine.storage.storage_errors import java_storage_error, storage_error, storage_errors
+from state_engine.storage.storage_failures import keeping
 
 ROWS = pa.table({"x": [1, 2, 3]})
 
@@ -150,3 +151,8 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_one_before(tmp_path: Pat
         refused(lambda: at.write_whole(b"after"))
     assert at.read() == b"before"
     assert os.listdir(tmp_path) == ["note.json"]
+
+
+def test_a_spark_that_hung_up_is_no_storage_that_refused() -> None:
+    with pytest.raises(ConnectionRefusedError), keeping("sums", "Nothing was done", at="/root"):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")

@@ -38,6 +38,7 @@ from state_engine.core.errors import (
     SubtaskLostError,
 )
 from state_engine.core.state.evolution import recorded_schema
+from state_engine.storage.durability import Durability
 from tests.protocol.interleaving import SKEWS_MS, Actor, interleave, run_out
 from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock
@@ -55,6 +56,7 @@ class World:
     directory: Path
     spark: SparkSession
     files: bool
+    durability: Durability = "sync"
     clock: Clock = field(default_factory=Clock)
     trace: list[str] = field(default_factory=list)
     engines: list[StateEngine] = field(default_factory=list)
@@ -62,7 +64,7 @@ class World:
 
     def engine(self) -> StateEngine:
         """An engine that shares nothing with the others but the session."""
-        engine = StateEngine(self.directory / "root", self.spark)
+        engine = StateEngine(self.directory / "root", self.spark, durability=self.durability)
         self.engines.append(engine)
         return engine
 

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from state_engine.storage.durability import Durability
 from tests.protocol.interleaving import SKEWS_MS, Actor
 from tests.protocol.model_job import JOB, UID
 from tests.protocol.points import marked
@@ -75,14 +76,24 @@ def sleepers(woken_at: int, *, hours: tuple[int, ...] = (0, 11, 13, 30)) -> list
 
 
 def run_sleeper(
-    case: Sleeper, directory: Path, spark: SparkSession, *, empty: Path, old_rule: OldRule | None = None
+    case: Sleeper,
+    directory: Path,
+    spark: SparkSession,
+    *,
+    empty: Path,
+    old_rule: OldRule | None = None,
+    durability: Durability = "sync",
 ) -> int:
     """Run one case; how many steps the collector made in all.
+
+    Args:
+        durability: with ``sync``, an attempt whose files are gone notices that, too, where it syncs them.
 
     Raises:
         AssertionError: something is wrong; tells the case and every step.
     """
-    world = World(directory, spark, files=isinstance(case.woken_at, int) and case.woken_at % 2 == 1)
+    files = isinstance(case.woken_at, int) and case.woken_at % 2 == 1
+    world = World(directory, spark, files=files, durability=durability)
     shutil.copytree(empty, directory)
     try:
         with marked(world.clock) as told:

@@ -47,6 +47,6 @@ def test_sleepers_at_every_point_of_the_collector(
 def test_an_old_rule_put_back_makes_a_sleeper_go_wrong(
     rule: old_rules.Rule, case: Sleeper, tmp_path: Path, spark: SparkSession, empty: Path
 ) -> None:
-    run_sleeper(case, tmp_path / "today", spark, empty=empty)
+    run_sleeper(case, tmp_path / "today", spark, empty=empty, durability="os")
     with pytest.raises(AssertionError, match="Sleeper"):
-        run_sleeper(case, tmp_path / "then", spark, empty=empty, old_rule=rule)
+        run_sleeper(case, tmp_path / "then", spark, empty=empty, old_rule=rule, durability="os")
