@@ -17,7 +17,7 @@ from state_engine.cli.logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
-from state_engine.machine.settings import LoadedSettings, load
+from state_engine.machine.settings import LoadedSettings, Settings, load
 from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
 
@@ -53,7 +53,8 @@ def declared(name: str) -> RegisteredJob:
     Raises:
         ConfigurationError: there is none; names those that there are.
     """
-    settings, found = loaded_settings().settings, registered()
+    settings = loaded_settings().settings
+    found = registered(settings)
     if name not in found:
         raise ConfigurationError(
             f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(found)}. "
@@ -64,12 +65,11 @@ def declared(name: str) -> RegisteredJob:
 
 def known(name: str) -> StatefulJob | str:
     """A job where a registry has it; else just its name."""
-    found = registered().get(name)
+    found = registered(loaded_settings().settings).get(name)
     return name if found is None else found.job
 
 
-def registered() -> dict[str, RegisteredJob]:
-    """All jobs that the settings of this directory name, by their names."""
-    settings = loaded_settings().settings
+def registered(settings: Settings) -> dict[str, RegisteredJob]:
+    """All jobs that the settings name, by their names."""
     look_for_modules_here()
     return {one.job.name: one for one in load_jobs(settings)}

@@ -67,7 +67,7 @@ def status(
 
 def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
     settings = loaded_settings().settings
-    known = {name: one.job for name, one in registered().items()}
+    known = {name: one.job for name, one in registered(settings).items()}
     names = [check_name(job, what="job")] if job else list(known)
     return [look(settings.root, name, known.get(name), stuck_after=stuck_after) for name in names]
 

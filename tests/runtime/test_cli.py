@@ -337,7 +337,9 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
     sums_module.write_text(both.replace(f'.sink("gone", DeltaSink("{gone}"))', ""))
     del sys.modules["sums_job"]
     with monkeypatch.context() as patched:
-        patched.setattr(cli_session, "registered", dict)  # as where the settings name no module of the job
+        patched.setattr(
+            cli_session, "registered", lambda settings: {}
+        )  # as where the settings name no module of the job
         refused = str(CliRunner().invoke(app, ["restore", "sums", "1"]).exception)
         assert "gone" in refused
         assert "(--leave-alone)" in refused
