@@ -3,6 +3,7 @@
 StatelakeError
 ├── ConfigurationError        the job, a call or a setting is written wrongly: change it
 │   ├── InvalidNameError      a job's, source's or sink's name is not ``[a-z][a-z0-9_]*``, or another is none
+│   ├── MissingPackageError   a package of an extra is not installed: install the extra that the message names
 │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
 │   └── ValueTypeError        a value does not have the type that was declared for it
 ├── SetupError                something outside of the job is missing: Java, Delta's jars, a fitting Spark session
@@ -48,6 +49,10 @@ class ConfigurationError(StatelakeError, ValueError):
 
 class InvalidNameError(ConfigurationError):
     """A name does not match ``[a-z][a-z0-9_]*``; of an operator, state or side output: is no text, or too long."""
+
+
+class MissingPackageError(ConfigurationError, ImportError):
+    """A package that an extra brings (``statelake[dagster]``, …) is needed, and not installed."""
 
 
 class InvalidKeyError(ConfigurationError):

@@ -1,1 +1,5 @@
-"""Dagster definitions of any registered job. The only package that imports Dagster."""
+"""Dagster definitions of any registered job. The only package that imports Dagster; the extra ``dagster`` brings it."""
+
+from state_engine.core.extras import optional
+
+optional("dagster", needed_by="state_engine.dagster")

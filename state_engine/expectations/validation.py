@@ -20,6 +20,7 @@ from urllib.request import url2pathname
 
 from state_engine import DeltaSink, StatefulJob
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.extras import optional
 from state_engine.expectations.suites import OfSink, OfState, Suite
 from state_engine.sinks.files import FileSink
 from state_engine.spark.spark_names import F, T
@@ -117,11 +118,10 @@ def great_expectations() -> Any:
     if nameless:
         main.__file__ = "<statelake>"
     try:
-        import great_expectations as gx
+        return optional("great_expectations", needed_by="checking expectations")
     finally:
         if nameless:
             del main.__file__
-    return gx
 
 
 def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Outcome], Path]:

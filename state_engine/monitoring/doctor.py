@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import psutil
 
-from state_engine.core.errors import RootError, StatelakeError
+from state_engine.core.errors import MissingPackageError, RootError, StatelakeError
 from state_engine.machine.jars import DELTA_VERSION, default_jars_dir, jar_problems
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings, SparkSettings
@@ -75,6 +75,8 @@ def other_checks() -> list[Check]:
     for entry in metadata.entry_points(group=OTHERS):
         try:
             found += entry.load()()
+        except MissingPackageError:
+            continue  # without the package there is nothing to check
         except Exception as error:
             fix = f"mend or uninstall what offers the entry point {entry.value}"
             found.append(Check(name=entry.name, status="failed", found=str(error), fix=fix))

@@ -20,10 +20,10 @@ from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import (
     CommitFailedError,
     CommitUnknownError,
-    ConfigurationError,
     SinkError,
     SinkIdentityError,
 )
+from state_engine.core.extras import missing
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql_columns import check_table, table_for
 from state_engine.sinks.sql_ledger import Ledger, create, exists
@@ -45,7 +45,7 @@ def opened(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
 
     Raises:
         SinkError: it cannot be reached, or used.
-        ConfigurationError: its driver is not installed.
+        MissingPackageError: its driver is not installed.
     """
     url, password = sa.make_url(target.url), target.password()
     try:
@@ -56,9 +56,7 @@ def opened(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
             connect_args={"timeout": _LOCK_TIMEOUT_S} if url.get_backend_name() == "sqlite" else {},
         )
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"sink '{sink}': the driver {error.name} is not installed: pip install 'statelake[postgres]'"
-        ) from error
+        raise missing(str(error.name), needed_by=f"sink '{sink}'") from error
     try:
         with engine.connect() as connection:
             yield SqlTable(connection, target, sink)

@@ -42,6 +42,10 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         local_directory: where the temporary directories are made; the system's by default.
         compact_after_writes: how many rows are written between two passes that drop expired items.
 
+    Raises:
+        ConfigurationError: RocksDB has no such option.
+        MissingPackageError: RocksDB is not installed; ``pip install "statelake[rocksdb]"`` brings it.
+
     Example:
         >>> backend = EmbeddedRocksDBStateBackend(options={"write_buffer_size": 1 << 20})
         >>> backend.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED).get_options()
@@ -61,7 +65,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             raise ConfigurationError(f"compact_after_writes must be at least 1, not {compact_after_writes}")
         predefined = options if isinstance(options, PredefinedOptions) else PredefinedOptions.DEFAULT
         self._predefined = predefined
-        self._settings = check_settings(options) if isinstance(options, Mapping) else {}
+        self._settings = check_settings(options if isinstance(options, Mapping) else {})
         self._local_directory, self._compact_after_writes = local_directory, compact_after_writes
 
     def set_predefined_options(self, options: PredefinedOptions) -> EmbeddedRocksDBStateBackend:

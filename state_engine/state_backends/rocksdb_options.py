@@ -7,18 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-
-from rocksdict import BlockBasedOptions, Cache, Options
+from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.extras import optional
+
+if TYPE_CHECKING:
+    from rocksdict import Options
 
 _MIB = 1 << 20
 _BLOCKS = {
     "block_size": lambda table, size: table.set_block_size(size),
-    "block_cache_size": lambda table, size: table.set_block_cache(Cache(size)),
+    "block_cache_size": lambda table, size: table.set_block_cache(rocksdict().Cache(size)),
     "bloom_filter_bits": lambda table, bits: table.set_bloom_filter(float(bits), False),
 }
 """Settings of RocksDB's tables, under names of ours; all others are RocksDB's own."""
+
+
+def rocksdict() -> Any:
+    """The package with RocksDB. Raises MissingPackageError."""
+    return optional("rocksdict", needed_by="EmbeddedRocksDBStateBackend")
 
 
 class PredefinedOptions(Enum):
@@ -56,8 +64,9 @@ _PREDEFINED: dict[PredefinedOptions, dict[str, int]] = {
 
 def check_settings(settings: Mapping[str, int]) -> dict[str, int]:
     """The settings, if RocksDB has them and they are whole numbers. Raises ConfigurationError."""
+    known = rocksdict().Options
     for name, value in settings.items():
-        if name not in _BLOCKS and not (hasattr(Options, f"set_{name}") or name == "increase_parallelism"):
+        if name not in _BLOCKS and not (hasattr(known, f"set_{name}") or name == "increase_parallelism"):
             raise ConfigurationError(
                 f"RocksDB has no option '{name}': use the name of a setter of rocksdict.Options without 'set_', or one "
                 f"of {sorted(_BLOCKS)}"
@@ -71,7 +80,8 @@ def check_settings(settings: Mapping[str, int]) -> dict[str, int]:
 
 def rocksdb_options(settings: Mapping[str, int]) -> Options:
     """Options of a database of raw bytes."""
-    options, table = Options(raw_mode=True), BlockBasedOptions()
+    rocks = rocksdict()
+    options, table = rocks.Options(raw_mode=True), rocks.BlockBasedOptions()
     options.create_if_missing(True)
     for name, value in settings.items():
         if name in _BLOCKS:

@@ -12,9 +12,10 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rocksdict import Options, Rdict, WriteOptions
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict
 
 _LONG = struct.Struct(">Q")
 
@@ -58,6 +59,8 @@ class RocksStore:
     """
 
     def __init__(self, options: Options, directory: str | None) -> None:
+        from rocksdict import Rdict, WriteOptions
+
         self.path = tempfile.mkdtemp(prefix="statelake-rocksdb-", dir=directory)
         # also where nobody calls close
         self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

@@ -63,7 +63,7 @@ def test_the_directory_goes_when_the_database_does_not_open(tmp_path: Path, monk
     def fail(*_: Any) -> None:
         raise OSError("too many open files")
 
-    monkeypatch.setattr("state_engine.state_backends.rocksdb_store.Rdict", fail)
+    monkeypatch.setattr("rocksdict.Rdict", fail)
     with pytest.raises(OSError, match="too many open files"):
         rocks(KeyContext(), local_directory=str(tmp_path))
     assert list(tmp_path.iterdir()) == []

