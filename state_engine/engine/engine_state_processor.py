@@ -86,7 +86,7 @@ class EngineStateProcessor(EngineOperations):
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
             return found.planned(given)
-        return found.run(given, tables=self._open(job.name), kernel=self.kernel)
+        return found.run(given, tables=self._open(job.name))
 
     def bootstrap_from_spark(
         self,
@@ -293,7 +293,7 @@ class EngineStateProcessor(EngineOperations):
     def _transform(self, job: StatefulJob | str, dry_run: bool, requested_by: str | None) -> StateTransform:
         name = job_name(job)
         operations = self._operations(job, requested_by)
-        return StateTransform(name, self._ran(name), self.kernel, operations, self.spark, dry_run)
+        return StateTransform(name, self._ran(name), operations, self.spark, dry_run)
 
     def _has_rows(self, name: str) -> bool:
         """Whether a job has any checkpoint."""

@@ -132,6 +132,12 @@ class JobTables:
             uri = self.layout.base(operator.uid)
             self._kernel.change(uri, add=groups, remove=[f.path for f in instead_of])
 
+    def list_changes(self, operator: OperatorCheckpoint, write_id: str) -> None:
+        """List the changes of an operator, whose files are in place, in its table; no checkpoint need name them yet."""
+        self.ensure_changelog(operator.uid, operator.key_schema, operator.states)
+        uri = self.layout.changelog(operator.uid)
+        self._kernel.append(uri, operator.changelog, partition={"write_id": write_id})
+
     def list_operator_state(self, files: Sequence[DataFile], write_id: str) -> None:
         """List files of operator state or source positions, which are in place; no checkpoint need name them yet."""
         self.ensure_operator_state()

@@ -94,7 +94,7 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
         .when(F.col(KIND) == DELETED, F.array(F.lit(away)))
         .when(F.col(KIND) == CHANGED, F.array(*map(F.lit, change)))
     )
-    twice = F.when(F.col("news") > 1, F.concat(F.col("news").cast("string"), F.lit(" rows are of this key")))
+    twice = F.when(F.col("news") > 1, F.concat(F.col("news").cast("string"), F.lit(" rows are given")))
     rows = grouped.withColumn(KIND, told).select("*", F.posexplode_outer(ops).alias("_at", OP))
     written = F.col(OP).isin(PUT, APPEND)
     value = F.when(written, F.col("new")["v"])

@@ -41,14 +41,12 @@ from state_engine.queries.stored_columns import renamed, spark_data_type
 from state_engine.sources.frames import quoted
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
-from state_engine.storage.state.base import BaseSpec, read_entries
+from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
 from state_engine.storage.state.changelog import KeyGroups, ListedFile
 from state_engine.storage.state.state_files import state_files
 
 _ROWS_AT_ONCE = 300_000
 """Rows that a task folds at a time, about."""
-_NEVER_MS = -(2**62)
-"""A clock by which nothing has expired."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,8 @@ def stored_entries(
     if not chunks:
         return spark.createDataFrame([], structure)
     chosen = [s for s in operator.states if states is None or s.name in states]
-    spec = BaseSpec(
-        "", "", parse_ddl(operator.key_schema).arrow, tuple(chosen), operator.max_parallelism, _NEVER_MS, None
-    )
+    key_type, groups_of = parse_ddl(operator.key_schema).arrow, operator.max_parallelism
+    spec = BaseSpec("", "", key_type, tuple(chosen), groups_of, NOTHING_EXPIRES_MS, None)
     numbers = spark.range(0, len(chunks), 1, min(len(chunks), spark.sparkContext.defaultParallelism))
     return numbers.mapInArrow(_reader(spec, schema, chunks), structure)
 
@@ -143,6 +140,15 @@ def state_view(entries: DataFrame, form: StateForm, key: KeySchema) -> DataFrame
     if form.schema.ttl:
         made.append(stamp.alias(UPDATED_AT))
     return entries.where(F.col(STATE) == form.name).select(*made)
+
+
+def operator_of(row: CheckpointRow, uid: str, *, job: str) -> OperatorCheckpoint:
+    """An operator's keyed state as of a checkpoint. Raises ConfigurationError where there is none."""
+    operator = row.operator(uid)
+    if operator is None:
+        known = [o.uid for o in row.operators]
+        raise ConfigurationError(f"job '{job}': there is no keyed state of '{uid}'; there is of {known}")
+    return operator
 
 
 def key_schema(operator: OperatorCheckpoint) -> KeySchema:

@@ -1,7 +1,7 @@
 """``Bootstrap``: begins a job with state from DataFrames, and with sources that stand after what that state holds.
 
     rows      each state's DataFrame becomes rows of keyed state: checked, canonical keys, hashes (``state_rows``)
-    write     one Spark job per operator groups them by key group and writes one sorted file a key group: a base
+    write     they are all entries of their operator: a base (``entry_writer``)
     positions what the state holds already is put down as consumed, in each source's own terms
     others    timers are entries of a map state; operator state is written as the lists of one subtask
     commit    one row of kind ``bootstrap``, the first of the job
@@ -12,32 +12,36 @@ knows nothing of sources.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import (
     MAIN,
-    BaseRange,
     CheckpointRow,
+    DataFile,
     OperatorCheckpoint,
     OperatorStateRef,
     SourceProgress,
     StateSchema,
 )
-from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.time.timers import TIMERS
+from state_engine.core.types.columns import one_chunk
 from state_engine.job.declared_states import declared_states
 from state_engine.job.graph import OperatorNode, declared_key
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.queries.state_rows import StateForm, key_schema_of, state_rows
+from state_engine.queries.state_changes import ADDED
+from state_engine.queries.state_rows import KEY, STATE, WHOLE, StateForm, key_schema_of, state_rows
 from state_engine.sources.base import Element
 from state_engine.state_processor.bootstrap_operator_state import (
     Elements,
@@ -45,12 +49,16 @@ from state_engine.state_processor.bootstrap_operator_state import (
     given_operator_state,
 )
 from state_engine.state_processor.bootstrap_timers import SCHEMA as TIMERS_SCHEMA
-from state_engine.state_processor.bootstrap_timers import Timers, first_timers, timer_entries
-from state_engine.state_processor.state_writer import WrittenStates, write_states
-from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.state_processor.bootstrap_timers import Timers, timer_entries
+from state_engine.state_processor.entry_writer import (
+    Counts,
+    EntryWriter,
+    OperatorEntries,
+    WrittenEntries,
+    check_given,
+)
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.base import BaseSpec
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.state.entry_codes import entry_codes
 
 States = Mapping[Any, DataFrame]
 """DataFrames by name of the state, or by its descriptor where only a run would tell what is declared."""
@@ -97,17 +105,6 @@ class Given:
 
 
 @dataclass(frozen=True)
-class _Operator:
-    """What is to be written of one operator."""
-
-    node: OperatorNode
-    key: KeySchema
-    states: list[StateSchema]
-    rows: DataFrame
-    timers: Timers
-
-
-@dataclass(frozen=True)
 class Bootstrap:
     """One bootstrap of one job.
 
@@ -125,54 +122,33 @@ class Bootstrap:
     clock_ms: int
     requested_by: str = ""
 
-    @cached_property
-    def attempt(self) -> WriteAttempt:
-        """Names the row and the files; asked for when the first is written."""
-        return StoreClock(self.layout.root).attempt()
-
     def planned(self, given: Given) -> BootstrapReport:
         """Read and check everything, and write nothing."""
-        elements, lists = (
-            self._positions(given.positions),
-            given_operator_state(self.job, given.operator_state),
-        )
-        written = {one.node.uid: self._write(one, dry_run=True) for one in self._operators(given)}
+        elements, lists = self._read(given)
+        written = self._write(EntryWriter(self.spark, self.layout, dry_run=True), given)
         return self._report(written, elements, lists)
 
-    def run(self, given: Given, *, tables: JobTables, kernel: DeltaKernel) -> BootstrapReport:
+    def run(self, given: Given, *, tables: JobTables) -> BootstrapReport:
         """Write state and positions, and commit the row; see ``StateEngine.bootstrap``."""
-        elements, lists = (
-            self._positions(given.positions),
-            given_operator_state(self.job, given.operator_state),
-        )
-        found = self._operators(given)
-        written = {one.node.uid: self._write(one, dry_run=False) for one in found}
-        made = [self._based(one, written[one.node.uid]) for one in found]
-        for operator in made:
-            tables.list_base(operator, operator.base_files, self.attempt.write_id)
-        refs, files = [], []
-        for one in lists:
-            ref, own = one.write(uri=tables.layout.operator_state, write_id=self.attempt.write_id)
-            refs.append(ref)
-            files += own
-        if any(elements.values()):
-            files.append(tables.positions.write(self.attempt.write_id, elements))
-            refs += [OperatorStateRef(n, self.attempt.write_id, len(e)) for n, e in elements.items() if e]
+        elements, lists = self._read(given)
+        writer = EntryWriter(self.spark, self.layout)
+        written = self._write(writer, given)
+        write_id = writer.attempt.write_id
+        refs, files = _write_operator_state(lists, elements, tables, write_id)
         if files:
-            tables.ensure_operator_state()
-            kernel.append(tables.layout.operator_state, files, partition={"write_id": self.attempt.write_id})
+            tables.list_operator_state(files, write_id)
         row = CheckpointRow(
             checkpoint_id=1,
             parent_id=None,
             branch=MAIN,
             kind="bootstrap",
-            write_id=self.attempt.write_id,
-            created_at=self.attempt.created_at,
+            write_id=write_id,
+            created_at=writer.attempt.created_at,
             clock_ms=self.clock_ms,
             watermark_ms=None,
             rows_in=0,
             rows_refused=0,
-            operators=made,
+            operators=[],
             operator_state=refs,
             operator_state_files=files,
             sources=[self._progress(name, elements.get(name, [])) for name in self.job.sources],
@@ -182,13 +158,18 @@ class Bootstrap:
             code_version=self.job.code_version,
             requested_by=self.requested_by,
         )
+        row = replace(row, operators=[writer.listed(one, tables=tables, path=[row]) for one in written])
         tables.check(row, None)
         tables.store.append(row)
         return self._report(written, elements, lists, committed_id=row.checkpoint_id)
 
+    def _read(self, given: Given) -> tuple[dict[str, list[Element]], list[GivenOperatorState]]:
+        """What stands beside keyed state: source positions and operator state."""
+        return self._positions(given.positions), given_operator_state(self.job, given.operator_state)
+
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _operators(self, given: Given) -> list[_Operator]:
+    def _operators(self, given: Given) -> list[OperatorEntries]:
         uids = dict.fromkeys([*given.states, *given.timers])
         unknown = sorted(set(uids) - set(self.job.operators))
         if unknown or not (uids or given.operator_state):
@@ -201,7 +182,7 @@ class Bootstrap:
             for u in uids
         ]
 
-    def _operator(self, node: OperatorNode, states: States, timers: Timers) -> _Operator:
+    def _operator(self, node: OperatorNode, states: States, timers: Timers) -> OperatorEntries:
         where = f"job '{self.job.name}', operator '{node.uid}'"
         if not node.keyed:
             raise ConfigurationError(f"{where}: its stream has no key, so it has no keyed state: use key_by")
@@ -228,36 +209,29 @@ class Bootstrap:
             parts.append(state_rows(frame, form, node.key_columns, clock_ms=self.clock_ms, what=what))
         assert key is not None
         rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-        return _Operator(node, key, list(declared.values()), rows, timers)
-
-    def _write(self, one: _Operator, *, dry_run: bool) -> WrittenStates:
-        spec = BaseSpec(
-            uri=self.layout.base(one.node.uid),
-            base_id="" if dry_run else self.attempt.write_id,
-            key_type=one.key.storage,
-            states=tuple(one.states),
+        operator = OperatorCheckpoint(
+            uid=node.uid,
+            parallelism=self.job.parallelism_of(node),
             max_parallelism=self.job.max_parallelism,
-            clock_ms=self.clock_ms,
-            watermark_ms=None,
-        )
-        where = f"job '{self.job.name}', operator '{one.node.uid}'"
-        return write_states(self.spark, one.rows, spec, what=where, dry_run=dry_run)
-
-    def _based(self, one: _Operator, written: WrittenStates) -> OperatorCheckpoint:
-        groups = self.job.max_parallelism
-        return OperatorCheckpoint(
-            uid=one.node.uid,
-            parallelism=self.job.parallelism_of(one.node),
-            max_parallelism=groups,
-            key_schema=str(one.key),
-            states=one.states,
+            key_schema=str(key),
+            states=list(declared.values()),
             changelog=[],
-            bases=[BaseRange(0, groups - 1, self.attempt.write_id, 1)],
+            bases=[],
             changed_entries=0,
-            key_type=one.key.declared_text,
-            next_timers_ms=first_timers(one.timers, one.node.key_columns),
-            base_files=written.files,
+            key_type=key.declared_text,
         )
+        check = partial(_counted, tuple(operator.states))
+        return OperatorEntries(operator, rows, check, is_base=True, expired_at_ms=self.clock_ms)
+
+    def _write(self, writer: EntryWriter, given: Given) -> list[WrittenEntries]:
+        return [
+            writer.write(
+                one,
+                what=f"job '{self.job.name}', operator '{one.operator.uid}'",
+                doing="state from DataFrames",
+            )
+            for one in self._operators(given)
+        ]
 
     # -- sources ---------------------------------------------------------------------------------------------------
 
@@ -281,7 +255,7 @@ class Bootstrap:
 
     def _report(
         self,
-        written: Mapping[str, WrittenStates],
+        written: Sequence[WrittenEntries],
         elements: Mapping[str, list[Element]],
         lists: Sequence[GivenOperatorState],
         committed_id: int | None = None,
@@ -289,10 +263,67 @@ class Bootstrap:
         sources = self.job.sources
         return BootstrapReport(
             job=self.job.name,
-            entries={uid: one.entries for uid, one in written.items()},
-            bytes=sum(f.bytes for one in written.values() for f in one.files),
+            entries={
+                one.entries.operator.uid: {
+                    s.name: one.counts.get(s.name, Counter()).total() for s in one.entries.states
+                }
+                for one in written
+            },
+            bytes=sum(f.bytes for one in written for f in one.files),
             positions={n: sources[n].source.position_text(e) for n, e in elements.items()},
             from_the_beginning=sorted(set(sources) - set(elements)),
             committed_id=committed_id,
             operator_state={one.uid: one.counts for one in lists},
         )
+
+
+def _write_operator_state(
+    lists: Sequence[GivenOperatorState],
+    positions: Mapping[str, list[Element]],
+    tables: JobTables,
+    write_id: str,
+) -> tuple[list[OperatorStateRef], list[DataFile]]:
+    """Write operator state and source positions as files that no reader sees yet."""
+    refs, files = list[OperatorStateRef](), list[DataFile]()
+    for one in lists:
+        ref, own = one.write(uri=tables.layout.operator_state, write_id=write_id)
+        refs.append(ref)
+        files += own
+    if any(positions.values()):
+        files.append(tables.positions.write(write_id, positions))
+        refs += [OperatorStateRef(name, write_id, len(e)) for name, e in positions.items() if e]
+    return refs, files
+
+
+# -- in tasks ----------------------------------------------------------------------------------------------------------
+
+
+def _counted(states: Sequence[StateSchema], table: pa.Table) -> Counts:
+    """Number of entries of whole key groups; refuses rows that cannot be entries, and two of one place."""
+    check_given(states, table)
+    counts: Counts = Counter()
+    for form in map(StateForm.of, states):
+        if form.column_name in table.schema.names:
+            mine = table.filter(pc.equal(table[STATE], form.name))
+            counts[form.name, ADDED] = _entries_of(form, mine) if mine.num_rows else 0
+    return counts
+
+
+def _entries_of(form: StateForm, rows: pa.Table) -> int:
+    name, column = form.schema.name, one_chunk(rows[form.column_name])
+    parts: list[pa.Array] = [one_chunk(rows[KEY])]
+    if form.shape == "map":
+        parts.append(column.field("key"))
+    codes = entry_codes(parts)
+    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+    if rows[WHOLE][0].as_py() and len(counts) < rows.num_rows:
+        twice = int(first[counts > 1][0])
+        map_key = f", map key {column.field('key')[twice]}" if form.shape == "map" else ""
+        raise ConfigurationError(
+            f"state '{name}': {int(counts.max())} rows have the key {rows[KEY][twice].as_py()}{map_key}: a "
+            f"{form.shape} has one; aggregate the DataFrame first"
+        )
+    if form.shape != "list":
+        return rows.num_rows
+    filled = pc.greater(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
+    return len(np.unique(codes[filled]))

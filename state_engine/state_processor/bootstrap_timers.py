@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegralType, TimestampType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.queries.state_rows import MAP_KEY, VALUE
 from state_engine.sources.frames import quoted
 
@@ -48,16 +48,6 @@ def timer_entries(timers: Timers, keys: Sequence[str], *, what: str) -> DataFram
         parts.append(frame.select(*columns, entry.alias(MAP_KEY)).distinct())
     rows = reduce(lambda a, b: a.unionByName(b), parts)
     return rows.withColumn(VALUE, F.lit(True))
-
-
-def first_timers(timers: Timers, keys: Sequence[str]) -> dict[str, int]:
-    """Time of the first timer, in milliseconds, by domain; runs a Spark job for each."""
-    found = {}
-    for domain, frame in timers.items():
-        first = frame.agg(F.min(_time(frame, keys, TIMERS)).alias("first")).first()
-        if first is not None and first["first"] is not None:
-            found[domain] = int(first["first"])
-    return found
 
 
 def _time(frame: DataFrame, keys: Sequence[str], what: str) -> Column:

@@ -2,7 +2,7 @@
 
     read    the entries at the head, nothing hidden (``stored_entries``)
     change  what a function, a filter or a list of keys makes of them (``state_changes``)
-    write   the net changes as files of a changelog, like those of a micro-batch, in one Spark job an operator
+    write   the net changes, in files like those of a micro-batch (``entry_writer``)
     commit  one row of kind ``transform`` upon that very head, else ``StaleParentError``
 
 Sources and sinks stay where they are. Timers of keys that have no state left go with them. Plays the part of
@@ -12,19 +12,18 @@ Sources and sinks stay where they are. Timers of keys that have no state left go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints import lineage
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.checkpoints.resumption import TRANSFORM
-from state_engine.core.checkpoints.write_ids import WriteAttempt
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.timers import TIMERS
 from state_engine.job.job_tables import JobTables
@@ -32,7 +31,9 @@ from state_engine.operations.head_moves import Operations
 from state_engine.queries.state_changes import (
     ADDED,
     CHANGED,
+    COUNTS,
     DELETED,
+    KIND,
     SAME,
     difference,
     keys_without_state,
@@ -41,11 +42,22 @@ from state_engine.queries.state_changes import (
 )
 from state_engine.queries.state_rows import KEY, KEY_HASH, STATE, StateForm, key_schema_of, state_rows
 from state_engine.queries.stored_columns import spark_data_type
-from state_engine.queries.stored_entries import form_of, key_schema, keys_frame, state_view, stored_entries
+from state_engine.queries.stored_entries import (
+    form_of,
+    key_schema,
+    keys_frame,
+    operator_of,
+    state_view,
+    stored_entries,
+)
 from state_engine.spark.shipped_code import ready_for_frames
-from state_engine.state_processor.change_writer import ChangeSpec, WrittenChanges, write_changes
-from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.layout import state_column
+from state_engine.state_processor.entry_writer import (
+    Counts,
+    EntryWriter,
+    OperatorEntries,
+    WrittenEntries,
+    check_given,
+)
 
 Keys = DataFrame | Iterable[Any]
 """A DataFrame with the key columns, or keys: as functions see them, or dicts by column."""
@@ -100,7 +112,6 @@ class StateTransform:
     Attributes:
         job: name.
         tables: the job's tables.
-        kernel: commits.
         operations: commits the row.
         spark: session.
         dry_run: only tell what would change.
@@ -108,15 +119,9 @@ class StateTransform:
 
     job: str
     tables: JobTables
-    kernel: DeltaKernel
     operations: Operations
     spark: SparkSession
     dry_run: bool = False
-
-    @cached_property
-    def attempt(self) -> WriteAttempt:
-        """Names the row and the files; asked for when the first is written."""
-        return self.tables.clock.attempt()
 
     def one_state(
         self, uid: str, state: str, *, map: Map | None = None, filter: Column | str | None = None
@@ -183,13 +188,7 @@ class StateTransform:
         return rows, lineage.path(rows, head.checkpoint_id)
 
     def _operator(self, path: list[CheckpointRow], uid: str) -> OperatorCheckpoint:
-        found = path[-1].operator(uid)
-        if found is None:
-            known = [o.uid for o in path[-1].operators]
-            raise ConfigurationError(
-                f"job '{self.job}': there is no keyed state of '{uid}'; there is of {known}"
-            )
-        return found
+        return operator_of(path[-1], uid, job=self.job)
 
     def _entries(
         self, path: list[CheckpointRow], uid: str, groups: Collection[int] | None = None
@@ -208,65 +207,40 @@ class StateTransform:
     def _carry_out(
         self, rows: lineage.Rows, path: list[CheckpointRow], changes: Mapping[str, DataFrame]
     ) -> TransformReport:
-        head, written = path[-1], {}
-        for uid, frame in changes.items():
-            operator = self._operator(path, uid)
-            write_id = "" if self.dry_run else self.attempt.write_id
-            spec = ChangeSpec(self.tables.layout.changelog(uid), write_id, operator, self.dry_run)
-            what = f"job '{self.job}', operator '{uid}': transform of checkpoint {head.checkpoint_id}"
-            written[uid] = write_changes(self.spark, frame, spec, what=what)
-        report = TransformReport(
-            self.job, head.checkpoint_id, [c for uid, w in written.items() for c in _counted(uid, w)]
-        )
+        head, writer = path[-1], EntryWriter(self.spark, self.tables.layout, self.dry_run)
+        written = [
+            writer.write(
+                self._produced(path, uid, frame),
+                what=f"job '{self.job}', operator '{uid}'",
+                doing=f"transform of checkpoint {head.checkpoint_id}",
+            )
+            for uid, frame in changes.items()
+        ]
+        report = TransformReport(self.job, head.checkpoint_id, [c for one in written for c in _counted(one)])
         if self.dry_run or not report.changes:
             return report
-        made = {uid: self._changed(path, uid, one) for uid, one in written.items() if one.files}
-        operators = [made.get(o.uid) for o in head.operators]
-
-        def change(row: CheckpointRow) -> CheckpointRow:
-            kept = zip(row.operators, operators, strict=True)
-            return replace(row, operators=[old if new is None else new for old, new in kept])
-
-        row = self.operations.commit(TRANSFORM, head, rows, change, attempt=self.attempt)
+        changed = [one for one in written if one.files]
+        row = writer.commit(changed, operations=self.operations, tables=self.tables, rows=rows, head=head)
         return replace(report, committed_id=row.checkpoint_id)
 
-    def _changed(self, path: list[CheckpointRow], uid: str, written: WrittenChanges) -> OperatorCheckpoint:
-        """List the files of an operator's changes, and make its part of the row."""
+    def _produced(self, path: list[CheckpointRow], uid: str, changes: DataFrame) -> OperatorEntries:
         operator = self._operator(path, uid)
-        self.tables.ensure_changelog(uid, operator.key_schema, operator.states)
-        self.kernel.append(
-            self.tables.layout.changelog(uid), written.files, partition={"write_id": self.attempt.write_id}
-        )
-        changed = replace(
-            operator,
-            changelog=written.files,
-            changed_entries=sum(f.rows for f in written.files),
-            base_files=[],
-        )
-        if not written.counts.get(TIMERS, Counter())[DELETED]:
-            return changed
-        row = replace(
-            path[-1],
-            checkpoint_id=path[-1].checkpoint_id + 1,
-            write_id=self.attempt.write_id,
-            operators=[changed],
-        )
-        return replace(changed, next_timers_ms=self._next_timers([*path, row], uid))
+        return OperatorEntries(operator, changes, partial(_kinds, tuple(operator.states)))
 
-    def _next_timers(self, path: list[CheckpointRow], uid: str) -> dict[str, int]:
-        """Time of the first timer that is left, by domain."""
-        timers = stored_entries(self.spark, self.tables.layout, path, uid, states=[TIMERS])
-        timer = F.col(state_column(TIMERS))["key"]
-        first = timers.where(F.col(STATE) == TIMERS).groupBy(timer["domain"].alias("domain"))
-        return {r["domain"]: r["at"] for r in first.agg(F.min(timer["time"]).alias("at")).collect()}
+
+def _kinds(states: Sequence[StateSchema], table: pa.Table) -> Counts:
+    """In a task: what becomes of the entries of whole key groups."""
+    check_given(states, table)
+    kinds = table.filter(table[COUNTS]).group_by([STATE, KIND]).aggregate([([], "count_all")])
+    return Counter({(row[STATE], row[KIND]): row["count_all"] for row in kinds.to_pylist()})
 
 
 def _timers(operator: OperatorCheckpoint) -> StateForm:
     return next(StateForm.of(s) for s in operator.states if s.name == TIMERS)
 
 
-def _counted(uid: str, written: WrittenChanges) -> list[StateChange]:
-    found = []
+def _counted(written: WrittenEntries) -> list[StateChange]:
+    found, uid = [], written.entries.operator.uid
     for state, n in sorted(written.counts.items()):
         before = n[SAME] + n[CHANGED] + n[DELETED]
         found.append(

@@ -114,7 +114,7 @@ def _count_files(planted: Planted) -> None:
 
         return write
 
-    subtask_state.write_parquet = counted(subtask_state.write_parquet)
+    subtask_state.write_changes = counted(subtask_state.write_changes)
     subtask.write_sink_file = counted(subtask.write_sink_file)
 
 

@@ -46,7 +46,7 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
 
     stored = list(range(20))
     changes = [(SEEN, [Change(n, APPEND, [n, n + 1]) for n in stored])]
-    (file,) = subtask(stored).write(changes, name="a.parquet", subtask=0, key_type=KEY.storage)
+    (file,) = subtask(stored).write(changes, subtask=0, attempt=0, key_type=KEY.storage)
     listed = ListedFile(f"{spec.layout.changelog('op')}/{file.path}", file.rows)
     spec.state_files = [StateFile(listed, 0, 127, 1)]
     spec.recorded_states = {"seen": recorded_schema(SEEN)}

@@ -72,7 +72,7 @@ def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) ->
         (
             {"map": lambda s: s.withColumn("k", F.lit("a"))},
             ValueTypeError,
-            "2 rows are of this key: {'k': 'a'}",
+            "2 rows are given, for the key {'k': 'a'}",
         ),
         (
             {"map": lambda s: s.withColumn("k", F.lit(None).cast("string"))},

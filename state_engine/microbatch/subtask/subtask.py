@@ -299,7 +299,7 @@ class Subtask:
         self.report.states = [keyed.schema(t.descriptor) for t in tables.values()]
         changes = backend.snapshot(self.spec.checkpoint_id).result()
         self.report.changelog = keyed.write(
-            changes, name=self._file_name(), subtask=self.index, key_type=self.spec.key_schema.storage
+            changes, subtask=self.index, attempt=self.attempt_id, key_type=self.spec.key_schema.storage
         )
         self.report.next_timers_ms = keyed.next_timers_ms(tables.get(TIMERS))
 

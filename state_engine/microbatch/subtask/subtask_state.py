@@ -18,10 +18,8 @@ from state_engine.core.time.timers import EVENT, MAX_TIMESTAMP, PROCESSING, TIME
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
-from state_engine.storage.files import join, write_parquet
-from state_engine.storage.layout import partition_path
 from state_engine.storage.state.changelog import Hashes, Read, StoredState, TouchedState
-from state_engine.storage.state.changelog_write import changelog_table
+from state_engine.storage.state.changelog_write import changelog_table, write_changes
 
 _KEYS_AT_ONCE = 20_000
 """Touched keys whose state is in memory at once, on its way into a backend that spills."""
@@ -120,8 +118,8 @@ class SubtaskKeyedState:
         self,
         changes: Sequence[tuple[StateDescriptor, list[Change]]],
         *,
-        name: str,
         subtask: int,
+        attempt: int,
         key_type: pa.DataType,
     ) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
@@ -137,22 +135,8 @@ class SubtaskKeyedState:
         )
         if table is None:
             return []
-        path = partition_path(spec.write_id, name)
-        file = write_parquet(table, join(spec.layout.changelog(spec.uid), path))
-        groups, hashes = table["key_group"].to_numpy(), table["key_hash"].to_numpy()
-        return [
-            DataFile(
-                path=path,
-                bytes=file.bytes,
-                rows=table.num_rows,
-                subtask=subtask,
-                key_group_min=int(groups[0]),
-                key_group_max=int(groups[-1]),
-                key_hash_min=int(hashes.min()),
-                key_hash_max=int(hashes.max()),
-                footer=file.footer,
-            )
-        ]
+        uri = spec.layout.changelog(spec.uid)
+        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
 
     def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         groups = np.mod(hashes, self._spec.max_parallelism)

@@ -31,6 +31,9 @@ from state_engine.storage.state.entry_codes import entry_codes
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
 """Partition columns of the table; they are in the paths and not in the files."""
 
+NOTHING_EXPIRES_MS = -(2**62)
+"""A clock by which nothing has expired."""
+
 Alive = Callable[[pa.Array], pa.Array]
 """Which items have not expired, given the column of their times."""
 

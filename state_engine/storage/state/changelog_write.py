@@ -1,4 +1,4 @@
-"""Writes the changes of one subtask's keyed state as one table in the order of changelog files.
+"""Files of changelogs: the changes of one subtask's keyed state as a table in the order of such a file, and the file.
 
 Sorted by key group and key hash; per key and state at most one clear, then puts and deletes or one append. What it
 writes ``changelog`` reads. Plays the part of the writer of Flink's changelog backend.
@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
-from state_engine.core.state.state_table import APPEND, DELETE, PUT, Change
-from state_engine.storage.layout import changelog_schema, state_column
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import changelog_schema, file_name, partition_path, state_column
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -60,10 +62,37 @@ def changelog_table(
             padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
             columns[state_column(descriptor.stored_as)] = padded
         start += len(found)
-    table = pa.table([columns[f.name] for f in schema], schema=schema)
-    # a stable sort keeps a key's clear in front of its appends and puts
-    order = np.lexsort((row_hashes, np.mod(row_hashes, max_parallelism)))
-    return table.take(pa.array(order))
+    return in_file_order(pa.table([columns[f.name] for f in schema], schema=schema))
+
+
+def in_file_order(changes: pa.Table) -> pa.Table:
+    """Rows of a changelog by key group and hash, a key's clear in front of its appends and puts, else as they came."""
+    later = pc.not_equal(changes["op"], CLEAR).to_numpy()
+    places = (later, changes["key_hash"].to_numpy(), changes["key_group"].to_numpy())
+    return changes.take(pa.array(np.lexsort(places)))
+
+
+def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int) -> DataFile:
+    """Write changes in file order as one file of a changelog, which no reader sees yet.
+
+    Args:
+        uri: of the changelog.
+        write_id, subtask, attempt: make the name unique.
+    """
+    path = partition_path(write_id, file_name(write_id, subtask, attempt))
+    file = write_parquet(changes, join(uri, path))
+    groups, hashes = changes["key_group"], changes["key_hash"].to_numpy()
+    return DataFile(
+        path=path,
+        bytes=file.bytes,
+        rows=changes.num_rows,
+        subtask=subtask,
+        key_group_min=groups[0].as_py(),
+        key_group_max=groups[-1].as_py(),
+        key_hash_min=int(hashes.min()),
+        key_hash_max=int(hashes.max()),
+        footer=file.footer,
+    )
 
 
 def _updated_at(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
