@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.collection import keyed_state_files
+from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.microbatch.reports import OperatorReport
 
 WIDTH, HEIGHT = 640, 140
@@ -111,7 +111,7 @@ def state_sizes(path: Sequence[CheckpointRow]) -> tuple[str, list[tuple[int, int
 def state_size(path: Sequence[CheckpointRow]) -> tuple[int, int]:
     """Files and bytes that hold the keyed state at the end of a path."""
     found = [keyed_state_files(path, operator.uid) for operator in path[-1].operators] if path else []
-    files = [f for one in found for f in (*one.base, *(change for _, change in one.changelog))]
+    files = [held.file for one in found for held in one]
     return len(files), sum(f.bytes for f in files)
 
 

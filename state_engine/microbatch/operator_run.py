@@ -23,6 +23,7 @@ from state_engine.core.checkpoints.resumption import (
     restored_checkpoint_id,
     restored_since_last_run,
 )
+from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.columns import one_chunk
@@ -44,7 +45,6 @@ from state_engine.microbatch.subtask.subtask_spec import (
 from state_engine.spark.execution import collected, described
 from state_engine.spark.lost_subtasks import losing
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.operator_state_files import files_of
 from state_engine.storage.state.state_files import state_files
 
 
@@ -238,7 +238,7 @@ def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOp
     ref = refs.get(uid)
     return RestoredOperatorState(
         ref=ref,
-        files=[] if ref is None else files_of(ref, batch.path),
+        files=[] if ref is None else operator_state_files(batch.path, ref),
         restored=ref is not None and restored_since_last_run(batch.path, ref),
         known=known or ref is not None,
         completed=completed_since_last_run(batch.path, ref),

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import keyed_state_files, operator_of
 from state_engine.core.checkpoints.invariants import Violation, violations
+from state_engine.core.checkpoints.state_files import keyed_state_files, operator_state_files, position_files
 from state_engine.core.errors import DamagedFileError
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import join, open_location
 from state_engine.storage.parquet_reading import open_recorded
-from state_engine.storage.state.operator_state_files import files_of
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
 _ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
@@ -111,13 +110,18 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
         files, layout = keyed_state_files(path, operator.uid), history.layout
         since = {row.checkpoint_id: row.operator(operator.uid) for row in path}
         wanted: list[tuple[str, DataFile, int, int | None]] = [
-            (join(layout.changelog(operator.uid), file.path), file, known.max_parallelism, None)
-            for at, file in files.changelog[-_SAMPLED_FILES:]
-            if (known := since[at]) is not None
+            (join(layout.changelog(operator.uid), held.file.path), held.file, known.max_parallelism, None)
+            for held in files.changelog[-_SAMPLED_FILES:]
+            if (known := since[held.checkpoint_id]) is not None
         ]
         wanted += [
-            (join(layout.base(operator.uid), file.path), file, operator.max_parallelism, file.key_group_min)
-            for file in files.base[-_SAMPLED_FILES:]
+            (
+                join(layout.base(operator.uid), held.file.path),
+                held.file,
+                operator.max_parallelism,
+                held.groups.start,
+            )
+            for held in files.base[-_SAMPLED_FILES:]
         ]
         with ThreadPoolExecutor(_READERS) as pool:
             for rows, problem in pool.map(lambda one: _keys_of(*one), wanted):
@@ -141,14 +145,11 @@ def head_files(history: JobHistory) -> Iterator[tuple[str, DataFile]]:
         return
     for operator in path[-1].operators:
         files = keyed_state_files(path, operator.uid)
-        yield from ((layout.base(operator.uid), file) for file in files.base)
-        yield from ((layout.changelog(operator.uid), file) for _, file in files.changelog)
-    sources = {source.name for source in path[-1].sources}
-    listed = {f.path: f for row in path for f in row.operator_state_files if operator_of(f) is None}
+        yield from ((layout.base(operator.uid), held.file) for held in files.base)
+        yield from ((layout.changelog(operator.uid), held.file) for held in files.changelog)
+    yield from ((layout.operator_state, file) for file in position_files(path))
     for ref in path[-1].operator_state:
-        if ref.operator not in sources:
-            listed |= {f.path: f for f in files_of(ref, path)}
-    yield from ((layout.operator_state, file) for file in listed.values())
+        yield from ((layout.operator_state, file) for file in operator_state_files(path, ref))
 
 
 RULES: dict[str, Callable[[JobHistory], Finding]] = {

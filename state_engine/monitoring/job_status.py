@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.collection import keyed_state_files
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT
 from state_engine.core.checkpoints.retention import shown_kind
+from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.job_history import JobHistory
@@ -114,7 +114,7 @@ def status_of(
     head = path[-1]
     batch = next((row for row in reversed(path) if row.kind in (CHECKPOINT, *BEGINNINGS)), None)
     files = [keyed_state_files(path, operator.uid) for operator in head.operators]
-    changes = [file for one in files for _, file in one.changelog]
+    changes = [change.file for one in files for change in one.changelog]
     waited_s = age_s(batch or path[0], now_ms)
     late = any((lag or {}).values()) and waited_s > stuck_after.total_seconds()
     refusing = batch is not None and 0 < batch.rows_in <= batch.rows_refused
@@ -132,7 +132,7 @@ def status_of(
         lag=lag,
         changelog_files=len(changes),
         changelog_rows=sum(file.rows for file in changes),
-        base_rows=sum(file.rows for one in files for file in one.base),
+        base_rows=sum(base.file.rows for one in files for base in one.base),
         dead_letters=letters_waiting(path),
         refused=batch.rows_refused if batch else 0,
     )

@@ -16,10 +16,10 @@ from itertools import pairwise, repeat
 import numpy as np
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl_horizon import expired_until_us
 from state_engine.storage.state.changelog import open_state_file
-from state_engine.storage.state.state_files import StateFile, remaining
+from state_engine.storage.state.state_files import StateFile
 
 _READERS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
+from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
 from state_engine.spark.execution import execution
@@ -27,7 +27,7 @@ from state_engine.spark.task_reports import Report, reports_of, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import KeyGroups
-from state_engine.storage.state.state_files import StateFile, remaining, state_files
+from state_engine.storage.state.state_files import StateFile, state_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

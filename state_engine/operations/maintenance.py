@@ -18,18 +18,18 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
-from state_engine.core.checkpoints.collection import position_files
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan, restore_refusal
+from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import ConfigurationError, StaleParentError
-from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import Compaction
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.state.state_files import remaining, state_files
+from state_engine.storage.state.state_files import state_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

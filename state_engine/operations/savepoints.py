@@ -34,6 +34,7 @@ from state_engine.core.checkpoints.collection import operator_directory
 from state_engine.core.checkpoints.dead_letters import without_letters
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
+from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import write_base
@@ -41,7 +42,7 @@ from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Declared, Publication
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
-from state_engine.storage.state.operator_state_files import copy_state, files_of
+from state_engine.storage.state.operator_state_files import copy_state
 
 MANIFEST = "savepoint.json"
 _READERS = 8
@@ -198,7 +199,9 @@ class Savepoints:
                 refs.append(OperatorStateRef(ref.operator, copy_id, len(positions[ref.operator])))
                 continue
             uri = self._tables.layout.operator_state
-            copied, written = copy_state(ref, files_of(ref, on_path), uri=uri, into=into, write_id=copy_id)
+            copied, written = copy_state(
+                ref, operator_state_files(on_path, ref), uri=uri, into=into, write_id=copy_id
+            )
             refs.append(copied)
             files += written
         if any(positions.values()):

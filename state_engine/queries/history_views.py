@@ -19,6 +19,7 @@ from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.retention import shown_kind
+from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.checkpoints.time_travel import LAST_MS, moment
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.queries.state_reader import check_files
@@ -26,7 +27,6 @@ from state_engine.storage.files import join
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, JobLayout
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.changelog import ListedFile
-from state_engine.storage.state.operator_state_files import files_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", "UTC")
@@ -162,7 +162,7 @@ def operator_state_frame(
         for part in state.parts
         if part.elements
     ]
-    files = {file.path: file for ref in refs for file in files_of(ref, path)}
+    files = {file.path: file for ref in refs for file in operator_state_files(path, ref)}
     listed = [
         ListedFile.recorded(join(layout.operator_state, f.path), f, of="operator state")
         for f in files.values()

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import position_files
+from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import MissingFilesError
 from state_engine.sources.base import Element
 from state_engine.storage.files import join, write_parquet

@@ -21,14 +21,10 @@ from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import (
-    base_table,
-    changelog_table,
-    keyed_state_files,
-    operator_directory,
-)
+from state_engine.core.checkpoints.collection import base_table, changelog_table, operator_directory
 from state_engine.core.checkpoints.lineage import MAIN
 from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.queries.stored_entries import key_schema
 from state_engine.sinks.delta import DeltaSink
@@ -203,8 +199,8 @@ class KeyTraces:
         on_path: list[CheckpointRow] = lineage.path(self.rows, root)
         for uid in uids:
             files = keyed_state_files(on_path, uid)
-            yield from ((base_table(uid), f.path) for f in files.base)
-            yield from ((changelog_table(uid), f.path) for _, f in files.changelog)
+            yield from ((base_table(uid), held.file.path) for held in files.base)
+            yield from ((changelog_table(uid), held.file.path) for held in files.changelog)
 
     def _holding(
         self, uri: str, wanted: Mapping[int, Sequence[Mapping[str, Any]]], listed: Mapping[str, DataFile]

@@ -16,18 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorStateRef
-from state_engine.core.checkpoints.collection import operator_of
 from state_engine.core.checkpoints.resumption import restored_since_last_run
+from state_engine.core.checkpoints.state_files import operator_of, operator_state_files
 from state_engine.core.errors import MissingFilesError, RescaleError, StateAccessError
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot, assign
 from state_engine.core.operator_state.operator_state_ref import build_ref, check_rescale, schemas_from_json
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.storage.state.operator_state_files import (
-    files_of,
-    read_subtask_state,
-    write_subtask_state,
-)
+from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
 from tests.core.rows import checkpoint
 
 GROUPS = 8
@@ -83,7 +79,7 @@ class Job:
 
     def start(self, parallelism: int) -> list[SubtaskSnapshot | None]:
         ref = self.ref
-        files = files_of(ref, self.path) if ref else []
+        files = operator_state_files(self.path, ref) if ref else []
         restored = ref is not None and restored_since_last_run(self.path, ref)
         return [
             read_subtask_state(
@@ -271,12 +267,12 @@ def test_the_files_to_read_are_those_that_hold_elements_of_the_operator(job: Job
     theirs = Job(tmp_path, "other").batch(left(e=[2]))
     job.path[0] = replace(job.path[0], operator_state_files=[*theirs, *first])
     assert job.ref is not None
-    held = files_of(job.ref, job.path)
+    held = operator_state_files(job.path, job.ref)
     assert [(f.path.split("/")[0], f.subtask) for f in held] == [
         ("write_id=w1", 0), ("write_id=w1", 1), ("write_id=w2", 0), ("write_id=w2", 1), ("write_id=w3", 0),
     ]  # fmt: skip
     job.batch(left(e=[6], u=[6]), left(e=[7], u=[7]))
-    assert [f.path.split("/")[0] for f in files_of(job.ref, job.path)] == ["write_id=w4"] * 2
+    assert [f.path.split("/")[0] for f in operator_state_files(job.path, job.ref)] == ["write_id=w4"] * 2
     assert len(last) == 1
 
 

@@ -10,25 +10,16 @@ from hypothesis import strategies as st
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
-    BaseRange,
     CheckpointRow,
     DataFile,
-    OperatorCheckpoint,
     OperatorStateRef,
 )
-from state_engine.core.checkpoints.collection import (
-    keyed_state_files,
-    listed,
-    operator_of,
-    reachable,
-    unreachable,
-)
+from state_engine.core.checkpoints.collection import listed, reachable, unreachable
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, content, moves
 from state_engine.publication.places import IN_THE_ROOT
 from state_engine.sinks.spark_writer import SPARK_KIND
 from tests.core.histories import GROUPS, START, History, histories
-from tests.core.rows import checkpoint
 
 CHANGELOG, BASE = "operators/counter/changelog", "operators/counter/base"
 
@@ -164,51 +155,6 @@ def test_outputs_of_a_replay_that_was_given_up_go() -> None:
     assert gone["/out"] == {"out-w2-1", "out-w2-2"}
     assert gone["dead_letters"] == {"write_id=w2/d"}
     assert unreachable(history.rows, unpublished=[2]) == {}
-
-
-def test_state_that_was_dropped_is_not_read_again_when_its_operator_comes_back() -> None:
-    history = History()
-    history.batch((0,))
-    history.append(history.rows[1], "checkpoint", operators=[])
-    history.batch((1,))
-    on_path = lineage.path(history.rows, 3)
-    assert [i for i, _ in keyed_state_files(on_path, "counter").changelog] == [3]
-    assert keyed_state_files(on_path[:2], "counter").changelog == []
-    assert keyed_state_files([], "counter").base == []
-
-
-def test_changes_are_told_oldest_first_and_without_those_of_another_max_parallelism() -> None:
-    history = History()
-    history.batch((3, 0))
-    history.batch((1,))
-    found = keyed_state_files(lineage.path(history.rows, 2), "counter")
-    assert [f.path for _, f in found.changelog] == ["write_id=w1/c3", "write_id=w1/c0", "write_id=w2/c1"]
-    fewer = replace(
-        history.rows[2].operators[0], changelog=[], max_parallelism=2, bases=[BaseRange(0, 1, "w3", 2)],
-        base_files=[DataFile("b", 1, 1, 0, 0, 1)],
-    )  # fmt: skip
-    history.append(history.rows[2], "rescale", operators=[fewer])
-    found = keyed_state_files(lineage.path(history.rows, 3), "counter")
-    assert ([f.path for f in found.base], found.changelog) == (["b"], [])
-
-
-def test_a_base_that_stands_for_its_own_row_is_found() -> None:
-    imported = replace(
-        operator_with(BaseRange(0, GROUPS - 1, "w1", 1)), base_files=[DataFile("b", 1, 1, 0, 0, 3)]
-    )
-    row = checkpoint(1, None, kind="import", operators=[imported])
-    assert [f.path for f in keyed_state_files([row], "counter").base] == ["b"]
-
-
-def operator_with(*bases: BaseRange) -> OperatorCheckpoint:
-    history = History()
-    history.batch(())
-    return replace(history.rows[1].operators[0], bases=list(bases))
-
-
-def test_files_of_operators_and_of_source_positions_are_told_apart() -> None:
-    assert operator_of(DataFile("write_id=w/part-00000-w-0.parquet", 1, 1, 0)) is None
-    assert operator_of(DataFile("write_id=w/part-00000-w-0.sink.parquet", 1, 1, 0)) == "sink"
 
 
 def test_source_positions_are_needed_along_the_whole_path() -> None:

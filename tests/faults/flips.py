@@ -20,6 +20,7 @@ import numpy as np
 
 from state_engine import open_state
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import DamagedFileError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.monitoring.job_history import read_history
@@ -28,7 +29,7 @@ from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import StoredState
-from state_engine.storage.state.operator_state_files import files_of, read_subtask_state
+from state_engine.storage.state.operator_state_files import read_subtask_state
 from state_engine.storage.state.state_files import state_files
 
 FOOTER_BYTES = 600
@@ -68,7 +69,7 @@ def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
                 seen.append(
                     read_subtask_state(
                         ref,
-                        files_of(ref, path),
+                        operator_state_files(path, ref),
                         uri=layout.operator_state,
                         subtask=subtask,
                         parallelism=ref.parallelism,

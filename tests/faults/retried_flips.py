@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import operator_of
+from state_engine.core.checkpoints.state_files import operator_of
 from state_engine.core.errors import StatelakeError
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.retried_tasks import Bed, shown, written_by

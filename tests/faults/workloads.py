@@ -42,10 +42,10 @@ from state_engine import (
 )
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
 from state_engine.storage import durability
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.operator_state_files import files_of
 from state_engine.storage.state.state_files import state_files
 
 # workers cannot import the tests
@@ -337,7 +337,10 @@ class Site:
         state: dict[str, Any] = {uid: _folded(layout, path, uid) for uid in self.workload.keyed}
         for ref in path[-1].operator_state if path else []:
             if ref.operator in self.workload.operators:
-                files = {f.path: _read(f"{layout.operator_state}/{f.path}") for f in files_of(ref, path)}
+                files = {
+                    f.path: _read(f"{layout.operator_state}/{f.path}")
+                    for f in operator_state_files(path, ref)
+                }
                 # of an older attempt only the lists count that no later one wrote anew
                 pointed = {(s.name, p.subtask, p.write_id) for s in ref.states for p in s.parts}
                 rows = [

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.core.checkpoints import lineage
-from state_engine.core.checkpoints.collection import base_table, changelog_table, keyed_state_files
+from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.state_files import keyed_state_files
 from tests.runtime.collecting_ground import Ground, crashed
 
 pytestmark = pytest.mark.spark
@@ -97,8 +98,8 @@ class Story:
         for at in self.restorable():
             on_path = lineage.path(rows, at)
             held = keyed_state_files(on_path, "sums")
-            found |= {f"root/tiny/{changelog_table('sums')}/{f.path}" for _, f in held.changelog}
-            found |= {f"root/tiny/{base_table('sums')}/{f.path}" for f in held.base}
+            found |= {f"root/tiny/{changelog_table('sums')}/{f.file.path}" for f in held.changelog}
+            found |= {f"root/tiny/{base_table('sums')}/{f.file.path}" for f in held.base}
             found |= {
                 f"root/tiny/operator_state/{f.path}" for row in on_path for f in row.operator_state_files
             }

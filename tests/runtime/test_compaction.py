@@ -32,12 +32,12 @@ from state_engine import (
 )
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.operations import compaction
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import ListedFile
-from state_engine.storage.state.state_files import StateFile, remaining, state_files
+from state_engine.storage.state.state_files import StateFile, state_files
 from tests.core.rows import checkpoint
 from tests.runtime.small_job import path_of
 

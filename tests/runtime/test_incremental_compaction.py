@@ -28,7 +28,7 @@ from state_engine import (
 )
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.checkpoints.collection import position_files
+from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.keys.key_groups import assign_to_key_group
 from state_engine.engine import engine as engine_module
 from state_engine.operations import maintenance

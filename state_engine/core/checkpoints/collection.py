@@ -16,14 +16,21 @@ row lists are orphans of an attempt, to be known by the ``write_id`` in their na
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
-from state_engine.core.checkpoints.lineage import COMPACTION, Rows, head, open_branches, path, retired
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, DEAD_LETTERS, Outputs, content, published
+from state_engine.core.checkpoints.state_files import (
+    Pointer,
+    is_pointed_to,
+    keyed_state_files,
+    operator_of,
+    pointers,
+    position_files,
+)
 from state_engine.core.names import stored_name
 
 OPERATORS = "operators"
@@ -34,75 +41,6 @@ OPERATOR_STATE = "operator_state"
 
 Files = dict[str, set[DataFile]]
 """By table: the job's own by their names under its directory, as in ``delta_versions``; sinks by their paths."""
-
-
-@dataclass(frozen=True)
-class KeyedStateFiles:
-    """What reading the keyed state of an operator as of a checkpoint takes.
-
-    Attributes:
-        base: files of the bases in force; of each only the key groups of its range count.
-        changelog: files of changes, oldest first, each with the checkpoint that wrote it; of each only the key groups
-            count whose base stands for an older checkpoint, or that have none.
-    """
-
-    base: list[DataFile]
-    changelog: list[tuple[int, DataFile]]
-
-
-def keyed_state_files(on_path: Sequence[CheckpointRow], uid: str) -> KeyedStateFiles:
-    """The files that hold the keyed state of an operator at the end of a path; none where it has no state there.
-
-    Changes from before a checkpoint that did not know the operator are not its own: its state was dropped there.
-    """
-    last = on_path[-1].operator(uid) if on_path else None
-    base: list[DataFile] = []
-    changelog: list[tuple[int, DataFile]] = []
-    if last is None:
-        return KeyedStateFiles(base, changelog)
-    all_based = not _gap(0, last.max_parallelism - 1, last.bases)
-    oldest = min(b.checkpoint_id for b in last.bases) if all_based else 0
-    sought = {
-        b.base_id for b in last.bases
-    }  # a base that nothing has changed since stands for later checkpoints
-    for row in reversed(on_path):
-        operator = row.operator(uid)
-        if operator is None or (row.checkpoint_id < oldest and not sought):
-            break
-        own = [b for b in last.bases if b.base_id == row.write_id]
-        sought.discard(row.write_id)
-        base += [file for file in operator.base_files if any(_overlaps(file, b) for b in own)]
-        newer = [b for b in last.bases if b.checkpoint_id >= row.checkpoint_id]
-        if row.checkpoint_id > oldest or not all_based:
-            changelog += [(row.checkpoint_id, f) for f in reversed(operator.changelog) if _counts(f, newer)]
-    return KeyedStateFiles(base, changelog[::-1])
-
-
-def position_files(on_path: Sequence[CheckpointRow]) -> list[DataFile]:
-    """The files that hold the positions of sources at the end of a path, oldest first.
-
-    Micro-batches append to positions; a compaction may state them whole, and what is before it does not count then.
-    """
-    found: list[DataFile] = []
-    for row in reversed(on_path):
-        own = [file for file in row.operator_state_files if operator_of(file) is None]
-        found += reversed(own)
-        if own and row.kind == COMPACTION:
-            break
-    return found[::-1]
-
-
-def operator_of(file: DataFile) -> str | None:
-    """The operator, as its name is stored, whose state a file of the table of operator state holds.
-
-    None for source positions.
-
-    Example:
-        >>> operator_of(DataFile("write_id=w/part-00000-w-0.counter.parquet", 1, 1, 0))
-        'counter'
-    """
-    parts = file.path.rsplit("/", 1)[-1].split(".")
-    return parts[1] if len(parts) == 3 else None
 
 
 def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
@@ -119,22 +57,17 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
     roots |= {pin.checkpoint_id for pin in pins(rows).values()}
     found: Files = {}
     ancestors: dict[int, CheckpointRow] = {}
-    pointed: set[tuple[str, str]] = set()
+    pointed: set[Pointer] = set()
     for root in roots:
         on_path = path(rows, root)
         ancestors |= {row.checkpoint_id: row for row in on_path}
-        pointed |= {
-            (stored_name(r.operator), write_id)
-            for r in rows[root].operator_state
-            for write_id in r.write_ids()
-        }
+        pointed |= pointers(rows[root].operator_state)
         for operator in rows[root].operators:
             held = keyed_state_files(on_path, operator.uid)
-            _add(found, base_table(operator.uid), held.base)
-            _add(found, changelog_table(operator.uid), (file for _, file in held.changelog))
+            _add(found, base_table(operator.uid), (one.file for one in held.base))
+            _add(found, changelog_table(operator.uid), (one.file for one in held.changelog))
     for row in ancestors.values():
-        kept = (f for f in row.operator_state_files if operator_of(f) and _held(f, row.write_id, pointed))
-        _add(found, OPERATOR_STATE, kept)
+        _add(found, OPERATOR_STATE, (f for f in row.operator_state_files if is_pointed_to(f, pointed)))
     _add(found, OPERATOR_STATE, _positions(rows, roots))
     copied = _copied(rows, before, roots, unpublished)
     _add_outputs(found, _without(content(ancestors.values()), copied))
@@ -225,10 +158,6 @@ def _until(rows: Rows, as_of: datetime | None) -> Rows:
     return rows if younger is None else {i: row for i, row in rows.items() if i < younger}
 
 
-def _held(file: DataFile, write_id: str, pointed: set[tuple[str, str]]) -> bool:
-    return (operator_of(file), write_id) in pointed
-
-
 def _positions(rows: Rows, roots: Collection[int]) -> Iterator[DataFile]:
     """Source positions of checkpoints, and of the micro-batches that a replay from any of them goes through."""
     top = head(rows)
@@ -239,25 +168,6 @@ def _positions(rows: Rows, roots: Collection[int]) -> Iterator[DataFile]:
             yield from (file for file in row.operator_state_files if operator_of(file) is None)
     for root in roots:
         yield from position_files(path(rows, root))
-
-
-def _overlaps(file: DataFile, base: BaseRange) -> bool:
-    low, high = file.key_group_min, file.key_group_max
-    return low is None or high is None or (low <= base.key_group_end and base.key_group_start <= high)
-
-
-def _counts(file: DataFile, newer: Sequence[BaseRange]) -> bool:
-    """Whether a file of changes has key groups that none of the bases covers."""
-    low, high = file.key_group_min, file.key_group_max
-    return low is None or high is None or _gap(low, high, newer)
-
-
-def _gap(low: int, high: int, bases: Iterable[BaseRange]) -> bool:
-    """Whether any key group from ``low`` to ``high`` is in no base."""
-    for base in sorted(bases, key=lambda b: b.key_group_start):
-        if base.key_group_start <= low <= base.key_group_end:
-            low = base.key_group_end + 1
-    return low <= high
 
 
 def _add(found: Files, table: str, files: Iterable[DataFile]) -> None:

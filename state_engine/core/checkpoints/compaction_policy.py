@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import keyed_state_files, position_files
+from state_engine.core.checkpoints.state_files import keyed_state_files, position_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.ttl_horizon import has_passed
 from state_engine.core.time.timers import TIMERS
@@ -80,9 +80,10 @@ class CompactionNeed:
 def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionPolicy) -> CompactionNeed:
     """Whether the keyed state of an operator at the end of a path should be compacted."""
     held = keyed_state_files(path, uid)
-    files = _most_upon_one_another([file for _, file in held.changelog])
-    rows, entries = sum(f.rows for _, f in held.changelog), sum(f.rows for f in held.base)
-    expired = sum(f.rows for f in _expired(path, uid, held.base))
+    base, changes = [one.file for one in held.base], [one.file for one in held.changelog]
+    files = _most_upon_one_another(changes)
+    rows, entries = sum(f.rows for f in changes), sum(f.rows for f in base)
+    expired = sum(f.rows for f in _expired(path, uid, base))
     reason = ""
     if files >= policy.max_files:
         reason = f"{files} files of changes, {policy.max_files} are allowed"

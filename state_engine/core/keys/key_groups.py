@@ -9,7 +9,7 @@ Mirrors Flink's ``KeyGroupRangeAssignment`` and ``KeyGroupRange``; only the hash
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,3 +142,21 @@ def check_parallelism(*, max_parallelism: int, parallelism: int) -> None:
             f"parallelism {parallelism} is greater than max parallelism {max_parallelism}: subtasks would be left "
             "without a key group. Lower the parallelism, or raise max parallelism by a rescale"
         )
+
+
+def remaining(groups: KeyGroupRange, taken: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """What is left of a range of key groups without others.
+
+    >>> remaining(KeyGroupRange(0, 9), [KeyGroupRange(4, 5), KeyGroupRange(8, 20)])
+    (KeyGroupRange(start=0, end=3), KeyGroupRange(start=6, end=7))
+    """
+    left, start = [], groups.start
+    for one in sorted(taken, key=lambda r: r.start):
+        if one.end < start or one.start > groups.end:
+            continue
+        if one.start > start:
+            left.append(KeyGroupRange(start, one.start - 1))
+        start = one.end + 1
+    if start <= groups.end:
+        left.append(KeyGroupRange(start, groups.end))
+    return tuple(left)

@@ -12,7 +12,7 @@ digests are compared. Plays the part of Flink's ``OperatorStateHandle`` and ``De
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,13 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import (
-    CheckpointRow,
     DataFile,
     OperatorStatePart,
     OperatorStateRef,
     OperatorStateSchema,
 )
-from state_engine.core.checkpoints.collection import operator_of
+from state_engine.core.checkpoints.state_files import operator_of, write_id_of
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state.operator_snapshot import (
@@ -107,24 +106,6 @@ def _table(operator: str, subtask: int, one: StoredList) -> pa.Table:
         "bytes": pa.array(one.items, pa.binary()) if raw else pa.nulls(rows, pa.binary()),
     }
     return pa.table(columns, schema=OPERATOR_STATE_SCHEMA)
-
-
-# -- on the driver -----------------------------------------------------------------------------------------------------
-
-
-def files_of(ref: OperatorStateRef, path: Iterable[CheckpointRow]) -> list[DataFile]:
-    """The files on the path of checkpoints that hold elements of an operator's state, as its ``ref`` points to them."""
-    held = ref.write_ids()
-    return [
-        file
-        for row in path
-        for file in row.operator_state_files
-        if operator_of(file) == stored_name(ref.operator) and _write_id_of(file) in held
-    ]
-
-
-def _write_id_of(file: DataFile) -> str:
-    return file.path.split("/", 1)[0].removeprefix("write_id=")
 
 
 # -- in a subtask, at its start ----------------------------------------------------------------------------------------
@@ -210,7 +191,7 @@ class _Reader:
     def __init__(self, ref: OperatorStateRef, files: Sequence[DataFile], uri: str) -> None:
         self._ref, self._uri = ref, uri
         self._files = {
-            (_write_id_of(f), f.subtask): f for f in files if operator_of(f) == stored_name(ref.operator)
+            (write_id_of(f), f.subtask): f for f in files if operator_of(f) == stored_name(ref.operator)
         }
         self._tables: dict[str, pa.Table] = {}
 
