@@ -80,7 +80,7 @@ def one_round(spark: SparkSession, keys: int, directory: Path, *, told: Told = p
 
     started = time.perf_counter()
     frame = spark.read.parquet(str(given)).selectExpr("k", "count AS f0", "total AS f1")
-    report = ours.engine.bootstrap(ours.job, {"averages": {"window": frame}})
+    report = ours.engine.state_processor(ours.job).bootstrap({"averages": {"window": frame}})
     done(BOOTSTRAP, time.perf_counter() - started)
     if report.entries != {"averages": {"window": keys}}:
         raise UnequalResultsError(f"{BOOTSTRAP}: {report.entries}, expected {keys} windows")

@@ -116,10 +116,10 @@ def _point(job: Statelake, done: int, seconds: list[float]) -> Point:
 
 def _let_time_pass(job: Statelake, *, passed: timedelta) -> None:
     """Retire and collect at a later time, twice: what leaves the logs at first is deleted later."""
-    job.engine.retain(job.job, KEEP)
+    job.engine.expire_checkpoints(job.job, KEEP)
     later_ms = int((time.time() + passed.total_seconds()) * 1000)
     for clock_ms in (later_ms, later_ms + int(PAUSE.total_seconds() * 500)):
-        job.engine.collect(job.job, clock=clock_ms)
+        job.engine.vacuum(job.job, clock=clock_ms)
     for log in job.root.rglob("_delta_log"):
         for file in log.iterdir():
             aged = file.stat().st_mtime - PAUSE.total_seconds()

@@ -66,13 +66,14 @@ from state_engine.core.time.watermark_strategy import TimestampAssigner, Waterma
 from state_engine.core.types.durations import Duration, Instant, Time, TimeDomain
 from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.types_namespace import Types
+from state_engine.engine.renamed import EXPORTS, renamed
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
-from state_engine.microbatch.reports import BatchReport, Compaction, OperatorReport, RunReport
-from state_engine.operations.collector import CollectionReport
-from state_engine.operations.head_moves import HeadMove
+from state_engine.microbatch.reports import BatchReport, CompactionReport, OperatorReport, RunReport
+from state_engine.operations.collector import VacuumReport
+from state_engine.operations.head_moves import RestoreReport
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
@@ -92,23 +93,23 @@ from state_engine.state_backends.state_backend import StateBackend
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
-    from state_engine.operations.savepoints import Savepoint
-    from state_engine.replay.comparison import Comparison
+    from state_engine.operations.savepoints import SavepointReport
+    from state_engine.replay.comparison import ComparisonReport
     from state_engine.replay.replay import ReplayReport
     from state_engine.sources.python_data_source import PythonDataSource
 
 _WITH_SPARK = {
     "StateEngine": "engine.engine",
-    "Comparison": "replay.comparison",
+    "ComparisonReport": "replay.comparison",
     "ReplayReport": "replay.replay",
-    "Savepoint": "operations.savepoints",
+    "SavepointReport": "operations.savepoints",
     "PythonDataSource": "sources.python_data_source",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WITH_SPARK:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(renamed(__name__, name, EXPORTS))
     return getattr(import_module(f"state_engine.{_WITH_SPARK[name]}"), name)
 
 
@@ -121,8 +122,8 @@ __all__ = [
     # engine
     "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
     "RetentionPolicy", "TimePartitions", "DeadLetterLimit",
-    "Compaction", "CollectionReport", "HeadMove", "ReplayReport", "Comparison",
-    "Savepoint",
+    "CompactionReport", "VacuumReport", "RestoreReport", "ReplayReport", "ComparisonReport",
+    "SavepointReport",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

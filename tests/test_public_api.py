@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
+
+import pytest
 
 import state_engine
+from state_engine.core.errors import ConfigurationError
+from state_engine.engine.renamed import EXPORTS, METHODS
 
 NAMES = {
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AppendingState", "BatchReport",
@@ -23,8 +28,9 @@ NAMES = {
     "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink",
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
-    "Compaction", "CompactionPolicy", "CollectionReport", "Comparison", "HeadMove", "ReplayReport", "RetentionPolicy",
-    "Savepoint", "TimePartitions", "CloseableIterator", "DeadLetterLimit", "TimestampAssigner", "WatermarkStrategy",
+    "CompactionReport", "CompactionPolicy", "VacuumReport", "ComparisonReport", "RestoreReport", "ReplayReport",
+    "RetentionPolicy", "SavepointReport", "TimePartitions", "CloseableIterator", "DeadLetterLimit", "TimestampAssigner",
+    "WatermarkStrategy",
 }  # fmt: skip
 
 
@@ -47,11 +53,11 @@ def test_every_public_method_of_an_exported_class_is_documented() -> None:
 
 
 SIGNATURES = {
-    "run": ["job", "partition", "max_batches", "clock", "parameters", "requested_by", "drain", "on_batch"],
+    "run": ["job", "partition", "max_batches", "clock", "parameters", "requested_by", "drain", "on_progress"],
     "checkpoints": ["job"],
     "read_state": ["job", "operator", "state", "checkpoint_id", "as_of", "include_expired", "metadata"],
     "sql": ["job", "text", "checkpoint_id", "as_of", "unrestricted"],
-    "sql_views": ["job", "checkpoint_id", "as_of"],
+    "list_views": ["job", "checkpoint_id", "as_of"],
     "diff": ["job", "before", "after", "operator", "state"],
     "dead_letters": ["job"],
     "list_dead_letters": ["job", "sent"],
@@ -64,9 +70,8 @@ SIGNATURES = {
         "parameters",
         "requested_by",
         "dry_run",
-        "on_batch",
+        "on_progress",
     ],
-    "settle": ["job"],
     "close": [],
 }
 
@@ -75,6 +80,45 @@ def test_the_engine_is_called_as_promised() -> None:
     for method, parameters in SIGNATURES.items():
         found = list(inspect.signature(getattr(state_engine.StateEngine, method)).parameters)
         assert found == ["self", *parameters], method
+
+
+def test_former_names_are_errors_that_say_the_present_ones() -> None:
+    engine = state_engine.StateEngine("unused")
+    for old, new in METHODS.items():
+        with pytest.raises(AttributeError, match=re.escape(f"it is called '{new}' now")):
+            getattr(engine, old)
+        at: object = engine
+        for part in new.split("."):
+            at = getattr(at, part.removesuffix("(job)"))
+            at = at("job") if part.endswith("(job)") else at  # type: ignore[operator]
+        assert callable(at)
+    for old, new in EXPORTS.items():
+        with pytest.raises(AttributeError, match=f"it is called '{new}' now"):
+            getattr(state_engine, old)
+        assert new in NAMES
+    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+        _ = engine.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("method", "old", "new"),
+    [
+        ("run", "on_batch", "on_progress"),
+        ("backfill", "recut", "rebatch"),
+        ("replay", "recut", "rebatch"),
+        ("replay_dead_letters", "on_batch", "on_progress"),
+        ("expire_checkpoints", "given_up", "drop_branches"),
+        ("vacuum", "vacuum", "delta_vacuum"),
+        ("vacuum", "on_file", "on_progress"),
+    ],
+)
+def test_former_parameters_are_errors_that_say_the_present_ones(method: str, old: str, new: str) -> None:
+    bound = getattr(state_engine.StateEngine("unused"), method)
+    with pytest.raises(
+        ConfigurationError, match=f"{method} has no parameter '{old}': it is called '{new}' now"
+    ):
+        bound("job", **{old: True})
+    assert new in inspect.signature(bound).parameters
 
 
 def test_functions_port_by_their_imports() -> None:

@@ -32,8 +32,8 @@ def backfill(
             help="roll_forward: later partitions too, then swap; stop: later ones become stale; branch: look first."
         ),
     ] = "roll_forward",
-    recut: Annotated[
-        bool, typer.Option("--recut", help="Read what the sources hold now, rows that were late included.")
+    rebatch: Annotated[
+        bool, typer.Option("--rebatch", help="Read what the sources hold now, rows that were late included.")
     ] = False,
     outputs: Annotated[
         Literal["withdraw", "keep"],
@@ -47,8 +47,8 @@ def backfill(
         if not dry_run:
             found.prepare()
         report = engine.backfill(
-            found.job, start, end, mode, recut=recut, outputs=outputs, dry_run=dry_run,
-            on_batch=lambda batch: _partition(batch, status),
+            found.job, start, end, mode, rebatch=rebatch, outputs=outputs, dry_run=dry_run,
+            on_progress=lambda batch: _partition(batch, status),
         )  # fmt: skip
     _print(told(report, dry_run=dry_run))
 

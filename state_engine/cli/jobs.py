@@ -35,13 +35,15 @@ def run(
 ) -> None:
     """Run micro-batches until the sources have nothing new."""
     found = declared(job)
-    with opened() as engine, _batches(f"{job}: preparing its input …") as on_batch:
+    with opened() as engine, _batches(f"{job}: preparing its input …") as on_progress:
         found.prepare()
         report = engine.run(
-            found.job, partition=partition, max_batches=max_batches, drain=drain, on_batch=on_batch
+            found.job, partition=partition, max_batches=max_batches, drain=drain, on_progress=on_progress
         )
-    if report.settled:
-        _print(f"{job}: published first what an earlier run had committed: {_listed(report.settled)}")
+    if report.published_pending:
+        _print(
+            f"{job}: published first what an earlier run had committed: {_listed(report.published_pending)}"
+        )
     for sink, path in report.left_alone.items():
         _print(f"{job}: sink {sink} at {path} is left alone: the code does not have it any more")
     if report.batches:
@@ -76,20 +78,20 @@ def replay(
         int | None, typer.Option("--to", min=1, help="Last one to replay; all by default.")
     ] = None,
     branch: Annotated[str | None, typer.Option(help="Its name; replay_<n> by default.")] = None,
-    recut: Annotated[
-        bool, typer.Option("--recut", help="Cut the recorded input anew, by the sources' own bounds.")
+    rebatch: Annotated[
+        bool, typer.Option("--rebatch", help="Cut the recorded input anew, by the sources' own bounds.")
     ] = False,
 ) -> None:
     """Run recorded micro-batches again with today's code, on a branch that publishes nothing."""
     found = declared(job)
-    with opened() as engine, _batches(f"{job}: looking up what was recorded …") as on_batch:
+    with opened() as engine, _batches(f"{job}: looking up what was recorded …") as on_progress:
         report = engine.replay(
             found.job,
             from_checkpoint=from_checkpoint,
             to_checkpoint=to_checkpoint,
             branch=branch,
-            recut=recut,
-            on_batch=on_batch,
+            rebatch=rebatch,
+            on_progress=on_progress,
         )
     if report.branch_head_id is None:
         _print(f"{job}: there is nothing to replay")

@@ -30,7 +30,9 @@ def change_key_type(
     found = declared(job)
     with opened() as engine, console.status(f"{job}: reading the state of {operator} …"):
         found.prepare()
-        report = engine.change_key_type(found.job, operator, key_type=key_type, dry_run=dry_run)
+        report = engine.state_processor(found.job).change_key_type(
+            operator, key_type=key_type, dry_run=dry_run
+        )
     for line in _told(report, dry_run=dry_run):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 

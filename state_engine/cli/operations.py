@@ -17,8 +17,10 @@ from rich.table import Table
 from state_engine.cli.session import console, known, opened
 from state_engine.core.checkpoints.disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
-from state_engine.operations.head_moves import HeadMove
-from state_engine.replay.comparison import Comparison
+from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.savepoints import described, verified
+from state_engine.replay.comparison import ComparisonReport
+from state_engine.storage.files import normal_uri
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Branch = Annotated[str, typer.Argument(help="Branch of a replay.")]
@@ -55,7 +57,7 @@ def restore(
     code = known(job)
     with opened() as engine:
         move = engine.restore(
-            code, checkpoint_id, outputs=outputs, leave_alone=leave_alone or (), dry_run=dry_run
+            code, checkpoint_id=checkpoint_id, outputs=outputs, leave_alone=leave_alone or (), dry_run=dry_run
         )
         _tell(job, move)
 
@@ -129,7 +131,7 @@ def retain(
     """Give up old checkpoints: they can no longer be restored, and their files may be collected."""
     younger = None if keep_hours is None else int(timedelta(hours=keep_hours) / timedelta(milliseconds=1))
     with opened() as engine:
-        retired = engine.retain(job, RetentionPolicy(keep_last, younger), dry_run=dry_run)
+        retired = engine.expire_checkpoints(job, RetentionPolicy(keep_last, younger), dry_run=dry_run)
     told = ", ".join(map(str, retired)) if retired else "none"
     console.print(f"{job}: {'would give' if dry_run else 'gave'} up {told}", soft_wrap=True, highlight=False)
 
@@ -144,12 +146,12 @@ def collect(
 ) -> None:
     """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed."""
     with opened() as engine, console.status("Looking for files …") as status:
-        done = engine.collect(
+        done = engine.vacuum(
             job,
             orphan_age=timedelta(hours=orphan_hours),
-            vacuum=vacuum,
+            delta_vacuum=vacuum,
             dry_run=dry_run,
-            on_file=lambda file: status.update(f"{file.path} …"),
+            on_progress=lambda file: status.update(f"{file.path} …"),
         )
     for why, files in groupby(sorted(done.files, key=_step), key=_step):
         several = list(files)
@@ -163,7 +165,7 @@ def _step(file: Disposal) -> tuple[str, str]:
     return file.step, f"({file.why.partition(' of ')[0]})"  # not which attempt
 
 
-def _differing(found: Comparison) -> Iterator[DataFrame]:
+def _differing(found: ComparisonReport) -> Iterator[DataFrame]:
     for output in found.outputs.values():
         yield from (
             f
@@ -181,8 +183,8 @@ def create_savepoint(
 ) -> None:
     """Copy the head into a directory that can be moved; micro-batches go on."""
     with opened() as engine, console.status("Copying …") as status:
-        made = engine.savepoint(
-            job, name, path, on_progress=lambda n, of: status.update(f"Copying: {n} of {of} tasks …")
+        made = engine.savepoints(job).create(
+            name, path, on_progress=lambda n, of: status.update(f"Copying: {n} of {of} tasks …")
         )
     console.print(
         f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "
@@ -196,7 +198,7 @@ def create_savepoint(
 def list_savepoints(job: Job) -> None:
     """List the savepoints of a job."""
     with opened() as engine:
-        found = engine.savepoints(job)
+        found = engine.savepoints(job).list()
     table = Table("name", "checkpoint", "directory")
     for name, pin in sorted(found.items()):
         table.add_row(name, str(pin.checkpoint_id), pin.path)
@@ -206,8 +208,9 @@ def list_savepoints(job: Job) -> None:
 @savepoints.command("verify")
 def verify_savepoint(path: Annotated[str, typer.Argument(help="Directory of the savepoint.")]) -> None:
     """Compare all files of a savepoint with their checksums."""
-    with opened() as engine, console.status("Reading …"):
-        found = engine.verify_savepoint(path)
+    with console.status("Reading …"):
+        uri = normal_uri(path)
+        found = described(uri, verified(uri))
     console.print(f"savepoint {found.name}: {found.files} files are what was written", highlight=False)
 
 
@@ -219,11 +222,11 @@ def delete_savepoint(
 ) -> None:
     """Delete a savepoint's files and let its checkpoint go."""
     with opened() as engine:
-        engine.delete_savepoint(job, name, keep_files=keep_files)
+        engine.savepoints(job).delete(name, keep_files=keep_files)
     console.print(f"{job}: savepoint {name} is deleted", highlight=False)
 
 
-def _tell(job: str, move: HeadMove) -> None:
+def _tell(job: str, move: RestoreReport) -> None:
     done = "would go" if move.committed_id is None else "went"
     console.print(
         f"{job}: the head {done} from checkpoint {move.replaced_id} to {move.checkpoint_id}", highlight=False

@@ -65,9 +65,11 @@ def sql(
         raise ConfigurationError(f'give a query or --views: statelake sql {job} "SELECT * FROM checkpoints"')
     with opened() as engine:
         if query is None:
-            console.print(_views(engine.sql_views(job, checkpoint_id, as_of=as_of)))
+            console.print(_views(engine.list_views(job, checkpoint_id=checkpoint_id, as_of=as_of)))
         else:
-            answer = engine.sql(job, query, checkpoint_id, as_of=as_of, unrestricted=unrestricted)
+            answer = engine.sql(
+                job, query, checkpoint_id=checkpoint_id, as_of=as_of, unrestricted=unrestricted
+            )
             show(answer, output=output, limit=limit)
 
 

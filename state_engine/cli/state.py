@@ -11,7 +11,7 @@ from rich.table import Table
 from state_engine.cli.operations import DryRun, Job
 from state_engine.cli.session import console, opened
 from state_engine.core.errors import ConfigurationError
-from state_engine.state_processor.forget import ForgetReport
+from state_engine.state_processor.forget import EraseReport
 
 
 def add_to(app: typer.Typer) -> None:
@@ -41,8 +41,7 @@ def forget(
     """Take keys out of all states and timers, and tell what else still holds them."""
     keys = [_parsed(text) for text in key]
     with opened() as engine, console.status("Forgetting …"):
-        report = engine.forget(
-            job,
+        report = engine.state_processor(job).erase_keys(
             keys,
             operator=operator,
             dry_run=dry_run,
@@ -65,7 +64,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _tell(report: ForgetReport, *, dry_run: bool) -> None:
+def _tell(report: EraseReport, *, dry_run: bool) -> None:
     done = report.transform
     would = "would leave" if dry_run else "left"
     for one in (s for s in done.states if s.deleted):

@@ -40,7 +40,7 @@ class LateRows:
 def late_rows(job: StatefulJob, history: JobHistory | None) -> LateRows | None:
     """What came too late on the path of the head; None where nothing did, or all of it was taken in since.
 
-    A backfill with ``recut`` takes it in: the partitions that found late rows are then run again and find none.
+    A backfill with ``rebatch`` takes it in: the partitions that found late rows are then run again and find none.
     """
     runs = by_partition(history.path) if history else {}
     late = [row for rows in runs.values() for row in rows if row.late_rows]

@@ -82,7 +82,11 @@ def checkpoint_metadata(
 
 
 def run_metadata(
-    batches: Sequence[BatchReport], *, caught_up: bool, settled: Sequence[int], waiting: Sequence[str] = ()
+    batches: Sequence[BatchReport],
+    *,
+    caught_up: bool,
+    published_pending: Sequence[int],
+    waiting: Sequence[str] = (),
 ) -> Metadata:
     """What is true of the whole run, beside its last checkpoint."""
     seconds = sum(batch.seconds for batch in batches)
@@ -93,7 +97,7 @@ def run_metadata(
         "run_seconds": round(seconds, 3),
         "run_events_per_second": events_per_second(rows, seconds),
         "caught_up": caught_up,
-        "published_for_earlier_runs": dg.MetadataValue.json(list(settled)),
+        "published_for_earlier_runs": dg.MetadataValue.json(list(published_pending)),
         "files_waiting": dg.MetadataValue.json(list(waiting)),
     }
 

@@ -158,13 +158,13 @@ def run_micro_batches(
             max_batches=config.max_batches,
             parameters=config.parameters,
             requested_by=progress.requester,
-            on_batch=progress.batch,
+            on_progress=progress.batch,
         )
     except BaseException as error:
         progress.failed()
         show_stopped_commit(context, job.name, error)
         raise
-    if not report.batches and not report.settled:
+    if not report.batches and not report.published_pending:
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
         return
     yield from _results(progress, report, declared)
@@ -176,11 +176,14 @@ def _results(
     """The head first, then everything that follows from it, all with the head's id as their data version."""
     context = progress.context
     recorded = progress.committed()
-    published = [*(recorded[i] for i in report.settled), *progress.rows]
+    published = [*(recorded[i] for i in report.published_pending), *progress.rows]
     head = published[-1]
     version = dg.DataVersion(str(head.checkpoint_id))
     whole_run = run_metadata(
-        report.batches, caught_up=report.caught_up, settled=report.settled, waiting=report.files_waiting
+        report.batches,
+        caught_up=report.caught_up,
+        published_pending=report.published_pending,
+        waiting=report.files_waiting,
     )
     history = history_metadata(lineage.path(recorded, head.checkpoint_id))
     shown = checkpoint_metadata(head, progress.last, recorded)

@@ -39,7 +39,7 @@ class PartitionConfig(dg.Config):
             "outputs are swapped at the end; stop: later ones become stale; branch: leave the result on a branch."
         ),
     )
-    recut: bool = Field(
+    rebatch: bool = Field(
         default=False,
         description="Read what the sources hold now, rows that were late included, not what was read before.",
     )
@@ -53,14 +53,14 @@ class PartitionConfig(dg.Config):
     def _one_wish(self) -> Self:
         if self.missing_only and self.runs_again:
             raise ValueError(
-                "missing_only runs nothing again: leave out mode and recut, or leave out missing_only"
+                "missing_only runs nothing again: leave out mode and rebatch, or leave out missing_only"
             )
         return self
 
     @property
     def runs_again(self) -> bool:
         """Whether somebody wants partitions to be run once more, the very last one included."""
-        return self.mode is not None or self.recut
+        return self.mode is not None or self.rebatch
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _Run:
         """A run without a partition: those after the head's that are over."""
         if self.config.runs_again or self.config.dry_run:
             raise ConfigurationError(
-                f"job '{self.registered.job.name}': mode, recut and dry_run are for partitions: name them, by "
+                f"job '{self.registered.job.name}': mode, rebatch and dry_run are for partitions: name them, by "
                 "--partition or --partition-range, or select them"
             )
         return self._ordinary(None)
@@ -161,14 +161,17 @@ class _Run:
             partition=partition,
             parameters=self.config.parameters,
             requested_by=self.events.requester,
-            on_batch=self.events.batch,
+            on_progress=self.events.batch,
         )
         settled = {row.checkpoint_id: row.partition for row in self.events.path()}
-        published = [settled[i] for i in report.settled if settled.get(i)]
+        published = [settled[i] for i in report.published_pending if settled.get(i)]
         if partition is None and not report.batches and not published:
             self._log("all partitions that are over were run already, so there is nothing to do")
         whole_run = run_metadata(
-            report.batches, caught_up=report.caught_up, settled=report.settled, waiting=report.files_waiting
+            report.batches,
+            caught_up=report.caught_up,
+            published_pending=report.published_pending,
+            waiting=report.files_waiting,
         )
         return Outcome(list(dict.fromkeys([*published, *report.partitions])), whole_run)
 
@@ -177,7 +180,7 @@ class _Run:
         outcome = self._ordinary(last.key)
         self._log(
             f"partition {last.key} is the last one that was run, as checkpoint {last.checkpoint_id}, and is not run "
-            "twice; to run it again, give the run the configuration mode: roll_forward, or recut: true"
+            "twice; to run it again, give the run the configuration mode: roll_forward, or rebatch: true"
         )
         return outcome
 
@@ -202,10 +205,10 @@ class _Run:
             asked[-1],
             self.config.mode or "roll_forward",
             dry_run=dry_run,
-            recut=self.config.recut,
+            rebatch=self.config.rebatch,
             parameters=self.config.parameters,
             requested_by=self.events.requester,
-            on_batch=self.events.batch,
+            on_progress=self.events.batch,
         )
 
     def _is_shown(self, state: PartitionStatus) -> bool:
@@ -220,7 +223,7 @@ class _Run:
 def backfill_metadata(report: BackfillReport) -> dict[str, Any]:
     """What a backfill did, or would do."""
     outputs = [[s, report.rows_withdrawn.get(s, 0), n] for s, n in report.rows_added.items()]
-    ran = run_metadata(report.batches, caught_up=True, settled=[]) if report.batches else {}
+    ran = run_metadata(report.batches, caught_up=True, published_pending=[]) if report.batches else {}
     own = {k: v for k, v in ran.items() if k.startswith("run_")}
     return {
         "mode": report.mode,

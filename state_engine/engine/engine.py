@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -17,12 +17,15 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine_backfill import EngineBackfill, tell_late_rows
 from state_engine.engine.engine_base import Clock, clock_of, job_name, requester
 from state_engine.engine.engine_letters import EngineLetters
+from state_engine.engine.engine_operations import EngineOperations
 from state_engine.engine.engine_queries import EngineQueries
 from state_engine.engine.engine_replays import EngineReplays
-from state_engine.engine.engine_state_processor import EngineStateProcessor
+from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
+from state_engine.engine.savepoints import JobSavepoints
+from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
-from state_engine.microbatch.reports import BatchReport, Compaction, RunReport
+from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
 from state_engine.spark.lost_spark import telling_lost_processes
 from state_engine.storage.storage_failures import kept_in_job
 
@@ -30,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @telling_lost_processes
-class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBackfill, EngineLetters):
+class StateEngine(EngineQueries, EngineOperations, EngineReplays, EngineBackfill, EngineLetters):
     """Runs stateful jobs; see the module docstring.
 
     Args:
@@ -50,6 +53,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
 
     # -- running ---------------------------------------------------------------------------------------------------
 
+    @renamed_parameters(on_batch="on_progress")
     @kept_in_job
     def run(
         self,
@@ -61,7 +65,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         drain: bool = False,
-        on_batch: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
 
@@ -76,7 +80,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             requested_by: recorded with every checkpoint; user and host by default.
             drain: the input has ended for good: when all is read, every event-time timer fires, in a last micro-batch.
                 Timers of processing time wait for their time, as in Flink; the watermark stays, so the job can go on.
-            on_batch: called after every committed and published batch.
+            on_progress: called after every committed and published batch.
 
         Raises:
             PartitionOrderError: another partition is to be run first, or the asked one was run already.
@@ -95,7 +99,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
         coordinator = self._coordinator(job, options)
         path, settled = coordinator.settle()
         batches: list[BatchReport] = []
-        compactions: list[Compaction] = []
+        compactions: list[CompactionReport] = []
         caught_up = False
         while max_batches is None or len(batches) < max_batches:
             report = coordinator.run_batch()
@@ -104,8 +108,8 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
                 break
             batches.append(report)
             tell_late_rows(job, report)
-            if on_batch is not None:
-                on_batch(report)
+            if on_progress is not None:
+                on_progress(report)
             compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
         return RunReport(
             job.name,
@@ -141,9 +145,20 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
         return self._publication(tables).settle(path, self._declared(tables, job), again_from=from_checkpoint)
 
-    def settle(self, job: StatefulJob | str) -> list[int]:
-        """The former name of ``publish_pending``."""
-        return self.publish_pending(job)
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def savepoints(self, job: StatefulJob | str) -> JobSavepoints:
+        """The savepoints of a job: ``create``, ``list``, ``verify``, ``delete``."""
+        return JobSavepoints(self, job)
+
+    def state_processor(self, job: StatefulJob | str) -> StateProcessor:
+        """What makes and changes state without input: ``bootstrap``, ``transform_state``, ``erase_keys``, …"""
+        return StateProcessor(self, job)
+
+    if not TYPE_CHECKING:  # a type checker is to see what there is
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(renamed("StateEngine", name, METHODS))
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +167,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
         left = self._publication(tables).left_alone(path, self._declared(tables, job))
         return {staged.name: staged.path for staged in left}
 
-    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[CompactionReport]:
         """Merge files of checkpoint rows, and compact what the job's policy sees a reason for, where it is time.
 
         What fails here is tried again after the next micro-batch, and fails no run.
@@ -169,7 +184,7 @@ class StateEngine(EngineQueries, EngineStateProcessor, EngineReplays, EngineBack
             )
             return []
 
-    def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+    def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[CompactionReport]:
         if job.compaction is None:
             return []
         path = lineage.path(self._open(job.name).store.rows, checkpoint_id)

@@ -10,6 +10,7 @@ from typing import Any, cast
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.engine_base import Clock, EngineBase, clock_of, requester
+from state_engine.engine.renamed import renamed_parameters
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
@@ -20,8 +21,8 @@ from state_engine.microbatch.partition_runs import (
     partition_states,
     partitions_of,
 )
-from state_engine.microbatch.reports import BatchReport, Compaction
-from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
+from state_engine.microbatch.reports import BatchReport, CompactionReport
+from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
 from state_engine.replay.backfill import BackfillReport, BackfillScript, foreseen, swap
 from state_engine.replay.backfill_plan import (
     BRANCH,
@@ -50,6 +51,7 @@ class EngineBackfill(EngineBase):
         tables = self._existing(job.name)
         return partition_states(found, tables.store.load() if tables else {}, now_ms=clock_of(clock)())
 
+    @renamed_parameters(recut="rebatch", on_batch="on_progress")
     @kept_in_job
     def backfill(
         self,
@@ -61,12 +63,12 @@ class EngineBackfill(EngineBase):
         dry_run: bool = False,
         clock: Clock = None,
         code: StatefulJob | None = None,
-        recut: bool = False,
+        rebatch: bool = False,
         branch: str | None = None,
         outputs: OutputsPolicy = "withdraw",
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
-        on_batch: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
     ) -> BackfillReport:
         """Run time partitions again, from the state at the end of the one before the first of them.
 
@@ -82,12 +84,12 @@ class EngineBackfill(EngineBase):
             dry_run: only tell what would be done.
             clock: processing time in place of the recorded one.
             code: the job to run, under the same name; ``job`` itself by default.
-            recut: read partitions from what the sources hold of them now, rows that were late included; by default,
+            rebatch: read partitions from what the sources hold of them now, rows that were late included; by default,
                 what the recorded runs read.
             branch: its name; ``backfill_<n>`` by default.
             outputs: ``withdraw``: old outputs go from the sinks as the new ones come; ``keep``, with ``roll_forward``:
                 they stay beside them, for sinks that cannot let go of any.
-            parameters, requested_by, on_batch: as for ``run``.
+            parameters, requested_by, on_progress: as for ``run``.
 
         Raises:
             PartitionOrderError: partitions in front of the first were not run yet.
@@ -97,7 +99,7 @@ class EngineBackfill(EngineBase):
             SinkError: a sink cannot let go of old outputs.
         """
         code = code or job
-        request = _request(job, code, start, end, mode, recut=recut, branch=branch)
+        request = _request(job, code, start, end, mode, rebatch=rebatch, branch=branch)
         partitions = partitions_of(job, "backfill()")
         _check_outputs(outputs, request.mode)
         options = RunOptions(
@@ -115,7 +117,7 @@ class EngineBackfill(EngineBase):
             report = replace(report, resumed=resumed, batches=batches, rows_withdrawn={}, rows_added={})
             try:
                 self._run_backfill(
-                    code, plan, options, None if clock is None else options.clock, batches, on_batch
+                    code, plan, options, None if clock is None else options.clock, batches, on_progress
                 )
                 if plan.branch == MAIN or request.mode == "branch":
                     return report
@@ -135,7 +137,7 @@ class EngineBackfill(EngineBase):
         options: RunOptions,
         clock: Callable[[], int] | None,
         batches: list[BatchReport],
-        on_batch: Callable[[BatchReport], Any] | None,
+        on_progress: Callable[[BatchReport], Any] | None,
     ) -> None:
         """Run what is left of a plan, on its branch."""
         tables = self._open(code.name)
@@ -159,14 +161,14 @@ class EngineBackfill(EngineBase):
         while (report := coordinator.run_batch()) is not None:
             batches.append(report)
             tell_late_rows(code, report)
-            if on_batch is not None:
-                on_batch(report)
+            if on_progress is not None:
+                on_progress(report)
             if plan.branch == MAIN:
                 self._tidied(code, report.checkpoint_id, options.requested_by)
 
     def _swap(
         self, job: StatefulJob, plan: BackfillPlan, requested_by: str, outputs: OutputsPolicy
-    ) -> HeadMove:
+    ) -> RestoreReport:
         tables = self._open(job.name)
         publication = self._publication(tables)
         operations = Operations(
@@ -178,7 +180,7 @@ class EngineBackfill(EngineBase):
         )
         return swap(operations, publication, plan, outputs=outputs)
 
-    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[Compaction]:
+    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[CompactionReport]:
         """Overridden: what is done between micro-batches of ``main``."""
         return []
 
@@ -196,7 +198,7 @@ class EngineBackfill(EngineBase):
 
 
 def _request(
-    job: StatefulJob, code: StatefulJob, start: str, end: str, mode: str, *, recut: bool, branch: str | None
+    job: StatefulJob, code: StatefulJob, start: str, end: str, mode: str, *, rebatch: bool, branch: str | None
 ) -> BackfillRequest:
     """What was asked for, checked."""
     partitions = partitions_of(job, "backfill()")
@@ -209,7 +211,7 @@ def _request(
     code.check()
     asked = partitions.between(start, end)
     return BackfillRequest(
-        asked[0], asked[-1], cast(Mode, mode), recut=recut, code_version=code.code_version, branch=branch
+        asked[0], asked[-1], cast(Mode, mode), rebatch=rebatch, code_version=code.code_version, branch=branch
     )
 
 
@@ -229,7 +231,7 @@ def tell_late_rows(job: StatefulJob, report: BatchReport) -> None:
     if report.late_rows and job.partitions is not None and job.partitions.late == "warn":
         _LOG.warning(
             "job '%s': %d rows came after their partition had been run, found with partition %s; to take them in: "
-            "engine.backfill(..., recut=True), or TimePartitions(late='next')",
+            "engine.backfill(..., rebatch=True), or TimePartitions(late='next')",
             job.name, report.late_rows, report.partition,
             extra={"job": job.name, "partition": report.partition, "late_rows": report.late_rows},
         )  # fmt: skip

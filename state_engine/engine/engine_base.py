@@ -162,6 +162,13 @@ def job_name(job: StatefulJob | str) -> str:
     return job.name if isinstance(job, StatefulJob) else check_name(job, what="job")
 
 
+def code_of(job: StatefulJob | str, call: str) -> StatefulJob:
+    """A job that was given with its code. Raises ConfigurationError where only its name was."""
+    if isinstance(job, StatefulJob):
+        return job
+    raise ConfigurationError(f"{call} needs the job itself, not only its name '{job}': its code takes part")
+
+
 def clock_of(clock: Clock) -> Callable[[], int]:
     """A function that gives the processing time in milliseconds."""
     if clock is None:

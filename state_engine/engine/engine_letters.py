@@ -11,6 +11,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine_base import Clock, EngineBase, clock_of, job_name, requester
+from state_engine.engine.renamed import renamed_parameters
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.batch import PlannedInput
@@ -57,6 +58,7 @@ class EngineLetters(EngineBase):
         found = self._letters(tables, job if isinstance(job, StatefulJob) else None)
         return [one for one in found if sent or not one.sent]
 
+    @renamed_parameters(on_batch="on_progress")
     def replay_dead_letters(
         self,
         job: StatefulJob,
@@ -68,7 +70,7 @@ class EngineLetters(EngineBase):
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         dry_run: bool = False,
-        on_batch: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
     ) -> DeadLetterReport:
         """Send dead letters through today's code, each exactly once along the head's path.
 
@@ -80,7 +82,7 @@ class EngineLetters(EngineBase):
             ids: of letters; all that wait and can be sent by default.
             operator: only those that it refused.
             max_rows: letters of a micro-batch.
-            clock, parameters, requested_by, on_batch: as for ``run``.
+            clock, parameters, requested_by, on_progress: as for ``run``.
             dry_run: only tell what would be sent.
 
         Raises:
@@ -106,8 +108,8 @@ class EngineLetters(EngineBase):
         coordinator, batches = self._coordinator(job, options), list[BatchReport]()
         while (batch := coordinator.run_batch()) is not None:
             batches.append(batch)
-            if on_batch is not None:
-                on_batch(batch)
+            if on_progress is not None:
+                on_progress(batch)
         refused = sum(batch.rows_refused for batch in batches)
         return DeadLetterReport(job.name, report.sent, batches, refused, left)
 

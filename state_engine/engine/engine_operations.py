@@ -12,26 +12,25 @@ from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.disposal import Disposal
-from state_engine.core.checkpoints.retention import RetentionPolicy, pins
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
-from state_engine.core.names import check_name
 from state_engine.engine.engine_base import Clock, EngineBase, clock_of, job_name, requester
+from state_engine.engine.renamed import renamed_parameters
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.reports import Compaction
-from state_engine.operations.collector import ORPHAN_AGE, CollectionReport, Collector
-from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
+from state_engine.microbatch.reports import CompactionReport
+from state_engine.operations.collector import ORPHAN_AGE, Collector, VacuumReport
+from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
 from state_engine.operations.maintenance import Maintenance
 from state_engine.operations.max_parallelism import MaxParallelismChange
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions, import_savepoint
-from state_engine.operations.savepoints import Savepoint, Savepoints, described, savepoint_of, verified
+from state_engine.operations.savepoints import Savepoints, savepoint_of
 from state_engine.spark.task_progress import OnProgress, task_progress
-from state_engine.storage.files import join, normal_uri
-from state_engine.storage.layout import JobLayout
+from state_engine.storage.files import normal_uri
 from state_engine.storage.storage_failures import kept_in_job
 
 
@@ -75,7 +74,7 @@ class EngineOperations(EngineBase):
         leave_alone: Collection[str] = (),
         dry_run: bool = False,
         requested_by: str | None = None,
-    ) -> HeadMove:
+    ) -> RestoreReport:
         """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
 
         What is left stays inspectable until retention collects it, and can be restored again. A savepoint of this very
@@ -120,7 +119,7 @@ class EngineOperations(EngineBase):
         allow_non_restored_state: bool,
         dry_run: bool,
         requested_by: str | None,
-    ) -> HeadMove:
+    ) -> RestoreReport:
         if not isinstance(job, StatefulJob):
             raise ConfigurationError(
                 f"to copy the savepoint {path} into job '{job}', give the StatefulJob itself: its operators are matched"
@@ -130,71 +129,6 @@ class EngineOperations(EngineBase):
         return import_savepoint(
             job, path, manifest, tables=self._open(job.name), kernel=self.kernel, options=options
         )
-
-    @kept_in_job
-    def savepoint(
-        self,
-        job: StatefulJob | str,
-        name: str,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        checkpoint_id: int | None = None,
-        requested_by: str | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Savepoint:
-        """Copy a checkpoint, whole, into a directory that can be moved and restored anywhere; micro-batches go on.
-
-        Args:
-            name: ``[a-z][a-z0-9_]*``, unique in the job.
-            path: an empty or new directory; by default ``savepoints/<name>`` beside the job's tables.
-            checkpoint_id: the head by default.
-            on_progress: told how many tasks are done, and of how many, from another thread.
-
-        Raises:
-            ConfigurationError: the name is taken, the directory is not empty, or there is no such checkpoint.
-        """
-        name, at = check_name(name, what="savepoint"), path
-        if at is None:
-            at = join(JobLayout(self.root, job_name(job)).directory, "savepoints", name)
-        with task_progress(self.spark, on_progress):
-            return self._savepoints(job, requested_by).create(
-                name, normal_uri(at), checkpoint_id=checkpoint_id
-            )
-
-    def savepoints(self, job: StatefulJob | str) -> dict[str, PinnedCheckpoint]:
-        """Savepoints of a job, by name."""
-        tables = self._existing(job_name(job))
-        return pins(tables.store.load()) if tables else {}
-
-    def verify_savepoint(self, path: str | os.PathLike[str]) -> Savepoint:
-        """Read all of a savepoint and compare it with its checksums.
-
-        Raises:
-            MissingFilesError: it is damaged, or there is none.
-        """
-        uri = normal_uri(path)
-        return described(uri, verified(uri))
-
-    @kept_in_job
-    def delete_savepoint(
-        self,
-        job: StatefulJob | str,
-        name: str,
-        *,
-        keep_files: bool = False,
-        requested_by: str | None = None,
-    ) -> None:
-        """Delete the files of a savepoint, and let retention have its checkpoint.
-
-        Files are deleted by name, and only where the directory still holds this very savepoint.
-
-        Args:
-            keep_files: only let retention have the checkpoint.
-
-        Raises:
-            ConfigurationError: there is no such savepoint, or something else lies where it was made.
-        """
-        self._savepoints(job, requested_by).delete(name, keep_files=keep_files)
 
     @kept_in_job
     def promote(
@@ -207,7 +141,7 @@ class EngineOperations(EngineBase):
         leave_alone: Collection[str] = (),
         dry_run: bool = False,
         requested_by: str | None = None,
-    ) -> HeadMove:
+    ) -> RestoreReport:
         """Make the head of a replay's branch the head of the job, and its outputs those of the sinks.
 
         Args:
@@ -279,7 +213,7 @@ class EngineOperations(EngineBase):
         full: bool = False,
         requested_by: str | None = None,
         on_progress: OnProgress | None = None,
-    ) -> Compaction:
+    ) -> CompactionReport:
         """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
 
         Micro-batches go on meanwhile, and are never failed by it. Where the head moves to another path meanwhile, the
@@ -297,13 +231,14 @@ class EngineOperations(EngineBase):
         with task_progress(self.spark, on_progress):
             return self._maintenance(job, requested_by).compact(operators, policy=policy, full=full)
 
+    @renamed_parameters(given_up="drop_branches")
     @kept_in_job
-    def retain(
+    def expire_checkpoints(
         self,
         job: StatefulJob | str,
         policy: RetentionPolicy | None = None,
         *,
-        given_up: Collection[str] = (),
+        drop_branches: Collection[str] = (),
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> list[int]:
@@ -311,27 +246,28 @@ class EngineOperations(EngineBase):
 
         Args:
             policy: what to keep; ``RetentionPolicy()`` by default.
-            given_up: branches that nobody is going to promote.
+            drop_branches: branches that nobody is going to promote.
             dry_run: only tell what would be given up.
 
         Returns:
             Ids of the checkpoints that are given up.
         """
         found = self._maintenance(job, requested_by)
-        return found.retire(policy or RetentionPolicy(), given_up=given_up, dry_run=dry_run)
+        return found.retire(policy or RetentionPolicy(), drop_branches=drop_branches, dry_run=dry_run)
 
+    @renamed_parameters(vacuum="delta_vacuum", on_file="on_progress")
     @kept_in_job
-    def collect(
+    def vacuum(
         self,
         job: StatefulJob | str,
         *,
         orphan_age: timedelta = ORPHAN_AGE,
         dry_run: bool = False,
-        vacuum: bool = False,
+        delta_vacuum: bool = False,
         clock: Clock = None,
-        on_file: Callable[[Disposal], None] = lambda _: None,
+        on_progress: Callable[[Disposal], None] = lambda _: None,
         requested_by: str | None = None,
-    ) -> CollectionReport:
+    ) -> VacuumReport:
         """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
 
         Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
@@ -342,10 +278,10 @@ class EngineOperations(EngineBase):
             job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.
             orphan_age: how long a file stays after it was written, or needed last; at least 24 hours.
             dry_run: only tell what would go.
-            vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
+            delta_vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
             clock: gives the time, in milliseconds since 1970; None for the clock of the storage that holds the files:
                 by that their ages are right whatever the clock of this machine says.
-            on_file: called for every file that is done, in a dry run for every file that would be.
+            on_progress: called for every file that is done, in a dry run for every file that would be.
 
         Raises:
             ConfigurationError: the job has no checkpoint yet, or ``orphan_age`` is too short.
@@ -365,8 +301,8 @@ class EngineOperations(EngineBase):
             orphan_age=orphan_age,
             now_ms=None if clock is None else clock_of(clock)(),
             dry_run=dry_run,
-            vacuum=vacuum,
-            on_file=on_file,
+            delta_vacuum=delta_vacuum,
+            on_progress=on_progress,
         )
 
     # -- inside ----------------------------------------------------------------------------------------------------

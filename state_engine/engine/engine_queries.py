@@ -94,7 +94,7 @@ class EngineQueries(EngineBase):
 
         There is a view for every keyed state: ``<state>`` where that is unique in the job, and always
         ``<operator>__<state>``; and ``checkpoints``, ``sources``, ``sinks``, ``operator_state``, ``dead_letters`` and
-        ``key_groups``. ``sql_views`` lists them. They lie in a session of their own, and only those that the query
+        ``key_groups``. ``list_views`` lists them. They lie in a session of their own, and only those that the query
         names are made. Tables of the session's catalog can be joined; nothing but queries is run. Functions are those
         that come with Spark, without those that call Java methods or read files; files are no tables.
 
@@ -117,7 +117,7 @@ class EngineQueries(EngineBase):
         except MissingFilesError as error:
             raise why_missing(error, viewed.rows, viewed.path) from error
 
-    def sql_views(
+    def list_views(
         self,
         job: StatefulJob | str,
         checkpoint_id: int | None = None,

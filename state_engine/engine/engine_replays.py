@@ -10,11 +10,12 @@ from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.retention import RetentionPolicy, pins
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.engine_base import Clock, EngineBase, clock_of, job_name, requester
+from state_engine.engine.renamed import renamed_parameters
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.maintenance import Maintenance
-from state_engine.replay.comparison import Comparison, compare
+from state_engine.replay.comparison import ComparisonReport, compare
 from state_engine.replay.replay import Recording, ReplayReport, ReplayScript, recording
 from state_engine.sinks.staging import Staging
 from state_engine.storage.storage_failures import kept_in_job
@@ -25,6 +26,7 @@ _FOR_EVER_MS = 10**15
 class EngineReplays(EngineBase):
     """See ``StateEngine``."""
 
+    @renamed_parameters(recut="rebatch", on_batch="on_progress")
     @kept_in_job
     def replay(
         self,
@@ -34,11 +36,11 @@ class EngineReplays(EngineBase):
         code: StatefulJob | None = None,
         branch: str | None = None,
         to_checkpoint: int | None = None,
-        recut: bool = False,
+        rebatch: bool = False,
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
-        on_batch: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
     ) -> ReplayReport:
         """Run the recorded micro-batches after a checkpoint again, on a branch that publishes nothing.
 
@@ -50,10 +52,10 @@ class EngineReplays(EngineBase):
             code: the job to run, under the same name; ``job`` itself by default.
             branch: ``[a-z][a-z0-9_]*``; ``replay_<n>`` by default.
             to_checkpoint: the last one to replay; all by default.
-            recut: let the sources cut the recorded input anew, by their own bounds, at the recorded last clock.
+            rebatch: let the sources cut the recorded input anew, by their own bounds, at the recorded last clock.
             clock: processing time in place of the recorded one.
             parameters: for ``RuntimeContext.get_job_parameter``; those of the recorded runs are not known.
-            on_batch: called after every committed batch.
+            on_progress: called after every committed batch.
 
         Raises:
             ConfigurationError: no such checkpoint or branch, or the job has another name.
@@ -74,7 +76,7 @@ class EngineReplays(EngineBase):
             from_checkpoint=from_checkpoint,
             to_checkpoint=to_checkpoint,
         )
-        coordinator = self._replaying(code, recorded, recut, clock, parameters, requested_by)
+        coordinator = self._replaying(code, recorded, rebatch, clock, parameters, requested_by)
         batches: list[BatchReport] = []
         while True:
             try:
@@ -86,8 +88,8 @@ class EngineReplays(EngineBase):
             if report is None:
                 break
             batches.append(report)
-            if on_batch is not None:
-                on_batch(report)
+            if on_progress is not None:
+                on_progress(report)
         head = lineage.head(tables.store.load(), recorded.branch)
         return ReplayReport(
             job=job.name,
@@ -100,7 +102,7 @@ class EngineReplays(EngineBase):
         )
 
     @kept_in_job
-    def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> Comparison:
+    def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> ComparisonReport:
         """What differs between two branches, row by row: outputs since their common ancestor, and state at their heads.
 
         Where one of them has gone through more input, that shows as a difference, too.
@@ -117,7 +119,7 @@ class EngineReplays(EngineBase):
     @kept_in_job
     def drop_branch(self, job: StatefulJob | str, branch: str, *, requested_by: str | None = None) -> None:
         """Give up a branch: it can neither go on nor be promoted; what only its head needs may be collected at once,
-        the rest of it after the next ``retain``.
+        the rest of it after the next ``expire_checkpoints``.
 
         Raises:
             ConfigurationError: it is ``main``, or no open branch, or a savepoint was taken of its head.
@@ -146,13 +148,13 @@ class EngineReplays(EngineBase):
             kernel=self.kernel,
             spark=self.spark,
             requested_by=requested_by or requester(),
-        ).retire(keep_all, given_up=[branch])
+        ).retire(keep_all, drop_branches=[branch])
 
     def _replaying(
         self,
         code: StatefulJob,
         recorded: Recording,
-        recut: bool,
+        rebatch: bool,
         clock: Clock,
         parameters: Mapping[str, str] | None,
         requested_by: str | None,
@@ -164,7 +166,7 @@ class EngineReplays(EngineBase):
             recorded,
             positions=tables.positions,
             spark=self.spark,
-            recut=recut,
+            rebatch=rebatch,
             clock=clock_of(clock) if clock is not None else None,
         )
         options = RunOptions(

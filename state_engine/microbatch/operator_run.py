@@ -201,8 +201,9 @@ def checked_key(
         raise StateMigrationError(
             f"{where}: its state is stored by key {known.declared_text}, the job keys by {found.declared_text}. "
             "Restore the old key_by; or have the state written anew by the new key: "
-            f"engine.change_key_type(job, '{operator.uid}'), or `statelake change-key-type {job.name} --operator "
-            f"{operator.uid}`, first with a dry run; or give the operator another uid to start empty"
+            f"engine.state_processor(job).change_key_type('{operator.uid}'), or "
+            f"`statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run; "
+            "or give the operator another uid to start empty"
         )
     if recorded.max_parallelism != job.max_parallelism:
         raise StateMigrationError(

@@ -9,7 +9,7 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 
 
 @dataclass(frozen=True)
-class Compaction:
+class CompactionReport:
     """What a compaction did.
 
     Attributes:
@@ -117,7 +117,7 @@ class RunReport:
         job: name.
         batches: in order; empty where there was nothing new.
         caught_up: whether the sources had nothing more; False where ``max_batches`` ended the run.
-        settled: checkpoints of earlier runs whose outputs this run published first.
+        published_pending: checkpoints of earlier runs whose outputs this run published first.
         compactions: what was compacted between the micro-batches.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         left_alone: sinks that earlier code published to and today's does not have, by name, and where they are.
@@ -126,8 +126,8 @@ class RunReport:
     job: str
     batches: list[BatchReport]
     caught_up: bool
-    settled: list[int]
-    compactions: list[Compaction] = field(default_factory=list)
+    published_pending: list[int]
+    compactions: list[CompactionReport] = field(default_factory=list)
     files_waiting: list[str] = field(default_factory=list)
     left_alone: dict[str, str] = field(default_factory=dict)
 

@@ -50,7 +50,7 @@ _SHORTEST_VACUUM = timedelta(days=7)
 
 
 @dataclass(frozen=True)
-class CollectionReport:
+class VacuumReport:
     """What a collection did, or would do.
 
     Attributes:
@@ -115,9 +115,9 @@ class Collector:
         orphan_age: timedelta,
         now_ms: int | None = None,
         dry_run: bool = False,
-        vacuum: bool = False,
-        on_file: OnFile = lambda _: None,
-    ) -> CollectionReport:
+        delta_vacuum: bool = False,
+        on_progress: OnFile = lambda _: None,
+    ) -> VacuumReport:
         """See ``StateEngine.collect``; ``now_ms`` is the time in place of the storage's, in milliseconds since 1970."""
         if orphan_age < ORPHAN_AGE:
             raise ConfigurationError(
@@ -132,14 +132,14 @@ class Collector:
         if not dry_run and any(d.why.startswith("orphan") for d in planned):
             self._maintenance.fence()
             planned = self._plan(at, ages)
-        tables = at.vacuumed() if vacuum else []
+        tables = at.vacuumed() if delta_vacuum else []
         if dry_run:
             for one in planned:
-                on_file(one)
+                on_progress(one)
         else:
-            self._carry_out(planned, at, on_file)
+            self._carry_out(planned, at, on_progress)
             _vacuum(self._kernel, tables, orphan_age + ages.machine_is_ahead())
-        return CollectionReport(self._job, planned, dry_run, tables)
+        return VacuumReport(self._job, planned, dry_run, tables)
 
     # -- 2 look ----------------------------------------------------------------------------------------------------
 
@@ -164,17 +164,17 @@ class Collector:
 
     # -- 4 remove, 5 delete ----------------------------------------------------------------------------------------
 
-    def _carry_out(self, planned: list[Disposal], at: JobFiles, on_file: OnFile) -> None:
+    def _carry_out(self, planned: list[Disposal], at: JobFiles, on_progress: OnFile) -> None:
         removed = [d for d in planned if d.step == "remove"]
         for table in dict.fromkeys(d.table for d in removed):
             here = [d for d in removed if d.table == table]
             self._remove(at.uri(table), {d.path for d in here})
             for one in here:
-                on_file(one)
+                on_progress(one)
         deleted = [d for d in planned if d.step == "delete"]
         with ThreadPoolExecutor(_DELETERS, thread_name_prefix="statelake-collect") as pool:
             for one in pool.map(lambda d: _delete(at.uri(d.table), d), deleted):
-                on_file(one)
+                on_progress(one)
         for uri, inside in sorted({(at.uri(d.table), _parent(d.path)) for d in deleted}):
             _drop_empty(uri, inside)
 

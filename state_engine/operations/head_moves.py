@@ -35,7 +35,7 @@ Change = Callable[[CheckpointRow], CheckpointRow]
 
 
 @dataclass(frozen=True)
-class HeadMove:
+class RestoreReport:
     """What a restore or promotion does, or in a dry run would do.
 
     Attributes:
@@ -94,7 +94,7 @@ class Operations:
 
     def restore(
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
-    ) -> HeadMove:
+    ) -> RestoreReport:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
         rows, head = self._settled_but_for_what_is_left(checkpoint_id)
         refusal = restore_refusal(rows, checkpoint_id)
@@ -119,7 +119,7 @@ class Operations:
         expected_head: int | None = None,
         outputs: OutputsPolicy = "withdraw",
         dry_run: bool = False,
-    ) -> HeadMove:
+    ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
         rows, head = self.settled()
         known = {n: r for n, r in lineage.open_branches(rows).items() if n != head.branch}
@@ -144,7 +144,7 @@ class Operations:
         *,
         outputs: OutputsPolicy,
         dry_run: bool,
-    ) -> HeadMove:
+    ) -> RestoreReport:
         if outputs not in ("withdraw", "keep"):
             raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
         left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
@@ -155,7 +155,7 @@ class Operations:
         sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
-        planned = HeadMove(
+        planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
         )
         if dry_run:

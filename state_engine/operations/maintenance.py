@@ -25,7 +25,7 @@ from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.job.job_tables import JobTables
-from state_engine.microbatch.reports import Compaction
+from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -91,7 +91,7 @@ class Maintenance:
         *,
         policy: CompactionPolicy | None = None,
         full: bool = False,
-    ) -> Compaction:
+    ) -> CompactionReport:
         """Fold the state of operators at the head into new bases; see ``StateEngine.compact``.
 
         Args:
@@ -105,7 +105,7 @@ class Maintenance:
             for o in self._chosen(path, operators, policy, full=full)
             if (base := self._write(path, o, base_id, full=full)) is not None
         }
-        done = Compaction(
+        done = CompactionReport(
             checkpoint_id=head.checkpoint_id,
             committed_id=None,
             entries={uid: sum(f.rows for f in base.files) for uid, base in written.items()},
@@ -195,13 +195,13 @@ class Maintenance:
     # -- retention -------------------------------------------------------------------------------------------------
 
     def retire(
-        self, policy: RetentionPolicy, *, given_up: Collection[str] = (), dry_run: bool = False
+        self, policy: RetentionPolicy, *, drop_branches: Collection[str] = (), dry_run: bool = False
     ) -> list[int]:
         """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.retain``."""
 
         def planned(rows: lineage.Rows) -> list[int]:
             now_ms = self._tables.clock.now_ms()
-            return list(plan(rows, policy, now_ms=now_ms, given_up=given_up).retired)
+            return list(plan(rows, policy, now_ms=now_ms, drop_branches=drop_branches).retired)
 
         if dry_run:
             return planned(self._head()[0])

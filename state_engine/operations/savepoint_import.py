@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, 
 from state_engine.core.errors import StateMigrationError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.operations.head_moves import HeadMove
+from state_engine.operations.head_moves import RestoreReport
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
@@ -56,7 +56,7 @@ def import_savepoint(
     tables: JobTables,
     kernel: DeltaKernel,
     options: ImportOptions,
-) -> HeadMove:
+) -> RestoreReport:
     """Copy a savepoint into a job's tables and commit the row that continues it.
 
     Args:
@@ -79,7 +79,7 @@ def import_savepoint(
                 f"key groups, job '{job.name}' declares max_parallelism={job.max_parallelism}. Declare the old "
                 "number, and change it by a rescale afterwards"
             )
-    planned = HeadMove("import", source.checkpoint_id, None, [], [])
+    planned = RestoreReport("import", source.checkpoint_id, None, [], [])
     if options.dry_run:
         return planned
     operators = [

@@ -49,7 +49,7 @@ _READERS = 8
 
 
 @dataclass(frozen=True)
-class Savepoint:
+class SavepointReport:
     """A savepoint.
 
     Attributes:
@@ -89,7 +89,7 @@ class Savepoints:
         self._tables, self._spark, self._declared = tables, spark, declared
         self._maintenance, self._publication = maintenance, publication
 
-    def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> Savepoint:
+    def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> SavepointReport:
         """Pin a checkpoint, copy it, and write the manifest; see ``StateEngine.savepoint``."""
         if not is_empty(path):
             raise ConfigurationError(
@@ -237,10 +237,10 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
     return manifest
 
 
-def described(path: str, manifest: SavepointManifest) -> Savepoint:
+def described(path: str, manifest: SavepointManifest) -> SavepointReport:
     """A savepoint in short."""
     size = sum(f.bytes for f in manifest.files)
-    return Savepoint(manifest.name, path, manifest.checkpoint.checkpoint_id, len(manifest.files), size)
+    return SavepointReport(manifest.name, path, manifest.checkpoint.checkpoint_id, len(manifest.files), size)
 
 
 def verified(path: str) -> SavepointManifest:

@@ -1,10 +1,11 @@
 """Backfills: time partitions run again from the state in front of them, on a branch, and the swap that ends it.
 
 A branch begins where ``main`` stood before the first of them. Partitions that ``main`` ran are run again as they were
-recorded (the same rows, clock and parallelism), or from what the sources hold of them now (``recut``, which takes rows
-that were late); those that it did not run yet follow. One fenced row then makes the branch's head that of the job, and
-one commit a sink takes old outputs out and puts new ones in. How far a backfill came is told by the rows of its branch,
-each of which says in words which backfill it is of, so that the same call goes on with it. Flink has no counterpart.
+recorded (the same rows, clock and parallelism), or from what the sources hold of them now (``rebatch``, which takes
+rows that were late); those that it did not run yet follow. One fenced row then makes the branch's head that of the job,
+and one commit a sink takes old outputs out and puts new ones in. How far a backfill came is told by the rows of its
+branch, each of which says in words which backfill it is of, so that the same call goes on with it. Flink has no
+counterpart.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of, planned_now
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_moves import HeadMove, Operations, OutputsPolicy
+from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
 from state_engine.publication.publication import Publication
 from state_engine.publication.stale_outputs import stale_beside, withdrawing
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
@@ -61,7 +62,7 @@ class BackfillReport:
     rows_recorded: dict[str, int]
     stale: list[str] = field(default_factory=list)
     batches: list[BatchReport] = field(default_factory=list)
-    move: HeadMove | None = None
+    move: RestoreReport | None = None
     rows_withdrawn: dict[str, int] = field(default_factory=dict)
     rows_added: dict[str, int] = field(default_factory=dict)
 
@@ -117,7 +118,7 @@ class BackfillScript:
         for name, node in self._job.sources.items():
             stands = reached.get(name, node.source.empty_position())
             appended = self._positions.elements([row], name) if row else []
-            if appended and then[name] == stands and not self._plan.request.recut:
+            if appended and then[name] == stands and not self._plan.request.rebatch:
                 found[name] = node.source.replan(self._spark, self._positions.elements(path, name), appended)
             else:
                 found[name] = planned_now(self._job, name, path, partition, self._positions, self._spark)
@@ -130,7 +131,7 @@ def swap(
     plan: BackfillPlan,
     *,
     outputs: OutputsPolicy = "withdraw",
-) -> HeadMove:
+) -> RestoreReport:
     """Make the branch's head that of the job: one fenced row, and one commit a sink.
 
     Args:
@@ -166,7 +167,7 @@ def swap(
         rows,
         lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks, backfill=plan.request.words),
     )
-    return HeadMove(
+    return RestoreReport(
         "promote", target.checkpoint_id, head.checkpoint_id, abandoned, sinks, row.checkpoint_id, left_alone
     )
 

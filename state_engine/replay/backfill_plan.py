@@ -30,7 +30,7 @@ class BackfillRequest:
     Attributes:
         first, last: partitions.
         mode: what becomes of it.
-        recut: whether partitions are read anew from what the sources hold now.
+        rebatch: whether partitions are read anew from what the sources hold now.
         code_version: of the code that runs.
         branch: name; None for one that there is, or a new one.
     """
@@ -38,14 +38,14 @@ class BackfillRequest:
     first: Partition
     last: Partition
     mode: Mode
-    recut: bool
+    rebatch: bool
     code_version: str
     branch: str | None = None
 
     @property
     def words(self) -> str:
         """As rows tell it."""
-        return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.recut else ''}"
+        return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.rebatch else ''}"
 
     def owns(self, row: CheckpointRow) -> bool:
         """Whether a row belongs to it."""

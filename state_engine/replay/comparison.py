@@ -1,4 +1,4 @@
-"""``Comparison``: what differs between two branches, row by row: outputs of every sink, and every keyed state.
+"""``ComparisonReport``: what differs between two branches, row by row: outputs of every sink, and every keyed state.
 
 Outputs are those that the micro-batches of either path staged since their common ancestor, as multisets of rows;
 where a restore kept outputs in a sink, that is not looked at. State is that of the two heads. Differences are
@@ -85,7 +85,7 @@ class OperatorStateDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonReport:
     """See the module docstring; ``old`` is the branch that was compared against.
 
     Attributes:
@@ -135,7 +135,7 @@ class Comparison:
 
 def compare(
     spark: SparkSession, layout: JobLayout, staging: Staging, rows: Rows, *, new: str, old: str
-) -> Comparison:
+) -> ComparisonReport:
     """Compare the heads of two branches; see ``StateEngine.compare``."""
     heads = [_head(layout.job, rows, branch) for branch in (old, new)]
     paths = [lineage.path(rows, head.checkpoint_id) for head in heads]
@@ -144,7 +144,7 @@ def compare(
     outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
     states = changed_entries(spark, layout, paths)
     counts = _counted([*outputs.values(), *states.values()])
-    return Comparison(
+    return ComparisonReport(
         job=layout.job,
         old_id=heads[0].checkpoint_id,
         new_id=heads[1].checkpoint_id,

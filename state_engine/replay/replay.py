@@ -161,7 +161,7 @@ class ReplayScript:
         recorded: what to go through.
         positions: of the job's sources.
         spark: session.
-        recut: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
+        rebatch: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
             last clock, and timers that a recorded batch fired without input fire at the end.
         clock: gives the processing time in place of the recorded one.
     """
@@ -173,14 +173,14 @@ class ReplayScript:
         *,
         positions: SourcePositions,
         spark: SparkSession,
-        recut: bool = False,
+        rebatch: bool = False,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._code, self._recorded, self._positions, self._spark = code, recorded, positions, spark
-        self._recut, self._clock = recut, clock
+        self._rebatch, self._clock = rebatch, clock
 
     def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        return self._cut_anew(path) if self._recut else self._as_recorded(path)
+        return self._cut_anew(path) if self._rebatch else self._as_recorded(path)
 
     def _as_recorded(self, path: list[CheckpointRow]) -> PlannedInput | None:
         batches, own = self._recorded.batches, self._recorded.own(path)
@@ -206,7 +206,7 @@ class ReplayScript:
             recorded = self._positions.elements(batches, name)
             if recorded:
                 with _told(self._recorded.job, name, batches[-1]):
-                    part = node.source.recut(self._spark, self._positions.elements(path, name), recorded)
+                    part = node.source.rebatch(self._spark, self._positions.elements(path, name), recorded)
                 if part is not None:
                     slices[name] = part
         planned = self._input(slices, batches[-1])
@@ -234,8 +234,8 @@ class ReplayScript:
         if then is None or any(s.position_to != reached.get(s.name, s.position_to) for s in read):
             raise ConfigurationError(
                 f"job '{recorded.job}': branch '{recorded.branch}' does not stand where '{MAIN}' stood after "
-                f"{len(own)} micro-batches: it was cut anew (then go on with recut=True), or '{MAIN}' moved to another "
-                "path since (then drop the branch and replay on a new one)"
+                f"{len(own)} micro-batches: it was cut anew (then go on with rebatch=True), or '{MAIN}' moved to "
+                "another path since (then drop the branch and replay on a new one)"
             )
 
 

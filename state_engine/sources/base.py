@@ -123,7 +123,7 @@ class Source(ABC):
             "replay jobs that do"
         )
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         """The next slice, cut by this source's own bounds, of what several checkpoints consumed.

@@ -57,7 +57,7 @@ class CollectionSource(Source):
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         return self._slice(before, self._recorded(appended))
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         return self._up_to(self._recorded(recorded), before)

@@ -105,7 +105,7 @@ class DeltaSource(Source):
         check_there(files)
         return _slice(before, list(appended), DeltaSlice(files, end.version, log))
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         known, ends = positions_in(before), positions_in(recorded)

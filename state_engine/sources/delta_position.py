@@ -139,7 +139,7 @@ def check_read_once(found: Sequence[Position], *, path: str) -> None:
         if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in found):
             raise SourceError(
                 f"{path} was read anew, from the snapshot of version {snapshot.version}, which has its place among the "
-                "recorded cuts only: replay with these (recut=False)"
+                "recorded cuts only: replay with these (rebatch=False)"
             )
 
 

@@ -132,7 +132,7 @@ class FileSource(Source):
         check_unchanged(ranges)
         return self._slice(before, ranges, recorded=appended)
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         ranges, bad = self._bounded(left_over(before, recorded))

@@ -108,7 +108,7 @@ class PartitionedSource(Source):
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         return self._slice(spark, before, appended)
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         """The next recorded partition: there is no other way to cut."""

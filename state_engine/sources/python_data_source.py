@@ -102,7 +102,7 @@ class PythonDataSource(Source):
             )
         return self._slice(before, end, detail)
 
-    def recut(
+    def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         """All that is left, in one: which offsets lie in between is only known to the reader."""

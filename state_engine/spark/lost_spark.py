@@ -59,8 +59,11 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(engine, *args, **options)
         except Exception as error:
-            job = (dict(zip(names, args, strict=False)) | options).get("job", "")
-            lost = _outside(error, engine._spark, getattr(job, "name", job))
+            job = getattr(engine, "job", "") or (dict(zip(names, args, strict=False)) | options).get(
+                "job", ""
+            )
+            session = getattr(engine, "_engine", engine)._spark
+            lost = _outside(error, session, getattr(job, "name", job))
             if lost is None:
                 raise
             raise lost from error

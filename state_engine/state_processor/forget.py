@@ -21,7 +21,7 @@ from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.errors import ConfigurationError, StaleParentError
-from state_engine.operations.collector import ORPHAN_AGE, CollectionReport
+from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
 from state_engine.operations.head_moves import Change, Operations
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.stored_entries import key_schema, keys_frame
@@ -41,7 +41,7 @@ from state_engine.storage.files import open_location
 
 
 @dataclass(frozen=True)
-class ForgetReport:
+class EraseReport:
     """What was forgotten, and what still holds the keys.
 
     Attributes:
@@ -60,7 +60,7 @@ class ForgetReport:
     traces: list[Trace]
     not_looked_at: list[str]
     retired: list[int]
-    collection: CollectionReport | None = None
+    collection: VacuumReport | None = None
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Forgetting:
     transform: StateTransform
     operations: Operations
     compact: Callable[[Collection[str]], Any]
-    collect: Callable[[int], CollectionReport]
+    vacuum: Callable[[int], VacuumReport]
     load: Callable[[], Rows]
 
     def forget(
         self, keys: Sequence[Key], *, operator: str | None = None, purge: Purge | None = None
-    ) -> ForgetReport:
+    ) -> EraseReport:
         """See ``StateEngine.forget``."""
         columns = sorted(set(keys[0])) if keys else []
         if not columns or any(sorted(set(k)) != columns for k in keys):
@@ -121,7 +121,7 @@ class Forgetting:
         sinks, unseen = look.of_sinks(keys)
         found = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
         found += [*look.of_dead_letters(uids, keys), *sinks]
-        return ForgetReport(
+        return EraseReport(
             look.job, list(keys), done, found, [*_unseen(look, uids), *unseen], retired, collection
         )
 
@@ -150,7 +150,7 @@ class Forgetting:
 
     def _purge(
         self, uids: Sequence[str], keys: Sequence[Key], wanted: Wanted, purge: Purge
-    ) -> tuple[list[int], CollectionReport]:
+    ) -> tuple[list[int], VacuumReport]:
         look = self.traces(self.load())
         head = lineage.head(look.rows)
         assert head is not None
@@ -161,7 +161,7 @@ class Forgetting:
         if purge.sinks:
             for kind, path in look.sinks().values():
                 self._delete_from_sink(look, kind, path, keys)
-        return retired, self.collect(purge.now_ms)
+        return retired, self.vacuum(purge.now_ms)
 
     def _give_up(self, wanted: Wanted, purge: Purge) -> list[int]:
         """Commit which checkpoints are given up, whatever the head is by then; their ids."""

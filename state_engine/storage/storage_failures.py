@@ -46,11 +46,11 @@ def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
 
 
 def kept_in_job(method: F) -> F:
-    """As ``keeping``, for an operation of the engine: its first argument is a job, or the name of one."""
+    """As ``keeping``, for an operation of the engine on ``self.job`` or its first argument: a job, or its name."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        job = args[0] if args else options.get("job", "")
+        job = getattr(self, "job", args[0] if args else options.get("job", ""))
         with keeping(getattr(job, "name", None) or str(job), NOTHING_DONE, at=self.root):
             return method(self, *args, **options)
 

@@ -92,8 +92,10 @@ def test_heads_of_replays_are_kept_until_they_are_promoted_or_given_up() -> None
     rows = line(C, C, C) | {4: checkpoint(4, 1, branch="replay"), 5: checkpoint(5, 4, branch="replay")}
     one = RetentionPolicy(keep_last=1)
     assert planned(rows, one) == Retirement((3, 5), (1, 2, 4))
-    assert planned(rows, one, given_up=["replay", "main"]) == Retirement((3,), (1, 2, 4, 5))
-    assert planned(rows, RetentionPolicy(keep_younger_than_ms=10**9), given_up=["replay"]).retired == (5,)
+    assert planned(rows, one, drop_branches=["replay", "main"]) == Retirement((3,), (1, 2, 4, 5))
+    assert planned(rows, RetentionPolicy(keep_younger_than_ms=10**9), drop_branches=["replay"]).retired == (
+        5,
+    )
     promoted = rows | {6: checkpoint(6, 5, kind="promote", replaced_id=3), 7: checkpoint(7, 6)}
     assert planned(promoted, one) == Retirement((7,), (1, 2, 3, 4, 5, 6))
 

@@ -176,7 +176,7 @@ def a_backfill_that_is_killed(day: Workspace) -> None:
     """Rows of three days come late; the days are run again, and once more after a kill in the second of them."""
     before = day.outputs("daily")
     day.put("daily", "late", [row for row in DAYS if is_late(row)])
-    backfill = ("statelake", "backfill", "daily", "--from", SECOND, "--to", FOURTH, "--recut")
+    backfill = ("statelake", "backfill", "daily", "--from", SECOND, "--to", FOURTH, "--rebatch")
     day.signal("hold", str(IN_THE_THIRD_DAY))
     begun = day.start(*backfill)
     day.kill_who_waits()

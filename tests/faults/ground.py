@@ -213,18 +213,18 @@ def prepare(site: Site, operation: str) -> None:
     if operation == "collect":
         with site.engine() as engine:
             engine.compact(JOB)
-            engine.restore(JOB, 1)
+            engine.restore(JOB, checkpoint_id=1)
         site.sinks = EVERY  # from here on nothing is withdrawn any more
         site.run(max_batches=1)
         with site.engine() as engine:
-            engine.retain(JOB, RetentionPolicy(keep_last=1))
+            engine.expire_checkpoints(JOB, RetentionPolicy(keep_last=1))
     if operation == "repair":
         with site.engine() as engine:
-            engine.restore(JOB, 1)
+            engine.restore(JOB, checkpoint_id=1)
         os.truncate(rows_files(site)[-1], 0)
     if operation == "import":
         with site.engine() as engine:
-            engine.savepoint(JOB, "safe", site.directory / "safe")
+            engine.savepoints(JOB).create("safe", site.directory / "safe")
         for path in set(site.directory.iterdir()) - {site.directory / "safe"}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -241,17 +241,17 @@ def perform(site: Site, operation: str, clock: Clock) -> None:
             case "first batch" | "batch":
                 engine.run(site.job(), clock=CLOCK_MS, max_batches=1)
             case "restore":
-                engine.restore(JOB, 1)
+                engine.restore(JOB, checkpoint_id=1)
             case "restore and keep":
-                engine.restore(JOB, 1, outputs="keep")
+                engine.restore(JOB, checkpoint_id=1, outputs="keep")
             case "compact":
                 engine.compact(JOB)
             case "retain":
-                engine.retain(JOB, RetentionPolicy(keep_last=1))
+                engine.expire_checkpoints(JOB, RetentionPolicy(keep_last=1))
             case "collect":
-                engine.collect(site.job(), clock=clock.now_ms, vacuum=False)
+                engine.vacuum(site.job(), clock=clock.now_ms, delta_vacuum=False)
             case "savepoint":
-                engine.savepoint(JOB, "safe", site.directory / "safe")
+                engine.savepoints(JOB).create("safe", site.directory / "safe")
             case "repair":
                 [lost] = [file for file in rows_files(site) if not file.stat().st_size]
                 leave_out(engine, JOB, lost.name)
@@ -264,11 +264,11 @@ def finish(site: Site, operation: str, clock: Clock, *, ended: bool) -> None:
     if not ended and operation not in BATCHES:
         if operation == "savepoint":
             with site.engine() as engine, suppress(StatelakeError):
-                engine.delete_savepoint(JOB, "safe")
+                engine.savepoints(JOB).delete("safe")
         if operation == "savepoint" and (site.directory / "safe").exists():
             shutil.rmtree(site.directory / "safe")  # what the message says
             with site.engine() as engine, suppress(StatelakeError):
-                engine.delete_savepoint(JOB, "safe", keep_files=True)
+                engine.savepoints(JOB).delete("safe", keep_files=True)
         if not _is_done(site, operation):
             perform(site, operation, clock)
     site.run()

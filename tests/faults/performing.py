@@ -41,7 +41,7 @@ def prepare(site: Site, operation: str) -> None:
             old = Site(site.directory / "old", site.workload, site.spark, cut=site.cut)
             old.run(max_batches=2)
             with old.engine() as engine:
-                engine.savepoint(site.workload.name, SAVEPOINT, site.directory / SAVEPOINT)
+                engine.savepoints(site.workload.name).create(SAVEPOINT, site.directory / SAVEPOINT)
             shutil.rmtree(old.directory)
         case _:
             site.run(max_batches=2)
@@ -57,7 +57,7 @@ def _litter(site: Site) -> None:
         with installed([Fault("before commit")]), pytest.raises(InjectedFault):
             site.run(max_batches=1)
         with site.engine() as engine:
-            engine.retain(site.workload.name, KEEP_ONE)
+            engine.expire_checkpoints(site.workload.name, KEEP_ONE)
     assert orphans(site)
 
 
@@ -91,7 +91,7 @@ def perform(site: Site, operation: str) -> Any:
     with site.engine() as engine:
         match operation:
             case "restore":
-                return engine.restore(name, 1)
+                return engine.restore(name, checkpoint_id=1)
             case "promote":
                 return engine.promote(name, BRANCH, expected_head=2)
             case "rescale":
@@ -101,11 +101,11 @@ def perform(site: Site, operation: str) -> Any:
             case "compact":
                 return engine.compact(name)
             case "retain":
-                return engine.retain(name, KEEP_ONE)
+                return engine.expire_checkpoints(name, KEEP_ONE)
             case "drop_branch":
                 return engine.drop_branch(name, BRANCH)
             case "savepoint":
-                return engine.savepoint(name, SAVEPOINT, site.directory / SAVEPOINT)
+                return engine.savepoints(name).create(SAVEPOINT, site.directory / SAVEPOINT)
             case "import":
                 return engine.restore(site.job(), savepoint=site.directory / SAVEPOINT)
             case _:
@@ -121,7 +121,7 @@ def _replay(site: Site, from_checkpoint: int | None = None) -> Any:
 def collect(site: Site, *, hours: int, dry_run: bool = False) -> Any:
     """Collect as if hours had passed, for the engine as for the collector."""
     with hours_later(hours) as clock, site.engine() as engine:
-        return engine.collect(site.job(), clock=clock.now_ms, dry_run=dry_run)
+        return engine.vacuum(site.job(), clock=clock.now_ms, dry_run=dry_run)
 
 
 def perform_again(site: Site, operation: str) -> None:
@@ -138,8 +138,8 @@ def perform_again(site: Site, operation: str) -> None:
         return
     if operation == "savepoint":
         with site.engine() as engine:
-            if SAVEPOINT in engine.savepoints(name):
-                engine.delete_savepoint(name, SAVEPOINT)
+            if SAVEPOINT in engine.savepoints(name).list():
+                engine.savepoints(name).delete(SAVEPOINT)
     perform(site, operation)
 
 
@@ -199,10 +199,10 @@ def check_effect(site: Site, operation: str) -> None:
                 # rows that only pinned and let go may have come before it
                 assert (
                     2
-                    <= engine.verify_savepoint(site.directory / SAVEPOINT).checkpoint_id
+                    <= engine.savepoints(site.workload.name).verify(site.directory / SAVEPOINT).checkpoint_id
                     < head.checkpoint_id
                 )
-                assert list(engine.savepoints(site.workload.name)) == [SAVEPOINT]
+                assert list(engine.savepoints(site.workload.name).list()) == [SAVEPOINT]
         case "import":
             assert kinds.count("import") == 1
         case "replay":

@@ -101,7 +101,7 @@ def _outcome(run: Callable[[], Any]) -> str:
 def _collect(bed: Bed, days: int) -> None:
     site = bed.site()
     with clocks(days), site.engine() as engine:
-        engine.collect(site.job())
+        engine.vacuum(site.job())
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def _left_behind(bed: Bed, *, torn: bool) -> dict[str, Any]:
     found["woken"] = shown(bed.site())
     fewer = bed.site(function=False)
     with fewer.engine() as engine:
-        found["left_alone"] = [s.name for s in engine.restore(fewer.job(), 1).left_alone]
+        found["left_alone"] = [s.name for s in engine.restore(fewer.job(), checkpoint_id=1).left_alone]
     found["restored"] = shown(fewer)
     fewer.run()
     found["again"] = shown(fewer)

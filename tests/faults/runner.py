@@ -39,7 +39,7 @@ def run_to_the_end(site: Site) -> RunnerReport:
     told = RunnerReport()
     while True:
         try:
-            if site.run(on_batch=lambda batch: told.committed.append(batch.checkpoint_id)).caught_up:
+            if site.run(on_progress=lambda batch: told.committed.append(batch.checkpoint_id)).caught_up:
                 return told
         except CommitFailedError as error:
             told.lost.append((type(error).__name__, str(error)))

@@ -84,7 +84,7 @@ class History:
     def _restore(self, site: Site) -> None:
         with site.engine() as engine:
             ids = [row.checkpoint_id for row in engine.checkpoints(site.workload.name)]
-            engine.restore(site.workload.name, self._rng.choice(ids or [1]))
+            engine.restore(site.workload.name, checkpoint_id=self._rng.choice(ids or [1]))
 
     def _compact(self, site: Site) -> None:
         with site.engine() as engine:
@@ -96,7 +96,7 @@ class History:
 
     def _retain(self, site: Site) -> None:
         with site.engine() as engine:
-            engine.retain(site.workload.name, RetentionPolicy(keep_last=self._rng.randint(1, 3)))
+            engine.expire_checkpoints(site.workload.name, RetentionPolicy(keep_last=self._rng.randint(1, 3)))
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

@@ -37,13 +37,13 @@ def damaged_head(site: Site) -> Path:
 
 def restored(site: Site) -> None:
     with site.engine() as engine:
-        engine.restore(JOB, 1)
+        engine.restore(JOB, checkpoint_id=1)
 
 
 def put_back(site: Site) -> None:
     """The outputs of checkpoint 2 come back, and those of the micro-batch in their place go."""
     with site.engine() as engine:
-        engine.restore(JOB, 2)
+        engine.restore(JOB, checkpoint_id=2)
 
 
 def replayed(site: Site) -> None:
@@ -296,7 +296,7 @@ def test_outputs_that_are_shown_and_empty_are_noticed(sink: str, tmp_path: Path)
         with pytest.raises(DamagedOutputError, match=f"sink '{sink}', checkpoint 3.* has 0 bytes"):
             site.run()
         with site.engine() as engine:
-            engine.restore(JOB, 2)
+            engine.restore(JOB, checkpoint_id=2)
         site.run()
         check(site)
 

@@ -126,13 +126,13 @@ def test_partitions_follow_the_savepoints(ground: Ground, spark: SparkSession) -
     ground.run("__savepoint", partition="kept")
     ground.instance.add_dynamic_partitions(name, ["planned"])
     engine_made = ground.engine(spark)
-    engine_made.savepoint(JOB, "by_hand")
+    engine_made.savepoints(JOB).create("by_hand")
     found = tick(ground, "__savepoint_partitions")
     assert isinstance(found, dg.SensorResult)
     [request] = found.dynamic_partitions_requests or []
     assert isinstance(request, dg.AddDynamicPartitionsRequest)
     assert request.partition_keys == ["by_hand"]
-    engine_made.delete_savepoint(JOB, "kept")
+    engine_made.savepoints(JOB).delete("kept")
     ground.instance.add_dynamic_partitions(name, ["by_hand"])
     found = tick(ground, "__savepoint_partitions")
     assert isinstance(found, dg.SensorResult)

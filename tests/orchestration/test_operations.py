@@ -37,7 +37,7 @@ def kinds(ground: Ground, spark: SparkSession) -> list[str]:
 def test_a_plain_click_on_every_operation_of_a_job_that_never_ran_does_nothing(
     ground: Ground, spark: SparkSession
 ) -> None:
-    for suffix in ("__compact", "__recover", "__rescale", "__retain"):
+    for suffix in ("__compact", "__recover", "__rescale", "__expire"):
         done = ground.run(suffix)
         assert done.success, suffix
         assert done.get_asset_materialization_events() == [], suffix
@@ -49,7 +49,7 @@ def test_plain_clicks_change_nothing_where_all_is_well_and_keep_their_versions(
 ) -> None:
     ground.run()
     for _ in range(2):
-        for suffix in ("__compact", "__recover", "__rescale", "__retain"):
+        for suffix in ("__compact", "__recover", "__rescale", "__expire"):
             ground.run(suffix)
     assert kinds(ground, spark) == ["checkpoint"] * 3
     assert ground.versions(CHECKPOINT) == ["1", "2", "3"]
@@ -136,7 +136,9 @@ def test_a_savepoint_is_a_partition_made_once_and_then_verified(ground: Ground, 
     key = operation_key(JOB, "savepoints")
     ground.run("__savepoint", partition="before_upgrade", checkpoint_id=2)
     assert ground.versions(key) == ["2"]
-    assert StateEngine(ground.settings.root, spark).savepoints(JOB)["before_upgrade"].checkpoint_id == 2
+    assert (
+        StateEngine(ground.settings.root, spark).savepoints(JOB).list()["before_upgrade"].checkpoint_id == 2
+    )
     assert ground.versions(CHECKPOINT) == ["1", "2", "3", "4"]  # the row that pins it
     ground.run("__savepoint", partition="before_upgrade")
     assert ground.shown(key)["verified"] is True
@@ -150,10 +152,10 @@ def test_a_savepoint_is_a_partition_made_once_and_then_verified(ground: Ground, 
 @pytest.mark.long
 def test_retention_keeps_a_week_unless_told_otherwise(ground: Ground, spark: SparkSession) -> None:
     ground.run()
-    ground.run("__retain", keep_last=1, keep_hours=0, dry_run=True)
-    assert ground.shown(operation_key(JOB, "retention"))["given_up"] == [1, 2]
+    ground.run("__expire", keep_last=1, keep_hours=0, dry_run=True)
+    assert ground.shown(operation_key(JOB, "retention"))["expired"] == [1, 2]
     assert kinds(ground, spark) == ["checkpoint"] * 3
-    ground.run("__retain", keep_last=1, keep_hours=0)
+    ground.run("__expire", keep_last=1, keep_hours=0)
     shown = ground.shown(operation_key(JOB, "retention"))
     assert (shown["retired"], shown["restorable"], shown["files_deleted"]) == (2, 2, 0)
     assert ground.versions(operation_key(JOB, "retention")) == ["0", "4"]
@@ -169,8 +171,8 @@ def test_retention_keeps_a_week_unless_told_otherwise(ground: Ground, spark: Spa
         ("__rescale", {"parallelism": 0}, "greater than or equal to 1"),
         ("__rescale", {"parallelism": 2, "operators": {"a": 1}}, "either parallelism"),
         ("__rescale", {"operators": {"a": 0}}, "a number from 1 to"),
-        ("__retain", {"keep_last": 0}, "greater than or equal to 1"),
-        ("__retain", {"orphan_age_hours": 1.0}, "greater than or equal to 24"),
+        ("__expire", {"keep_last": 0}, "greater than or equal to 1"),
+        ("__expire", {"orphan_age_hours": 1.0}, "greater than or equal to 24"),
     ],
     ids=str,
 )

@@ -46,9 +46,9 @@ class WrittenDown:
         return RunReport(JOB, [], True, [])
 
     def backfill(
-        self, job: object, first: str, last: str, mode: str, *, dry_run: bool, recut: bool, **_: object
+        self, job: object, first: str, last: str, mode: str, *, dry_run: bool, rebatch: bool, **_: object
     ) -> BackfillReport:
-        self.asked.append(("backfill", first, last, mode, *["dry"] * dry_run, *["recut"] * recut))
+        self.asked.append(("backfill", first, last, mode, *["dry"] * dry_run, *["rebatch"] * rebatch))
         keys = KEYS[KEYS.index(first) : KEYS.index(last) + 1]
         return BackfillReport(JOB, "roll_forward", MAIN, None, keys, [], {})
 
@@ -73,7 +73,7 @@ def launch(
         (0, [], {}, [("run", None)]),
         (2, [D9], {}, [("run", D9)]),
         (2, [D9], {"mode": "stop"}, [("backfill", D9, D9, "stop")]),
-        (2, [D9], {"recut": True}, [("backfill", D9, D9, "roll_forward", "recut")]),
+        (2, [D9], {"rebatch": True}, [("backfill", D9, D9, "roll_forward", "rebatch")]),
         (2, [D8], {}, [("backfill", D8, D8, "roll_forward")]),
         (2, [D9, D11], {}, [("backfill", D9, D11, "roll_forward")]),
         (2, [D9, D11], {"missing_only": True}, [("backfill", D10, D11, "roll_forward")]),

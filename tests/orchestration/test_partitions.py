@@ -265,7 +265,7 @@ def test_what_waits_is_asked_for_and_late_rows_are_told(
     assert (days.shown(D11)["late_rows"], days.shown(D12)["late_rows"]) == (2, 0)
     found = _check(days, "late_rows")
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    command = f"statelake backfill {JOB} --from {D9} --to {D10} --recut"
+    command = f"statelake backfill {JOB} --from {D9} --to {D10} --rebatch"
     assert (found.description or "").endswith(f"Take them in: {command}")
     assert (found.description or "").startswith(f"2 rows of {D9} to {D10} came after")
     assert str(found.metadata["found_with"].value).splitlines()[2:] == [f"| {D11} | 2 |"]
@@ -273,7 +273,7 @@ def test_what_waits_is_asked_for_and_late_rows_are_told(
     assert _check(days, "late_rows").passed
     days.late = "warn"
 
-    days.run(D9, D10, recut=True)
+    days.run(D9, D10, rebatch=True)
     assert _check(days, "late_rows").passed
     assert (300, "c", 600) in days.outputs()
 
@@ -282,7 +282,7 @@ def test_what_waits_is_asked_for_and_late_rows_are_told(
     ("first", "config", "message"),
     [
         (D8, {"mode": "sideways"}, "roll_forward"),
-        (D8, {"missing_only": True, "recut": True}, "missing_only runs nothing again"),
+        (D8, {"missing_only": True, "rebatch": True}, "missing_only runs nothing again"),
         (None, {"dry_run": True}, "--partition-range"),
     ],
     ids=["mode", "two wishes", "no partition"],

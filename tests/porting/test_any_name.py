@@ -204,7 +204,7 @@ def test_states_are_asked_for_in_sql(ran: Pipeline) -> None:
         assert ask("```x``; DROP TABLE y --`") == totals("`x`; DROP TABLE y --")
         for name in ("total", "Total", "TOTAL", "text_state", "Text_State"):  # views have no case
             assert ask(f"{stored_name(UID)}__{stored_name(name)}") == totals(name)
-        views = engine.sql_views("pipeline")
+        views = engine.list_views("pipeline")
         assert len({v.name.lower() for v in views}) == len(views)
         assert {"`text state`", "`saved ride`", "sumOfTips"} <= {v.sql_name for v in views}
 
@@ -214,7 +214,7 @@ def test_names_go_through_savepoints_restores_and_commands(
     ran: Pipeline, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ran.engine() as engine:
-        engine.savepoint("pipeline", "before", path=str(tmp_path / "before"))
+        engine.savepoints("pipeline").create("before", path=str(tmp_path / "before"))
         changed = engine.diff("pipeline", 1, 4, operator=UID, state="../../up")
         assert sum(sum(one.counts().values()) for one in changed) == 2
     other = Pipeline(tmp_path, spark, build, parallelism=3)

@@ -97,10 +97,10 @@ def empty_tables(directory: Path, spark: SparkSession) -> Path:
 
 def _collect_all(world: World) -> None:
     """Everything that nobody needs goes, in two collections a day apart, before the verdict."""
-    world.engine().retain(JOB, RetentionPolicy(keep_last=2))
+    world.engine().expire_checkpoints(JOB, RetentionPolicy(keep_last=2))
     for _ in range(2):
         world.clock.pass_hours(25)
-        world.engine().collect(world.job())
+        world.engine().vacuum(world.job())
 
 
 Maker = Callable[[World, random.Random], Callable[[], None]]
@@ -224,7 +224,7 @@ def _restorer(world: World, dice: random.Random) -> Callable[[], None]:
         target = dice.choice(earlier or [1])
         for _ in range(3):  # as somebody would who insists
             with suppress(StaleParentError):
-                engine.restore(JOB, target)
+                engine.restore(JOB, checkpoint_id=target)
                 return
 
     return restore
@@ -234,14 +234,14 @@ def _retirer(world: World, dice: random.Random) -> Callable[[], None]:
     policy = RetentionPolicy(keep_last=dice.randint(1, 3))
 
     def retire() -> None:
-        world.engine().retain(JOB, policy)
+        world.engine().expire_checkpoints(JOB, policy)
 
     return retire
 
 
 def _collector(world: World, dice: random.Random) -> Callable[[], None]:
     def collect() -> None:
-        world.engine().collect(world.job())
+        world.engine().vacuum(world.job())
 
     return collect
 

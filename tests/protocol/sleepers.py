@@ -102,7 +102,7 @@ def run_sleeper(
                     old_rule(patch, world)
                 steps = _acted(case, world)
                 world.clock.pass_hours(25)
-                world.engine().collect(world.job())
+                world.engine().vacuum(world.job())
             world.engine().run(world.job(), clock=CLOCK_MS)
         rows = world.engine().checkpoints(JOB)
         check(world.engine(), directory, rows, told, numbers=NUMBERS, files=world.files)
@@ -187,4 +187,4 @@ def _compact(world: World) -> None:
 
 
 def _collect(world: World) -> None:
-    world.engine().collect(world.job())
+    world.engine().vacuum(world.job())

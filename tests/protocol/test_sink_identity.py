@@ -161,5 +161,5 @@ def test_a_row_that_can_never_be_published_is_left_by_restoring_its_parent(
     with pytest.raises(SinkError, match="has the columns"):
         site.run(site.root)
     with StateEngine(site.root, site.spark) as engine:
-        assert engine.restore(JOB, 1).committed_id == 3
+        assert engine.restore(JOB, checkpoint_id=1).committed_id == 3
     assert sum(site.shows().values()) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from state_engine import DeltaSink, FileSink, FileSource, StatefulJob
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.operations.collector import CollectionReport
+from state_engine.operations.collector import VacuumReport
 from tests.runtime.tiny import OUTPUT, Site, Sum
 
 HOUR_MS = 3_600_000
@@ -35,10 +35,10 @@ class Ground(Site):
         self.put({"k": ["a", "b", "abc"[i % 3]], "v": [1, 10, 100 + i]}, f"{i:04d}")
         self.engine().run(self.both())
 
-    def collect(self, *, hours: float, **options: Any) -> CollectionReport:
+    def collect(self, *, hours: float, **options: Any) -> VacuumReport:
         """As if that many hours had passed."""
         now_ms = time.time_ns() // 1_000_000 + int(hours * HOUR_MS)
-        return self.engine().collect(options.pop("job", self.both()), clock=now_ms, **options)
+        return self.engine().vacuum(options.pop("job", self.both()), clock=now_ms, **options)
 
     def files(self, inside: str = "") -> set[str]:
         """Data files on disk, relative to the directory; hidden ones, and logs, are no data."""

@@ -235,7 +235,7 @@ def test_mended_code_and_late_rows(place: Place, mended: Place, tmp_path: Path, 
     place.put(LATE, "late")
     report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0])
     assert place.same(mended)  # as recorded
-    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], recut=True)
+    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], rebatch=True)
     assert [b.partition for b in report.batches] == DAYS
     whole = Place(tmp_path / "whole", spark).filled(LATE)
     whole.run(whole.job(10))
@@ -313,7 +313,7 @@ def test_a_promoted_branch_takes_what_a_stop_left_behind(place: Place, mended: P
     assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
     assert len(place.outputs()) == len(right.outputs())
     # and back to where all began, whose outputs are in the sinks as they were
-    place.engine().restore(place.job(10), 5)
+    place.engine().restore(place.job(10), checkpoint_id=5)
     assert place.same(right)
     place.engine().backfill(place.job(10), DAYS[0], DAYS[4], clock=END_MS)
     assert place.same(mended)

@@ -45,12 +45,12 @@ def test_a_job_goes_on_from_given_state(tmp_path: Path, spark: SparkSession) -> 
     given = frame(spark, [("a", 10), ("c", 30)], "k string, value int")
     engine, job = site.engine(), site.job()
 
-    planned = engine.bootstrap(job, {"sums": {"total": given}}, dry_run=True)
+    planned = engine.state_processor(job).bootstrap({"sums": {"total": given}}, dry_run=True)
     assert planned.entries == {"sums": {"total": 2}}
     assert (planned.committed_id, planned.from_the_beginning) == (None, ["events"])
     assert not (tmp_path / "root" / "tiny").exists()
 
-    done = engine.bootstrap(job, {"sums": {"total": given}}, clock=5)
+    done = engine.state_processor(job).bootstrap({"sums": {"total": given}}, clock=5)
     assert (done.entries, done.committed_id) == ({"sums": {"total": 2}}, 1)
     assert site.state() == {"a": 10, "c": 30}
     (row,) = engine.checkpoints("tiny")
@@ -59,7 +59,7 @@ def test_a_job_goes_on_from_given_state(tmp_path: Path, spark: SparkSession) -> 
     assert site.state() == {"a": 11, "b": 2, "c": 30, "d": 3}
     assert site.outputs() == [("a", 1, 11), ("b", 2, 2), ("d", 3, 3)]
     with pytest.raises(ConfigurationError, match=r"has checkpoints in .* already"):
-        engine.bootstrap(job, {"sums": {"total": given}})
+        engine.state_processor(job).bootstrap({"sums": {"total": given}})
 
 
 REFUSED: list[tuple[list[tuple[Any, ...]], str, type[StatelakeError], str]] = [
@@ -88,7 +88,9 @@ def test_what_the_engine_would_not_store_is_refused(
 ) -> None:
     site = Site(tmp_path, spark)
     with pytest.raises(error, match=message):
-        site.engine().bootstrap(site.job(), {"sums": {"total": frame(spark, rows, schema)}}, dry_run=True)
+        site.engine().state_processor(site.job()).bootstrap(
+            {"sums": {"total": frame(spark, rows, schema)}}, dry_run=True
+        )
 
 
 class Narrow(Sum):
@@ -103,25 +105,36 @@ def test_names_that_are_not_there_are_told_with_those_that_are(tmp_path: Path, s
     site = Site(tmp_path, spark)
     engine, job, good = site.engine(), site.job(), frame(spark, [("a", 1)], "k string, value int")
     calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: engine.bootstrap(job, {"other": {"total": good}}), r"the job has \['sums'\]"),
-        (lambda: engine.bootstrap(job, {"sums": {"other": good}}), r"declares \['total'\] when it is opened"),
-        (lambda: engine.bootstrap(job, {"sums": {}}), "no state is given"),
-        (lambda: engine.bootstrap(job, {}), "none at all"),
         (
-            lambda: engine.bootstrap(job, {"sums": {ValueStateDescriptor("total", str): good}}),
+            lambda: engine.state_processor(job).bootstrap({"other": {"total": good}}),
+            r"the job has \['sums'\]",
+        ),
+        (
+            lambda: engine.state_processor(job).bootstrap({"sums": {"other": good}}),
+            r"declares \['total'\] when it is opened",
+        ),
+        (lambda: engine.state_processor(job).bootstrap({"sums": {}}), "no state is given"),
+        (lambda: engine.state_processor(job).bootstrap({}), "none at all"),
+        (
+            lambda: engine.state_processor(job).bootstrap(
+                {"sums": {ValueStateDescriptor("total", str): good}}
+            ),
             "declared as value of bigint, and given as value of string",
         ),
         (
-            lambda: engine.bootstrap(job, {"sums": {"total": good}}, positions={"other": "all"}),
+            lambda: engine.state_processor(job).bootstrap(
+                {"sums": {"total": good}}, positions={"other": "all"}
+            ),
             r"has no sources \['other'\]; it has \['events'\]",
         ),
         (
-            lambda: engine.bootstrap(job, {"sums": {"total": good}}, positions={"events": ["9.parquet"]}),
+            lambda: engine.state_processor(job).bootstrap(
+                {"sums": {"total": good}}, positions={"events": ["9.parquet"]}
+            ),
             "'9.parquet' names none of the 0 files",
         ),
         (
-            lambda: engine.bootstrap(
-                site.job(Narrow()),
+            lambda: engine.state_processor(site.job(Narrow())).bootstrap(
                 {"sums": {"total": frame(spark, [("a", 2**15)], "k string, value int")}},
                 dry_run=True,
             ),
@@ -153,7 +166,7 @@ def test_state_that_is_read_from_one_job_gives_another_the_same_state_and_result
         uid: {name: old.read_state("small", uid, name) for name in names}
         for uid, names in {"totals": ("total", "parities", "recent"), "ranks": ("seen",)}.items()
     }
-    report = new.bootstrap(job, states, positions={"events": "all"}, clock=CLOCK_MS)
+    report = new.state_processor(job).bootstrap(states, positions={"events": "all"}, clock=CLOCK_MS)
     assert report.from_the_beginning == []
     assert folded_bases(new) == folded(old, "totals") | folded(old, "ranks")
     assert new.run(job, clock=CLOCK_MS).batches == []
@@ -220,8 +233,7 @@ def test_every_shape_with_times_of_its_own(tmp_path: Path, spark: SparkSession) 
     key = "day date, price decimal(5,2)"
     at = (days[0], Decimal("1.50"))
     engine = StateEngine(tmp_path / "root", spark)
-    report = engine.bootstrap(
-        job,
+    report = engine.state_processor(job).bootstrap(
         {
             "all": {
                 "pair": frame(spark, [(*at, "x", 7)], f"{key}, f1 string, f0 tinyint"),
@@ -285,7 +297,9 @@ def test_sources_start_after_what_the_state_holds(tmp_path: Path, spark: SparkSe
     engine = site.engine()
     for name, source, position, total in cases:
         made = job(name, source)
-        report = engine.bootstrap(made, {"sums": {"total": given}}, positions={"events": position})
+        report = engine.state_processor(made).bootstrap(
+            {"sums": {"total": given}}, positions={"events": position}
+        )
         assert list(report.positions) == ["events"]
         assert not report.from_the_beginning
         engine.run(made)
@@ -300,7 +314,9 @@ def test_sources_start_after_what_the_state_holds(tmp_path: Path, spark: SparkSe
         (None, 4, "how many of its 3 elements"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            engine.bootstrap(job("bad", source), {"sums": {"total": given}}, positions={"events": position})
+            engine.state_processor(job("bad", source)).bootstrap(
+                {"sums": {"total": given}}, positions={"events": position}
+            )
 
 
 @pytest.mark.long
@@ -316,6 +332,6 @@ def test_a_function_that_cannot_be_opened_here_is_told_by_descriptors(
     with pytest.raises(
         ConfigurationError, match=r"cannot be opened here .*no database here.*give the state's"
     ):
-        site.engine().bootstrap(job, {"sums": {"total": given}})
-    site.engine().bootstrap(job, {"sums": {ValueStateDescriptor("total", int): given}})
+        site.engine().state_processor(job).bootstrap({"sums": {"total": given}})
+    site.engine().state_processor(job).bootstrap({"sums": {ValueStateDescriptor("total", int): given}})
     assert site.state() == {"a": 1}

@@ -65,10 +65,12 @@ def test_timers_fire_as_if_the_job_had_set_them(tmp_path: Path, spark: SparkSess
     engine, job = site.engine(), site.job(Alarm(), uid="alarms")
     given = {"processing": timers(spark, [("a", 1000), ("a", 1000), ("a", 3000), ("b", 2000), ("c", 2500)])}
     states = {"count": spark.createDataFrame([("a", 7)], "k string, value int")}
-    planned = engine.bootstrap(job, {"alarms": states}, timers={"alarms": given}, dry_run=True)
+    planned = engine.state_processor(job).bootstrap(
+        {"alarms": states}, timers={"alarms": given}, dry_run=True
+    )
     assert planned.entries == {"alarms": {"count": 1, "_timers": 4}}
     assert not engine.checkpoints("tiny")
-    engine.bootstrap(job, {"alarms": states}, timers={"alarms": given}, clock=0)
+    engine.state_processor(job).bootstrap({"alarms": states}, timers={"alarms": given}, clock=0)
     (row,) = engine.checkpoints("tiny")
     operator = row.operator("alarms")
     assert operator is not None
@@ -99,7 +101,9 @@ def test_timers_of_event_time_wait_for_the_watermark(tmp_path: Path, spark: Spar
     out.sink("out", DeltaSink(str(tmp_path / "sink")))
     engine = StateEngine(tmp_path / "root", spark)
     at = [("a", datetime.fromtimestamp(5, UTC)), ("b", datetime.fromtimestamp(50, UTC))]
-    engine.bootstrap(job, {}, timers={"alarms": {"event": timers(spark, at, "timestamp")}}, clock=0)
+    engine.state_processor(job).bootstrap(
+        {}, timers={"alarms": {"event": timers(spark, at, "timestamp")}}, clock=0
+    )
 
     def fired() -> list[str]:
         return sorted(r["k"] for r in spark.read.format("delta").load(str(tmp_path / "sink")).collect())
@@ -139,7 +143,7 @@ def test_what_is_no_timer_is_refused(tmp_path: Path, spark: SparkSession) -> Non
     ]
     for given, error, message in refused:
         with pytest.raises(error, match=message):
-            engine.bootstrap(job, {}, timers=given)
+            engine.state_processor(job).bootstrap({}, timers=given)
     assert not engine.checkpoints("tiny")
 
 
@@ -203,12 +207,12 @@ def test_lists_are_handed_out_as_after_a_restore(
     ).sink("out", DeltaSink(str(tmp_path / "sink")))
     engine = StateEngine(tmp_path / "root", spark)
     given = {"lists": {"split": range(5), "all": [("x", 1), ("y", 2)]}}
-    planned = engine.bootstrap(job, {}, operator_state=given, dry_run=True)
+    planned = engine.state_processor(job).bootstrap({}, operator_state=given, dry_run=True)
     assert planned.operator_state == {"lists": {"split": 5, "all": 2}} or planned.operator_state == {
         "lists": {"all": 2, "split": 5}
     }
     assert not engine.checkpoints("lists")
-    engine.bootstrap(job, {}, operator_state=given)
+    engine.state_processor(job).bootstrap({}, operator_state=given)
     engine.run(job)
     rows = engine.sql("lists", "SELECT value FROM operator_state WHERE state = 'all'").collect()
     shares = {1: ["[0, 1, 2, 3, 4]"], 3: ["[0, 1]", "[2, 3]", "[4]"]}[parallelism]
@@ -241,9 +245,8 @@ def test_lists_of_functions_and_broadcast_state(tmp_path: Path, spark: SparkSess
     ]
     for given, error, message in refused:
         with pytest.raises(error, match=message):
-            engine.bootstrap(job, {}, operator_state=given)
-    done = engine.bootstrap(
-        job,
+            engine.state_processor(job).bootstrap({}, operator_state=given)
+    done = engine.state_processor(job).bootstrap(
         {},
         operator_state={"counted": {"list_checkpointed": [10, 90]}, "ruled": {RULES: {"a": 10, "b": 11}}},
     )

@@ -246,7 +246,9 @@ def test_udfs_that_transform_state_are_the_drivers(udfs: Udfs, tmp_path: Path) -
     udfs.write(term=7, times=100)
     importlib.reload(sys.modules[udfs.code.helper])
     changed = sys.modules[udfs.name].changed
-    engine.transform_state(job, "sums", "total", map=lambda rows: rows.withColumn("value", changed("value")))
+    engine.state_processor(job).transform_state(
+        "sums", "total", map=lambda rows: rows.withColumn("value", changed("value"))
+    )
     assert site.state() == {"a": 300}
 
 

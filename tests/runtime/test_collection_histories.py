@@ -54,15 +54,15 @@ class Story:
     def restore(self) -> None:
         known = sorted(self.restorable() & self.outputs.keys() - {self.rows()[-1].checkpoint_id})
         if known:
-            self.ground.engine().restore("tiny", self.chance.choice(known))
+            self.ground.engine().restore("tiny", checkpoint_id=self.chance.choice(known))
 
     def savepoint(self) -> None:
-        made = self.ground.engine().savepoints("tiny")
+        made = self.ground.engine().savepoints("tiny").list()
         if made and self.chance.random() < 0.5:
-            self.ground.engine().delete_savepoint("tiny", self.chance.choice(sorted(made)))
+            self.ground.engine().savepoints("tiny").delete(self.chance.choice(sorted(made)))
         else:
             pinned = self.chance.choice(sorted(self.restorable()))
-            self.ground.engine().savepoint("tiny", f"s{len(self.rows())}", checkpoint_id=pinned)
+            self.ground.engine().savepoints("tiny").create(f"s{len(self.rows())}", checkpoint_id=pinned)
 
     def crash(self) -> None:
         crashed(
@@ -82,7 +82,7 @@ class Story:
         engine._ran("tiny").store.append(replace(row, branch=f"r{row.checkpoint_id}"))
 
     def retain(self) -> None:
-        self.ground.engine().retain("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
+        self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
 
     def rows(self) -> list:  # type: ignore[type-arg]
         return self.ground.engine().checkpoints("tiny")
@@ -138,7 +138,7 @@ def collected_tells_no_lies(ground: Ground, seed: int, steps: int, patch: pytest
     head = story.rows()[-1].checkpoint_id
     known = sorted(story.restorable() & story.outputs.keys() - {head})
     for target in chance.sample(known, min(2, len(known))):
-        ground.engine().restore("tiny", target)
+        ground.engine().restore("tiny", checkpoint_id=target)
         assert ground.outputs() == story.outputs[target]
         assert tuple(sorted(ground.state().items())) == states[target]
 

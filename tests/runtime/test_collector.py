@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.write_ids import MAX_ATTEMPT_AGE_MS, owner_in
 from state_engine.core.errors import CommitFailedError, ConfigurationError
 from state_engine.job import job_tables
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.operations.collector import CollectionReport
+from state_engine.operations.collector import VacuumReport
 from state_engine.publication.publication import Publication
 from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -43,14 +43,14 @@ def ground(tmp_path: Path, spark: SparkSession) -> Ground:
 STATE = ("root/tiny/operators/sums/changelog", "root/tiny/operators/sums/base", "root/tiny/operator_state")
 
 
-def steps(report: CollectionReport) -> set[tuple[str, str]]:
+def steps(report: VacuumReport) -> set[tuple[str, str]]:
     return {(f.why, f.step) for f in report.files}
 
 
 def test_files_of_retired_checkpoints_go_in_two_collections(ground: Ground) -> None:
     ground.engine().compact("tiny")
     ground.run(3)
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     before, states, outputs = ground.files(), ground.restorable(), ground.outputs()
     assert not ground.collect(hours=23).files, "nothing is that old yet"
 
@@ -86,13 +86,13 @@ def test_files_of_retired_checkpoints_go_in_two_collections(ground: Ground) -> N
 def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.engine().savepoint("tiny", "kept", checkpoint_id=2)
+    ground.engine().savepoints("tiny").create("kept", checkpoint_id=2)
     ground.engine().compact("tiny")
     with monkeypatch.context() as patch:
         patch.setattr(Publication, "publish", lambda *_: (_ for _ in ()).throw(Crash()))
         with pytest.raises(Crash):
             ground.run(3)
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     states = ground.restorable()
     assert 2 in states
     assert 1 not in states
@@ -104,27 +104,27 @@ def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
     assert staged <= ground.files("files_of_tiny"), "not published yet"
     ground.engine().publish_pending(ground.both())
     assert len(ground.outputs()) == 12
-    ground.engine().restore("tiny", 2)
+    ground.engine().restore("tiny", checkpoint_id=2)
     assert ground.restorable()[2] == states[2]
     assert len(ground.outputs()) == 6
-    ground.engine().delete_savepoint("tiny", "kept")
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().savepoints("tiny").delete("kept")
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     assert ground.collect(hours=49).removed
 
 
 def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_retired(ground: Ground) -> None:
     outputs, states = ground.outputs(), ground.restorable()
-    ground.engine().restore("tiny", 1)
+    ground.engine().restore("tiny", checkpoint_id=1)
     for _ in range(2):
         assert not ground.collect(hours=49).files
-    ground.engine().restore("tiny", 3)
+    ground.engine().restore("tiny", checkpoint_id=3)
     assert ground.outputs() == outputs
     assert ground.restorable().items() >= states.items()
     assert not [path for path in ground.files("files_of_tiny") if "_staged-" in path]
 
-    ground.engine().restore("tiny", 1)
+    ground.engine().restore("tiny", checkpoint_id=1)
     ground.run(3)
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     shown = ground.outputs()
     assert not ground.collect(hours=23).files
     gone = ground.collect(hours=25).deleted
@@ -219,11 +219,11 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
 ) -> None:
     ground.engine().compact("tiny")
     ground.run(3)
-    ground.engine().restore("tiny", 2)
+    ground.engine().restore("tiny", checkpoint_id=2)
     ground.run(4)
     crashed(ground, monkeypatch)
     ground.engine().compact("tiny")
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     states, outputs = ground.restorable(), ground.outputs()
     planned = ground.collect(hours=25, dry_run=True)
     assert len({f.table for f in planned.removed}) > 1
@@ -245,7 +245,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
         with pytest.raises(Crash):
             ground.collect(hours=25)
     with pytest.raises(Crash):
-        ground.collect(hours=25, on_file=dies)
+        ground.collect(hours=25, on_progress=dies)
     for _ in range(2):
         ground.collect(hours=49)
     assert not ground.collect(hours=49, dry_run=True).files
@@ -261,7 +261,7 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
     ground = Ground(tmp_path, spark)
     for i in range(2):
         ground.run(i)
-    ground.engine().restore("tiny", 1)
+    ground.engine().restore("tiny", checkpoint_id=1)
 
     class Later(StoreClock):
         """Thirty hours after the files were written."""
@@ -271,7 +271,7 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
 
     with monkeypatch.context() as patch:
         patch.setattr(job_tables, "StoreClock", Later)
-        ground.engine().retain("tiny", KEEP_ONE)
+        ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     assert not ground.collect(hours=53, dry_run=True).files
     told = {f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=55, dry_run=True).files}
     assert told == {"changelog", "operator_state", "sink", "files_of_tiny"}
@@ -282,7 +282,7 @@ def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
 ) -> None:
     ground.engine().compact("tiny")
     ground.run(3)
-    ground.engine().retain("tiny", KEEP_ONE)
+    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
     fetched = DeltaKernel.change
 
     def second(self: DeltaKernel, uri: str, **asked: Any) -> int:
@@ -356,7 +356,7 @@ def test_a_runner_whose_clock_is_wrong_loses_nothing_and_a_collector_deletes_no_
         if uri.endswith("/checkpoints") and not collected:
             with monkeypatch.context() as patch:  # a collector whose clock is right, or wrong the other way
                 patch.setattr(time, "time_ns", lambda: real() + behind_days * 24 * HOUR_MS * 1_000_000)
-                collected.append(ground.engine().collect(ground.both()).files)
+                collected.append(ground.engine().vacuum(ground.both()).files)
         return append(self, uri, *args, **options)
 
     monkeypatch.setattr(DeltaKernel, "append", meanwhile)

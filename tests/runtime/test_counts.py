@@ -128,7 +128,7 @@ def test_a_run_without_news_starts_no_job_and_commits_nothing(
     root = site.directory / "root"
     recorder, commits = Recorder(spark), delta_commits(root, site.sink)
     report = site.engine().run(site.job())
-    assert (report.batches, report.caught_up, report.settled) == ([], True, [])
+    assert (report.batches, report.caught_up, report.published_pending) == ([], True, [])
     assert recorder.new() == []
     assert delta_commits(root, site.sink) == commits
 

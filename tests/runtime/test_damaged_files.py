@@ -70,7 +70,7 @@ def test_every_use_of_a_damaged_file_names_it(ran: Site) -> None:
             (lambda: ran.engine().run(job), "job 'tiny': checkpoint 2, operator 'sums': "),
             (ran.state, "checkpoint 2, operator 'sums': "),
             (lambda: ran.engine().compact("tiny", full=True), "checkpoint 2, operator 'sums': "),
-            (lambda: ran.engine().savepoint("tiny", "copy"), "checkpoint 2, operator 'sums': "),
+            (lambda: ran.engine().savepoints("tiny").create("copy"), "checkpoint 2, operator 'sums': "),
         ],
         "operator_state": [(lambda: ran.engine().run(job), "checkpoint 2, source positions: ")],
         "checkpoints": [(lambda: ran.engine().run(job), "rows of checkpoints: ")],
@@ -106,7 +106,7 @@ def test_a_checkpoint_before_the_damage_leads_on(ran: Site) -> None:
     job = ran.job(on_error="dead_letter")
     with pytest.raises(DamagedFileError, match="restore a checkpoint that does not need it"):
         ran.engine().run(job)
-    ran.engine().restore("tiny", 1)
+    ran.engine().restore("tiny", checkpoint_id=1)
     ran.engine().run(job)
     assert ran.state() == {"a": 11, "b": 22, "c": 30}
     assert len(ran.outputs()) == 5

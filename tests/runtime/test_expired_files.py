@@ -21,8 +21,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
-    Compaction,
     CompactionPolicy,
+    CompactionReport,
     DeltaSink,
     FileSource,
     KeyedProcessFunction,
@@ -77,7 +77,7 @@ class Place:
 
     def run(
         self, keys: list[str], *, hours: int, compaction: CompactionPolicy | None = None
-    ) -> list[Compaction]:
+    ) -> list[CompactionReport]:
         self.fed += 1
         at = datetime.fromtimestamp(hours * 3600 + self.fed, UTC)
         columns = {"k": keys, "n": [self.fed] * len(keys), "at": [at] * len(keys)}
@@ -106,7 +106,7 @@ class Place:
 
     def collect(self, *, days: float, vacuum: bool = False) -> None:
         now_ms = int((time.time() + days * 24 * 3600) * 1000)
-        self.engine.collect("hourly", clock=now_ms, vacuum=vacuum)
+        self.engine.vacuum("hourly", clock=now_ms, delta_vacuum=vacuum)
 
 
 CHANGELOG, BASE = "operators/hourly/changelog", "operators/hourly/base"
@@ -127,7 +127,7 @@ def test_what_has_expired_is_in_no_file(tmp_path: Path, spark: SparkSession) -> 
     assert compacted
     assert not compacted & place.holding("gone")[BASE]
     place.run(KEPT[:1], hours=3)  # a checkpoint that needs nothing from before the compaction
-    assert place.engine.retain("hourly", RetentionPolicy(keep_last=1))
+    assert place.engine.expire_checkpoints("hourly", RetentionPolicy(keep_last=1))
     place.collect(days=1.1)
     assert set(place.holding("gone")) == {CHANGELOG, BASE}, "readers may still have them open"
     place.collect(days=2.2)

@@ -99,7 +99,7 @@ def test_a_zombie_that_committed_and_slept_before_publishing_repeats_nothing(sit
     sleeping = coordinator_of(zombie, site.job())
     attempt = sleeping.commit(prepared(sleeping))
 
-    assert site.engine().run(site.job(), clock=CLOCK_MS, max_batches=1).settled == [1]
+    assert site.engine().run(site.job(), clock=CLOCK_MS, max_batches=1).published_pending == [1]
     sleeping.publish(attempt)
     site.finish()
 
@@ -143,7 +143,9 @@ def test_of_two_runners_at_once_exactly_one_commits(site: Site, monkeypatch: pyt
                 try:
                     with site.engine() as engine:
                         report = engine.run(
-                            site.job(), clock=CLOCK_MS, on_batch=lambda b: committed.append(b.checkpoint_id)
+                            site.job(),
+                            clock=CLOCK_MS,
+                            on_progress=lambda b: committed.append(b.checkpoint_id),
                         )
                     if report.caught_up:
                         return

@@ -99,7 +99,7 @@ def test_a_purged_key_is_in_no_file_when_all_ages_have_passed(tmp_path: Path, sp
     root, now_ms = tmp_path / "root", int(time.time() * 1000)
     assert holding(root, PERSON)
 
-    planned = engine.forget(job, {"k": PERSON}, dry_run=True)
+    planned = engine.state_processor(job).erase_keys({"k": PERSON}, dry_run=True)
     entries = {s.state: s.deleted for s in planned.transform.states if s.operator == "people"}
     assert entries == {"total": 1, "recent": 1, "counts": 2, "_timers": 1}
     kinds = [t.kind for t in planned.traces]
@@ -107,7 +107,7 @@ def test_a_purged_key_is_in_no_file_when_all_ages_have_passed(tmp_path: Path, sp
     assert planned.not_looked_at == [f"sink pairs (has no columns ['k']: file://{tmp_path}/pairs)"]
     assert len(engine.checkpoints(job)) == 5
 
-    done = engine.forget(job, {"k": PERSON})
+    done = engine.state_processor(job).erase_keys({"k": PERSON})
     assert done.transform.committed_id == 6
     assert PERSON not in {
         r["k"] for s in ("total", "recent", "counts") for r in engine.read_state(job, "people", s).collect()
@@ -115,14 +115,14 @@ def test_a_purged_key_is_in_no_file_when_all_ages_have_passed(tmp_path: Path, sp
     assert {r["k"] for r in engine.read_state(job, "people", "total").collect()} == {"b", "c", "d", "e"}
 
     pairs = [{"k": PERSON, "v": n} for n in (0, 1)]
-    purged = engine.forget(job, pairs, purge=True, clock=now_ms)
+    purged = engine.state_processor(job).erase_keys(pairs, purge=True, clock=now_ms)
     assert {s.operator: s.deleted for s in purged.transform.states} == {"pairs": 2}
-    purged = engine.forget(job, {"k": PERSON}, purge=True, sinks=True, clock=now_ms)
+    purged = engine.state_processor(job).erase_keys({"k": PERSON}, purge=True, sinks=True, clock=now_ms)
     assert purged.transform.changes == 0
     assert {t.kind for t in purged.traces} == {"waiting"}
     assert all(row[0] != PERSON for row in site.outputs())
-    engine.forget(job, {"k": PERSON}, purge=True, clock=now_ms + 25 * HOUR_MS)
-    last = engine.forget(job, {"k": PERSON}, purge=True, clock=now_ms + 50 * HOUR_MS)
+    engine.state_processor(job).erase_keys({"k": PERSON}, purge=True, clock=now_ms + 25 * HOUR_MS)
+    last = engine.state_processor(job).erase_keys({"k": PERSON}, purge=True, clock=now_ms + 50 * HOUR_MS)
     assert last.traces == []
     assert holding(root, PERSON) == []
 
@@ -137,22 +137,22 @@ def test_branches_and_savepoints_are_told_and_left_alone(tmp_path: Path, spark: 
     site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
     engine, job = site.engine(), site.job()
     engine.run(job)
-    engine.savepoint(job, "before")
+    engine.savepoints(job).create("before")
     site.put({"k": ["a"], "v": [1]}, "1")
     engine.run(job)
     engine.replay(job, from_checkpoint=1, branch="again")
 
-    report = engine.forget(job, {"k": "a"}, purge=True)
+    report = engine.state_processor(job).erase_keys({"k": "a"}, purge=True)
     found = {(t.kind, t.name): t.remedy for t in report.traces}
     assert found["branch", "again"] == "statelake drop-branch tiny again"
     assert found["savepoint", "before"] == "statelake savepoint delete tiny before"
     assert "savepoint delete" in found["checkpoint", "1"]
-    assert {s.name for s in [*engine.savepoints(job).values()]} == {"before"}
-    engine.delete_savepoint(job, "before")
-    report = engine.forget(job, {"k": "a"}, purge=True, drop_branches=["again"])
+    assert {s.name for s in [*engine.savepoints(job).list().values()]} == {"before"}
+    engine.savepoints(job).delete("before")
+    report = engine.state_processor(job).erase_keys({"k": "a"}, purge=True, drop_branches=["again"])
     assert {t.kind for t in report.traces} == {"waiting", "sink"}
     with pytest.raises(ConfigurationError, match=r"no open branches \['again'\]"):
-        engine.forget(job, {"k": "a"}, purge=True, drop_branches=["again"])
+        engine.state_processor(job).erase_keys({"k": "a"}, purge=True, drop_branches=["again"])
 
 
 def test_what_is_no_key_of_the_job_is_refused(tmp_path: Path, spark: SparkSession) -> None:
@@ -173,9 +173,9 @@ def test_what_is_no_key_of_the_job_is_refused(tmp_path: Path, spark: SparkSessio
     ]
     for keys, options, message in cases:
         with pytest.raises(ConfigurationError, match=message):
-            engine.forget(job, keys, **options)
+            engine.state_processor(job).erase_keys(keys, **options)
     assert len(engine.checkpoints(job)) == 1
-    report = engine.forget(job, {"k": "nobody"})
+    report = engine.state_processor(job).erase_keys({"k": "nobody"})
     assert (report.transform.changes, report.traces) == (0, [])
 
 

@@ -32,7 +32,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Site
     """A job with a savepoint in ``sp``; nobody changes it."""
     site = Site(tmp_path_factory.mktemp("taken"), spark).put({"k": ["a", "b"], "v": [1, 10]})
     site.engine().run(site.job())
-    site.engine().savepoint("tiny", "safe", site.directory / "sp")
+    site.engine().savepoints("tiny").create("safe", site.directory / "sp")
     return site
 
 
@@ -105,7 +105,7 @@ CHANGES = {
 def is_refused(taken: Site, savepoint: Path, root: Path, match: str, *, by: type[StatelakeError]) -> None:
     engine = StateEngine(root, taken.spark)
     with pytest.raises(by, match=match):
-        engine.verify_savepoint(savepoint)
+        engine.savepoints("tiny").verify(savepoint)
     with pytest.raises(by, match=match):
         engine.restore(moved(taken, uid="sums"), savepoint=savepoint, allow_non_restored_state=True)
     assert not (root / "other").exists()
@@ -184,27 +184,27 @@ def test_sinks_of_a_savepoint_are_not_reached(
 
 def test_only_the_savepoint_itself_is_deleted(taken: Site, tmp_path: Path, spark: SparkSession) -> None:
     engine = taken.engine()
-    engine.savepoint("tiny", "one", tmp_path / "one")
-    engine.savepoint("tiny", "two", tmp_path / "two")
+    engine.savepoints("tiny").create("one", tmp_path / "one")
+    engine.savepoints("tiny").create("two", tmp_path / "two")
     (tmp_path / "one" / "notes.txt").write_text("mine")
-    engine.delete_savepoint("tiny", "one")  # by name, file by file
+    engine.savepoints("tiny").delete("one")  # by name, file by file
     assert os.listdir(tmp_path / "one") == ["notes.txt"]
 
     shutil.rmtree(tmp_path / "two")
     shutil.copytree(taken.directory / "sp", tmp_path / "two")  # another one, at its place
     with pytest.raises(ConfigurationError, match=r"nothing was deleted: .*now it holds savepoint 'safe'"):
-        engine.delete_savepoint("tiny", "two")
-    engine.verify_savepoint(tmp_path / "two")
+        engine.savepoints("tiny").delete("two")
+    engine.savepoints("tiny").verify(tmp_path / "two")
     shutil.rmtree(tmp_path / "two")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "notes.txt").write_text("mine")
     with pytest.raises(
         ConfigurationError, match=r"nothing was deleted: .*holds no savepoint that can be read"
     ):
-        engine.delete_savepoint("tiny", "two")
-    assert "two" in engine.savepoints("tiny")
-    engine.delete_savepoint("tiny", "two", keep_files=True)
-    assert "two" not in engine.savepoints("tiny")
+        engine.savepoints("tiny").delete("two")
+    assert "two" in engine.savepoints("tiny").list()
+    engine.savepoints("tiny").delete("two", keep_files=True)
+    assert "two" not in engine.savepoints("tiny").list()
     assert (tmp_path / "two" / "notes.txt").read_text() == "mine"
 
 
@@ -220,16 +220,16 @@ def test_of_two_savepoints_made_into_one_directory_one_stands(
         monkeypatch.setattr(savepoints, "write_text", write_text)
         with monkeypatch.context() as patch:  # it looked before the first one wrote anything
             patch.setattr(savepoints, "is_empty", lambda _: True)
-            taken.engine().savepoint("tiny", "winner", place)
+            taken.engine().savepoints("tiny").create("winner", place)
         write_text(uri, text)
 
     monkeypatch.setattr(savepoints, "write_text", late)
     with pytest.raises(ConfigurationError, match="was made by somebody else meanwhile"):
-        taken.engine().savepoint("tiny", "loser", place)
-    assert set(taken.engine().savepoints("tiny")) == {"safe", "winner"}
-    assert taken.engine().verify_savepoint(place).name == "winner"
+        taken.engine().savepoints("tiny").create("loser", place)
+    assert set(taken.engine().savepoints("tiny").list()) == {"safe", "winner"}
+    assert taken.engine().savepoints("tiny").verify(place).name == "winner"
     listed = {f.path for f in parse_manifest((place / MANIFEST).read_text(), where="").files}
     there = {str(f.relative_to(place)) for f in place.rglob("*") if f.is_file()}
     assert there == {*listed, MANIFEST}
-    taken.engine().delete_savepoint("tiny", "winner")
+    taken.engine().savepoints("tiny").delete("winner")
     assert not place.exists()

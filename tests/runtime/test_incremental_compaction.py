@@ -159,7 +159,7 @@ def test_state_is_the_same_after_any_sequence_of_compactions(
         for name in ("total", "recent"):
             assert place.state(name) == plain.state(name)
     for checkpoint_id, total in remembered.items():
-        rows = place.engine.read_state("latest", "latest", "total", checkpoint_id).collect()
+        rows = place.engine.read_state("latest", "latest", "total", checkpoint_id=checkpoint_id).collect()
         assert {r["k"]: r["value"] for r in rows} == total
 
 

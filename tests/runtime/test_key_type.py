@@ -73,20 +73,20 @@ def test_numbers_become_text_and_the_job_goes_on(tmp_path: Path, spark: SparkSes
         engine.run(new)
 
     before = files(site)
-    planned = engine.change_key_type(new, "sums", dry_run=True)
+    planned = engine.state_processor(new).change_key_type("sums", dry_run=True)
     assert (planned.keys, planned.entries, planned.committed_id) == (2, {"total": 2}, None)
     assert files(site) == before
     assert len(engine.checkpoints("tiny")) == 1
-    done = engine.change_key_type("tiny", "sums", code=new)
+    done = engine.state_processor("tiny").change_key_type("sums", code=new)
     assert (done.keys, done.entries, done.parent_id, done.committed_id) == (2, planned.entries, 1, 2)
     row = engine.checkpoints("tiny")[-1]
     assert (row.kind, row.parent_id, row.sources) == ("transform", 1, [*row.sources])
     assert site.state() == {"1": 4, "2": 2}
-    assert not engine.change_key_type(new, "sums").is_needed
+    assert not engine.state_processor(new).change_key_type("sums").is_needed
     engine.run(new)
     assert site.state() == {"1": 4, "2": 12, "3": 20}
 
-    engine.restore("tiny", 1)  # the code of before goes on from the checkpoint of before
+    engine.restore("tiny", checkpoint_id=1)  # the code of before goes on from the checkpoint of before
     assert site.state() == {1: 4, 2: 2}
     engine.run(old)
     assert site.state() == {1: 4, 2: 12, 3: 20}
@@ -106,7 +106,7 @@ def test_other_operators_keep_their_keys(tmp_path: Path, spark: SparkSession) ->
 
     engine = site.engine()
     engine.run(job(lambda stream: stream))
-    engine.change_key_type(job(cast("string")), "sums")
+    engine.state_processor(job(cast("string"))).change_key_type("sums")
     assert site.state() == {"1": 4, "2": 2}
     assert site.state(operator="others") == {1: 1, 2: 2, 3: 3}
     site.put({"k": [1], "v": [3]}, "1")
@@ -167,7 +167,7 @@ def test_it_is_as_if_the_key_had_always_been_so(tmp_path: Path, spark: SparkSess
         engine.run(job, clock=1000)
         site.put({"k": keys[:5], "v": list(range(5))}, "0_later")
         engine.run(job, clock=1150)  # most of what may expire has, and is not cleaned up on the way
-    done = engines[1].change_key_type(jobs[1], "visits")
+    done = engines[1].state_processor(jobs[1]).change_key_type("visits")
     assert done.keys == len(keys)
     assert done.entries["_timers"] == 4 * len(keys)
     assert everything(engines[1]) == everything(engines[0])
@@ -204,7 +204,7 @@ def test_other_readers_and_operations_know_the_new_key(tmp_path: Path, spark: Sp
     engine, old, new = site.engine(), site.job(), site.job(through=cast("string"))
     engine.run(old)
     engine.compact("tiny")
-    engine.change_key_type(new, "sums")
+    engine.state_processor(new).change_key_type("sums")
     site.put({"k": [3, 4], "v": [10, 20]}, "1")
     engine.run(new)
     for table in ("base", "changelog"):  # both keys have a column of their own, and any reader finds them
@@ -213,10 +213,12 @@ def test_other_readers_and_operations_know_the_new_key(tmp_path: Path, spark: Sp
         read = spark.read.format("delta").load(f"{tmp_path}/root/tiny/operators/sums/{table}")
         assert read.where("key.k__2 = '3'").count() == 1
     assert {r["k"]: r["value"] for r in engine.sql("tiny", "SELECT * FROM total").collect()} == site.state()
-    engine.transform_state("tiny", "sums", "total", map=lambda s: s.withColumn("value", F.col("value") * 2))
-    engine.transform_state("tiny", "sums", delete_keys=["2"])
+    engine.state_processor("tiny").transform_state(
+        "sums", "total", map=lambda s: s.withColumn("value", F.col("value") * 2)
+    )
+    engine.state_processor("tiny").transform_state("sums", delete_keys=["2"])
     assert site.state() == {"1": 2, "3": 26, "4": 40}
-    assert engine.forget("tiny", {"k": "1"}).transform.changes == 1
+    assert engine.state_processor("tiny").erase_keys({"k": "1"}).transform.changes == 1
     engine.compact("tiny")
     assert site.state() == {"3": 26, "4": 40}
     with pytest.raises(ConfigurationError, match="keyed by another type"):
@@ -224,7 +226,7 @@ def test_other_readers_and_operations_know_the_new_key(tmp_path: Path, spark: Sp
     with pytest.raises(ConfigurationError, match="transformed the state"):
         engine.replay(new)
 
-    engine.savepoint("tiny", "there", tmp_path / "there")
+    engine.savepoints("tiny").create("there", tmp_path / "there")
     other = StatefulJob("other", parallelism=2)
     site.job(through=cast("string"))
     there = Site(tmp_path / "other", spark)
@@ -252,12 +254,12 @@ def test_keys_that_would_become_one_are_refused(tmp_path: Path, spark: SparkSess
     for convert, error, message in refused:
         for dry_run in (True, False):
             with pytest.raises(error, match=message):
-                engine.change_key_type(job, "sums", convert=convert, dry_run=dry_run)
+                engine.state_processor(job).change_key_type("sums", convert=convert, dry_run=dry_run)
     for call, message in (
-        (lambda: engine.change_key_type("tiny", "sums"), "needs the job itself"),
-        (lambda: engine.change_key_type(job, "other"), r"it has \['sums'\]"),
+        (lambda: engine.state_processor("tiny").change_key_type("sums"), "needs the job itself"),
+        (lambda: engine.state_processor(job).change_key_type("other"), r"it has \['sums'\]"),
         (
-            lambda: engine.change_key_type(site.job(through=cast("int")), "sums"),
+            lambda: engine.state_processor(site.job(through=cast("int"))).change_key_type("sums"),
             "cannot become .*int.* by a cast that loses nothing .* give convert",
         ),
     ):
@@ -265,8 +267,8 @@ def test_keys_that_would_become_one_are_refused(tmp_path: Path, spark: SparkSess
             call()
     assert len(engine.checkpoints(job)) == 1
 
-    engine.transform_state(job, "sums", delete_keys=["a"])
-    engine.change_key_type(job, "sums", convert=lambda k: k.upper() + "!")
+    engine.state_processor(job).transform_state("sums", delete_keys=["a"])
+    engine.state_processor(job).change_key_type("sums", convert=lambda k: k.upper() + "!")
     assert site.state() == {"A!": 2, "B!": 3}
 
 
@@ -281,7 +283,9 @@ def test_a_function_makes_keys_of_other_columns(tmp_path: Path, spark: SparkSess
         # both are stored as numbers, and are not the same keys for that
         engine.run(site.job(through=cast_days))
     split = site.job(key_by=("year", "day"), through=parts)
-    done = engine.change_key_type(split, "sums", convert=lambda day: (day.year, f"{day:%m-%d}"))
+    done = engine.state_processor(split).change_key_type(
+        "sums", convert=lambda day: (day.year, f"{day:%m-%d}")
+    )
     assert done.after == "struct<`year`: int, `day`: string>"
     assert site.state() == {(2013, "01-01"): 1, (2013, "01-02"): 2}
     engine.run(split)
@@ -321,7 +325,7 @@ def test_casts_are_those_of_spark(
     engine = site.engine()
     engine.run(site.job(through=cast(before)))
     new = site.job(through=lambda stream: cast(after)(cast(before)(stream)))
-    engine.change_key_type(new, "sums")
+    engine.state_processor(new).change_key_type("sums")
     site.put({"k": keys, "v": [10, 20]}, "1")
     engine.run(new)
     assert sorted(site.state().values()) == [11, 22]
@@ -366,12 +370,12 @@ def test_who_comes_second_gets_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Operations, "commit", slow)
         with pytest.raises(StaleParentError):
-            engine.change_key_type(job, "sums")
+            engine.state_processor(job).change_key_type("sums")
     assert site.state() == {1: 6}
 
     def overtaken(*args: Any, **options: Any) -> Any:
         files = write_base(*args, **options)
-        site.engine().change_key_type(job, "sums")
+        site.engine().state_processor(job).change_key_type("sums")
         return files
 
     with monkeypatch.context() as patch:
@@ -381,7 +385,7 @@ def test_who_comes_second_gets_nothing(
 
     def renamed(*args: Any, **options: Any) -> Any:
         files = write_base(*args, **options)
-        site.engine().change_key_type(job, "sums", convert=lambda k: f"{k}!")
+        site.engine().state_processor(job).change_key_type("sums", convert=lambda k: f"{k}!")
         return files
 
     with monkeypatch.context() as patch:

@@ -82,7 +82,7 @@ def test_a_compaction_is_dropped_when_the_head_went_elsewhere(
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
         files = written(*arguments, **options)
-        site.engine().restore("tiny", 2)
+        site.engine().restore("tiny", checkpoint_id=2)
         return files
 
     monkeypatch.setattr(maintenance, "write_base", meanwhile)
@@ -92,13 +92,13 @@ def test_a_compaction_is_dropped_when_the_head_went_elsewhere(
 
 def test_retired_checkpoints_cannot_be_restored(site: Site) -> None:
     policy = RetentionPolicy(keep_last=2)
-    assert site.engine().retain("tiny", policy, dry_run=True) == [1, 2]
+    assert site.engine().expire_checkpoints("tiny", policy, dry_run=True) == [1, 2]
     assert len(site.engine().checkpoints("tiny")) == 4
-    assert site.engine().retain("tiny", policy) == [1, 2]
-    assert site.engine().retain("tiny", policy) == []
+    assert site.engine().expire_checkpoints("tiny", policy) == [1, 2]
+    assert site.engine().expire_checkpoints("tiny", policy) == []
     with pytest.raises(ConfigurationError, match="checkpoint 2 was retired by row 5"):
-        site.engine().restore("tiny", 2)
-    site.engine().restore("tiny", 3)
+        site.engine().restore("tiny", checkpoint_id=2)
+    site.engine().restore("tiny", checkpoint_id=3)
     assert site.state() == {"a": 3, "b": 20, "c": 100}
 
 

@@ -41,12 +41,12 @@ def changes_of_state(site: Site) -> int:
 
 def test_a_restore_moves_state_positions_and_sinks(site: Site) -> None:
     outputs = site.outputs()
-    planned = site.engine().restore("tiny", 1, dry_run=True)
+    planned = site.engine().restore("tiny", checkpoint_id=1, dry_run=True)
     assert (planned.replaced_id, planned.abandoned, planned.committed_id) == (3, [2, 3], None)
     assert planned.rows_withdrawn == {"out": 5}
     assert (site.outputs(), len(site.engine().checkpoints("tiny"))) == (outputs, 3)
 
-    done = site.engine().restore("tiny", 1)
+    done = site.engine().restore("tiny", checkpoint_id=1)
     assert done.committed_id == 4
     assert site.state() == TOTALS[0]
     assert len(site.outputs()) == 3
@@ -64,8 +64,8 @@ def test_a_restore_moves_state_positions_and_sinks(site: Site) -> None:
 
 def test_a_restore_can_be_undone(site: Site) -> None:
     outputs = site.outputs()
-    site.engine().restore("tiny", 1)
-    site.engine().restore("tiny", 3)
+    site.engine().restore("tiny", checkpoint_id=1)
+    site.engine().restore("tiny", checkpoint_id=3)
     assert site.state() == TOTALS[2]
     assert site.outputs() == outputs
     assert not site.engine().run(site.job()).batches
@@ -73,7 +73,7 @@ def test_a_restore_can_be_undone(site: Site) -> None:
 
 def test_outputs_may_be_kept(site: Site) -> None:
     outputs = site.outputs()
-    site.engine().restore("tiny", 2, outputs="keep")
+    site.engine().restore("tiny", checkpoint_id=2, outputs="keep")
     assert site.outputs() == outputs
     site.engine().run(site.job())
     assert len(site.outputs()) == len(outputs) + 3
@@ -83,7 +83,7 @@ def test_outputs_may_be_kept(site: Site) -> None:
 def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site, spark: SparkSession) -> None:
     spark.sql(f"ALTER TABLE delta.`{site.sink}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(SinkError, match=r"outputs=.keep."):
-        site.engine().restore("tiny", 1)
+        site.engine().restore("tiny", checkpoint_id=1)
     assert len(site.engine().checkpoints("tiny")) == 3
     assert site.state() == TOTALS[2]
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site,
 )
 def test_wrong_targets(site: Site, target: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"job 'tiny': {message}"):
-        site.engine().restore("tiny", target)
+        site.engine().restore("tiny", checkpoint_id=target)
 
 
 def test_a_crash_between_the_restore_and_its_publication_is_settled(
@@ -105,7 +105,7 @@ def test_a_crash_between_the_restore_and_its_publication_is_settled(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaPublisher, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         with pytest.raises(OSError, match="gone"):
-            site.engine().restore("tiny", 1)
+            site.engine().restore("tiny", checkpoint_id=1)
     assert len(site.outputs()) == 8
     assert site.engine().publish_pending(site.job()) == [4]
     assert len(site.outputs()) == 3
@@ -126,7 +126,7 @@ def test_outputs_whose_files_are_gone_before_they_were_published_are_left_by_a_r
     (site.sink / file.path).unlink()
     with pytest.raises(MissingFilesError, match="is gone"):
         site.engine().run(site.job())
-    assert site.engine().restore(site.job(), 3).replaced_id == waiting.checkpoint_id
+    assert site.engine().restore(site.job(), checkpoint_id=3).replaced_id == waiting.checkpoint_id
     site.engine().run(site.job())
     assert site.state() == TOTALS[2] | {"a": 11}
     assert len(site.outputs()) == 9

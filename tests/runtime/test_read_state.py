@@ -57,7 +57,10 @@ def test_state_of_an_older_checkpoint(tmp_path: Path, spark: SparkSession) -> No
     for n in range(3):
         site.put({"k": ["a", f"only_{n}"], "v": [1, n]}, str(n)).engine().run(site.job())
     seen = [
-        {r["k"]: r["value"] for r in site.engine().read_state("tiny", "sums", "total", n).collect()}
+        {
+            r["k"]: r["value"]
+            for r in site.engine().read_state("tiny", "sums", "total", checkpoint_id=n).collect()
+        }
         for n in (1, 2, 3)
     ]
     assert seen == [
@@ -74,7 +77,10 @@ def test_what_is_not_there_is_told_with_what_is(engine: StateEngine) -> None:
             lambda: engine.read_state("small", "totals", "nope"),
             r"its states: \['total', 'parities', 'recent'\]",
         ),
-        (lambda: engine.read_state("small", "totals", "total", 9), "no checkpoint 9; known ids: 1 to 3"),
+        (
+            lambda: engine.read_state("small", "totals", "total", checkpoint_id=9),
+            "no checkpoint 9; known ids: 1 to 3",
+        ),
         (lambda: engine.read_state("Not a name", "totals", "total"), "cannot name a job"),
     ]
     for call, message in calls:

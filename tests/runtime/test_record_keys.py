@@ -119,7 +119,7 @@ def test_records_are_keys_of_value_states(tmp_path: Path, spark: SparkSession) -
         for uid in OPERATORS:
             assert by_sql(engine, uid) == without_spark(tmp_path, uid) == SUMS, uid
         engine.rescale(build(tmp_path), parallelism=3)
-        engine.restore(build(tmp_path, parallelism=3), 2)
+        engine.restore(build(tmp_path, parallelism=3), checkpoint_id=2)
         assert by_sql(engine, "columns") == AFTER_TWO
         assert len(engine.run(build(tmp_path, parallelism=3)).batches) == 1
         for uid in OPERATORS:

@@ -85,7 +85,7 @@ def test_what_0_1_0_left_goes_on(home: Path, expected: dict[str, Any], spark: Sp
     as_of_6 = jobs.states(home / "root", "everything", jobs.KEYED_STATES, 6)
     assert seen(home) | {"as_of_6": as_of_6} == expected["before"]
     assert counted(home) == expected["counted_before"]
-    sums = engine().read_state("everything", "keyed", "sum", 6).collect()
+    sums = engine().read_state("everything", "keyed", "sum", checkpoint_id=6).collect()
     assert sorted(repr(list(row)) for row in sums) == as_of_6["keyed.sum"]
 
     jobs.put_events(5)
@@ -96,7 +96,7 @@ def test_what_0_1_0_left_goes_on(home: Path, expected: dict[str, Any], spark: Sp
     engine().run(jobs.counted(), clock=jobs.CLOCK_MS + 5_000, max_batches=1)
     assert counted(home) == expected["counted_run"]
 
-    engine().restore("everything", 3)
+    engine().restore("everything", checkpoint_id=3)
     assert seen(home) == expected["restored"]
     engine().run(jobs.everything(), clock=jobs.CLOCK_MS + 6_000)
     assert seen(home) == expected["restored_run"]

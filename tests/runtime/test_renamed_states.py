@@ -136,9 +136,9 @@ def test_a_renamed_state_with_a_renamed_field_is_transformed(site: Site) -> None
     def hours(state: DataFrame) -> DataFrame:
         return state.withColumn("value", F.col("value").withField("minutes", F.col("value.minutes") * 60))
 
-    (change,) = engine.transform_state("tiny", "sums", "last", map=hours).states
+    (change,) = engine.state_processor("tiny").transform_state("sums", "last", map=hours).states
     assert (change.state, change.changed, change.added, change.deleted) == ("last", 3, 0, 0)
-    (change,) = engine.transform_state("tiny", "sums", "total", filter="value > 2").states
+    (change,) = engine.state_processor("tiny").transform_state("sums", "total", filter="value > 2").states
     assert (change.state, change.before, change.after) == ("total", 3, 2)
     assert all_states(engine) == STATES | {
         "total": {"a": 15, "c": 3},
@@ -146,14 +146,14 @@ def test_a_renamed_state_with_a_renamed_field_is_transformed(site: Site) -> None
     }
     for name in ("sum", "seen"):
         with pytest.raises(ConfigurationError, match=rf"no state '{name}'; there are \['"):
-            engine.transform_state("tiny", "sums", name, filter="true")
+            engine.state_processor("tiny").transform_state("sums", name, filter="true")
 
 
 @pytest.mark.long
 def test_all_that_reads_shows_the_names_of_the_code(site: Site) -> None:
     engine = site.engine()
     assert all_states(engine) == STATES
-    views = {view.name for view in engine.sql_views("tiny")}
+    views = {view.name for view in engine.list_views("tiny")}
     assert views >= {*STATES, *(f"sums__{name}" for name in STATES)}
     assert not views & {"sum", "many", "by_number", "seen"}
     (found,) = engine.sql(
@@ -196,10 +196,10 @@ MAPS: dict[str, Callable[[DataFrame], DataFrame]] = {
 def test_states_of_every_shape_change_and_go_on(site: Site) -> None:
     engine = site.engine()
     for name, function in MAPS.items():
-        (change,) = engine.transform_state("tiny", "sums", name, map=function).states
+        (change,) = engine.state_processor("tiny").transform_state("sums", name, map=function).states
         assert change.state == name
-    engine.transform_state("tiny", "sums", "by_value", filter="value.minutes <> 4")
-    engine.transform_state("tiny", "sums", "last", delete_keys=["b"])
+    engine.state_processor("tiny").transform_state("sums", "by_value", filter="value.minutes <> 4")
+    engine.state_processor("tiny").transform_state("sums", "last", delete_keys=["b"])
     expected: dict[str, dict[Any, Any]] = {
         "total": {"a": 16, "b": 3, "c": 4},
         "last": {"a": record(10), "c": record(3)},
@@ -215,7 +215,7 @@ def test_states_of_every_shape_change_and_go_on(site: Site) -> None:
     expected["every"]["b"] = [record(2), record(7)]
     expected["by_value"]["b", 7] = record(7)
     assert all_states(engine) == expected
-    engine.transform_state("tiny", "sums", delete_keys=["a"])
+    engine.state_processor("tiny").transform_state("sums", delete_keys=["a"])
     assert all(not any("a" in key for key in map(str, found)) for found in all_states(engine).values())
     assert state_of(engine, "total") == {"b": 10, "c": 4}
 
@@ -224,17 +224,21 @@ def test_states_of_every_shape_change_and_go_on(site: Site) -> None:
 def test_a_key_is_forgotten_under_every_name(site: Site) -> None:
     """The state that was given up included, whose entries are still in files of changes."""
     engine = site.engine()
-    planned = engine.forget("tiny", {"k": "a"}, dry_run=True)
+    planned = engine.state_processor("tiny").erase_keys({"k": "a"}, dry_run=True)
     told = {s.state: s.deleted for s in planned.transform.states if s.deleted}
     assert told == {"total": 1, "last": 1, "every": 1, "by_value": 3}
-    engine.forget("tiny", {"k": "a"}, purge=True)
+    engine.state_processor("tiny").erase_keys({"k": "a"}, purge=True)
     assert all_states(engine) == {
         "total": {"b": 2, "c": 3},
         "last": {"b": record(2), "c": record(3)},
         "every": {"b": [record(2)], "c": [record(3)]},
         "by_value": {("b", 2): record(2), ("c", 3): record(3)},
     }
-    still = [t for t in engine.forget("tiny", {"k": "a"}, dry_run=True).traces if t.kind == "checkpoint"]
+    still = [
+        t
+        for t in engine.state_processor("tiny").erase_keys({"k": "a"}, dry_run=True).traces
+        if t.kind == "checkpoint"
+    ]
     assert still == []
 
 
@@ -245,7 +249,7 @@ def test_a_savepoint_is_restored_elsewhere_and_a_replay_says_the_same(site: Site
     if compacted:
         engine.compact("tiny")
     location = site.directory / "savepoint"
-    engine.savepoint("tiny", "renamed", location)
+    engine.savepoints("tiny").create("renamed", location)
     other = Site(site.directory / "other", site.spark)
     other.put({"k": ["b"], "v": [5]}, "9")
     other.engine().restore(other.job(New()), savepoint=location)
@@ -259,7 +263,7 @@ def test_a_savepoint_is_restored_elsewhere_and_a_replay_says_the_same(site: Site
     assert compared.is_equal, compared.summary()
     assert {s.state for s in compared.states} == set(STATES)
 
-    engine.restore("tiny", 1)  # and back to the old names
+    engine.restore("tiny", checkpoint_id=1)  # and back to the old names
     assert state_of(engine, "sum") == {"a": 5, "b": 2, "c": 3}
     assert state_of(engine, "seen") == {"a": 1, "b": 1, "c": 1}
     assert plain(engine.read_state("tiny", "sums", "last").where("k = 'a'").collect()[0]["value"]) == {

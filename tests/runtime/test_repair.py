@@ -256,7 +256,7 @@ def test_a_lost_restore_is_undone_in_the_sinks_before_it_is_left_out(
     site.put({"k": ["a", "b"], "v": [2, 5]}, "1").engine().run(job())
     both = shown()
     with site.engine() as engine:
-        engine.restore("tiny", 1)
+        engine.restore("tiny", checkpoint_id=1)
     assert shown() == first
     row = max((tmp_path / "root" / "tiny" / "checkpoints").glob("checkpoint-*.parquet"))
     os.truncate(row, 0)

@@ -85,7 +85,7 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -> None:
     outputs, commits = site.outputs(), delta_commits(site)
     told: list[BatchReport] = []
-    report = site.engine().replay(site.job(), from_checkpoint=1, on_batch=told.append)
+    report = site.engine().replay(site.job(), from_checkpoint=1, on_progress=told.append)
     assert (report.branch, report.begin_id, report.remaining) == ("replay_1", 1, 0)
     assert (report.branch_head_id, report.main_head_id, report.batches) == (5, 3, told)
     rows = history(site)
@@ -240,10 +240,10 @@ def test_other_cuts_up_to_the_recorded_end(site: Site) -> None:
     site.put({"k": ["z"], "v": [1]}, "z")  # nobody consumed it yet
     code = site.job(batch_rows=4)
     with pytest.raises(ConfigurationError, match="checkpoint 9 is no micro-batch on the path"):
-        site.engine().replay(site.job(), code=code, recut=True, to_checkpoint=9)
-    part = site.engine().replay(site.job(), code=code, recut=True, branch="cut", to_checkpoint=2)
+        site.engine().replay(site.job(), code=code, rebatch=True, to_checkpoint=9)
+    part = site.engine().replay(site.job(), code=code, rebatch=True, branch="cut", to_checkpoint=2)
     assert ([b.rows_in for b in part.batches], part.remaining) == ([4, 1], 1)
-    rest = site.engine().replay(site.job(), code=code, recut=True, branch="cut")
+    rest = site.engine().replay(site.job(), code=code, rebatch=True, branch="cut")
     assert ([b.rows_in for b in rest.batches], rest.remaining) == ([3], 0)
     assert [r[4] for r in history(site)[3:]] == [200, 200, 300]
     assert site.engine().compare("tiny", "cut").is_equal
@@ -332,7 +332,7 @@ def test_timers_the_end_of_the_input_and_directories_of_files(tmp_path: Path, sp
         assert engine.compare("pipeline", "replay_1").is_equal
         assert shown() == outputs
         # the same once more by other cuts and another clock: compared with files that are staged, and published
-        again = engine.replay(pipeline.job(), branch="again", recut=True, clock=9)
+        again = engine.replay(pipeline.job(), branch="again", rebatch=True, clock=9)
         assert [b.rows_in for b in again.batches] == [2, 2, 1, 0]
         late = engine.compare("pipeline", "again").outputs["late"]
         assert (late.rows_only_old, late.rows_only_new) == (5, 5)

@@ -264,7 +264,7 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 
 def test_keys_move_to_their_new_key_groups(site: Site) -> None:
-    saved = site.engine().savepoint("tiny", "before")
+    saved = site.engine().savepoints("tiny").create("before")
     row = site.engine().rescale(site.job(), max_parallelism=200, parallelism=7)
     assert row is not None
     assert site.state() == dict.fromkeys(KEYS, 1)
@@ -359,7 +359,7 @@ def test_it_is_told_when_the_head_goes_elsewhere(site: Site, monkeypatch: pytest
     one_of_each(site, "1")
     site.engine().run(site.job())
     with monkeypatch.context() as patch:
-        after_folding(patch, lambda: site.engine().restore("tiny", 1))
+        after_folding(patch, lambda: site.engine().restore("tiny", checkpoint_id=1))
         with pytest.raises(StaleParentError, match="another operation moved the head"):
             site.engine().rescale(site.job(), max_parallelism=256)
     assert head(site).kind == "restore"

@@ -44,14 +44,17 @@ def moved(site: Site, name: str = "other", uid: str = "sums", **options: Any) ->
 def test_a_moved_savepoint_goes_on_elsewhere_without_its_root(
     site: Site, tmp_path: Path, spark: SparkSession
 ) -> None:
-    made = site.engine().savepoint("tiny", "before_move", tmp_path / "sp")
-    assert (made.checkpoint_id, site.engine().savepoints("tiny")["before_move"].checkpoint_id) == (4, 4)
+    made = site.engine().savepoints("tiny").create("before_move", tmp_path / "sp")
+    assert (made.checkpoint_id, site.engine().savepoints("tiny").list()["before_move"].checkpoint_id) == (
+        4,
+        4,
+    )
     shutil.move(tmp_path / "sp", tmp_path / "carried")
     shutil.rmtree(site.directory / "root")
     site.put({"k": ["a", "d"], "v": [1, 7]}, "more")
 
     engine = StateEngine(tmp_path / "new root", spark)
-    assert engine.verify_savepoint(tmp_path / "carried").files == made.files
+    assert engine.savepoints("tiny").verify(tmp_path / "carried").files == made.files
     planned = engine.restore(moved(site), savepoint=tmp_path / "carried", dry_run=True)
     assert (planned.kind, planned.checkpoint_id, planned.committed_id) == ("import", 4, None)
     done = engine.restore(moved(site), savepoint=tmp_path / "carried")
@@ -66,23 +69,23 @@ def test_a_moved_savepoint_goes_on_elsewhere_without_its_root(
 
 
 def test_a_savepoint_of_this_job_is_its_checkpoint_and_retention_keeps_it(site: Site) -> None:
-    site.engine().savepoint("tiny", "early", checkpoint_id=1)
+    site.engine().savepoints("tiny").create("early", checkpoint_id=1)
     site.put({"k": ["a"], "v": [1]}, "more")
     site.engine().run(site.job())
-    retired = site.engine().retain("tiny", RetentionPolicy(keep_last=1))
+    retired = site.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=1))
     assert 1 not in retired
     assert 2 in retired
     site.engine().restore("tiny", savepoint="early")
     assert site.state() == {"a": 1}
     assert len(site.outputs()) == 1
 
-    site.engine().delete_savepoint("tiny", "early")
+    site.engine().savepoints("tiny").delete("early")
     assert not (site.directory / "root" / "tiny" / "savepoints" / "early").exists()
-    assert site.engine().savepoints("tiny") == {}
+    assert site.engine().savepoints("tiny").list() == {}
 
 
 def test_one_flipped_byte_is_detected(site: Site, tmp_path: Path) -> None:
-    site.engine().savepoint("tiny", "safe", tmp_path / "sp")
+    site.engine().savepoints("tiny").create("safe", tmp_path / "sp")
     file = next((tmp_path / "sp" / "operators").rglob("*.parquet"))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -90,15 +93,15 @@ def test_one_flipped_byte_is_detected(site: Site, tmp_path: Path) -> None:
     with pytest.raises(
         MissingFilesError, match=r"savepoint 'safe' of job 'tiny' is damaged: .*other content"
     ):
-        site.engine().verify_savepoint(tmp_path / "sp")
+        site.engine().savepoints("tiny").verify(tmp_path / "sp")
     with pytest.raises(MissingFilesError, match="is damaged"):
         site.engine().restore(moved(site), savepoint=tmp_path / "sp")
     with pytest.raises(MissingFilesError, match=r"holds no savepoint: there is no savepoint\.json"):
-        site.engine().verify_savepoint(tmp_path)
+        site.engine().savepoints("tiny").verify(tmp_path)
 
 
 def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
-    site.engine().savepoint("tiny", "safe", tmp_path / "sp")
+    site.engine().savepoints("tiny").create("safe", tmp_path / "sp")
     engine = site.engine()
     with pytest.raises(StateMigrationError, match=r"holds state of \['sums'\], which the job does not have"):
         engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp")
@@ -112,11 +115,11 @@ def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="either a checkpoint_id or a savepoint"):
         engine.restore("tiny")
     with pytest.raises(ConfigurationError, match="there is a savepoint 'safe' already"):
-        engine.savepoint("tiny", "safe", tmp_path / "again")
+        engine.savepoints("tiny").create("safe", tmp_path / "again")
     with pytest.raises(ConfigurationError, match="is not empty"):
-        engine.savepoint("tiny", "second", tmp_path / "sp")
+        engine.savepoints("tiny").create("second", tmp_path / "sp")
     with pytest.raises(ConfigurationError, match=r"there is no savepoint 'none'; there are \['safe'\]"):
-        engine.delete_savepoint("tiny", "none")
+        engine.savepoints("tiny").delete("none")
 
 
 def test_a_savepoint_that_fails_leaves_nothing(
@@ -127,7 +130,9 @@ def test_a_savepoint_that_fails_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(savepoints, "write_text", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
-            site.engine().savepoint("tiny", "safe", tmp_path / "sp")
-    assert site.engine().savepoints("tiny") == {}
+            site.engine().savepoints("tiny").create("safe", tmp_path / "sp")
+    assert site.engine().savepoints("tiny").list() == {}
     assert not (tmp_path / "sp").exists()
-    assert site.engine().savepoint("tiny", "safe", tmp_path / "sp").checkpoint_id == 6  # pinned, unpinned
+    assert (
+        site.engine().savepoints("tiny").create("safe", tmp_path / "sp").checkpoint_id == 6
+    )  # pinned, unpinned

@@ -62,7 +62,7 @@ def test_states_are_views_with_their_columns(memory: Memory) -> None:
 
 
 def test_views_are_listed_with_the_columns_that_they_have(memory: Memory) -> None:
-    views = {view.name: view for view in memory.engine.sql_views("memory")}
+    views = {view.name: view for view in memory.engine.list_views("memory")}
     names = {*STATES, *(f"remembers__{s}" for s in STATES)}
     common = {"checkpoints", "sources", "sinks", "operator_state", "dead_letters", "key_groups"}
     assert set(views) == names | common
@@ -78,7 +78,7 @@ def test_views_are_listed_with_the_columns_that_they_have(memory: Memory) -> Non
 def test_only_what_a_query_names_is_made(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[int] = []
     monkeypatch.setattr(state_reader, "check_files", lambda files: checked.append(len(files)))
-    assert len(memory.engine.sql_views("memory")) > 20
+    assert len(memory.engine.list_views("memory")) > 20
     memory.engine.sql("memory", "SELECT * FROM checkpoints")
     assert checked == []
     memory.engine.sql("memory", "SELECT * FROM last JOIN total USING (k)")
@@ -185,7 +185,7 @@ def test_checkpoints_sources_and_key_groups_are_views(memory: Memory) -> None:
         (2, 1, "checkpoint", 2, True, 1040),
         (3, 2, "checkpoint", 3, True, 1080),
     ]
-    earlier = engine.sql("memory", "SELECT id FROM checkpoints WHERE on_path ORDER BY id", 2)
+    earlier = engine.sql("memory", "SELECT id FROM checkpoints WHERE on_path ORDER BY id", checkpoint_id=2)
     assert rows(earlier) == [(1,), (2,)]
     assert rows(
         engine.sql("memory", "SELECT source, sum(rows), max(checkpoint_id) FROM sources GROUP BY ALL")
@@ -227,7 +227,7 @@ def test_names_that_are_not_unique_are_told_apart_by_their_operator(
     again.process(Two(), uid="two", output_type="k string, v bigint")
     engine = site.engine()
     engine.run(job)
-    names = {view.name for view in engine.sql_views(job)}
+    names = {view.name for view in engine.list_views(job)}
     assert {"one__total", "two__total", "one__sinks", "sinks"} <= names
     assert "total" not in names
     assert by_key(rows(engine.sql(job, "SELECT k, value FROM two__total"))) == {
@@ -321,7 +321,7 @@ def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
     recorded[9] = {state: without_spark(state) for state in REMEMBERED}
     assert_history(memory, recorded, without_spark, list(range(1, 10)))
 
-    engine.retain("memory", RetentionPolicy(keep_last=1))
+    engine.expire_checkpoints("memory", RetentionPolicy(keep_last=1))
     for file in (memory.root / "memory/operators/remembers/changelog").rglob("part-*.parquet"):
         file.unlink()
     for read in (memory.seen, without_spark):

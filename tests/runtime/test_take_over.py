@@ -124,9 +124,9 @@ def test_a_transform_with_state_query_over_files_is_taken_over(
     states = {name: SparkState(name) for name in ("total", "recent", "counts")}
     site.put({"k": ["a", "d"], "v": [10, 7]}, "2")  # nobody has read this
     engine, checkpoint = site.engine(), tmp_path / "query"
-    planned = engine.bootstrap_from_spark(job, "sums", checkpoint, states, dry_run=True)
+    planned = engine.state_processor(job).bootstrap_from_spark("sums", checkpoint, states, dry_run=True)
     assert planned.entries == {"sums": {"total": 3, "recent": 3, "counts": 4}}
-    done = engine.bootstrap_from_spark(job, "sums", checkpoint, states)
+    done = engine.state_processor(job).bootstrap_from_spark("sums", checkpoint, states)
     assert (done.committed_id, done.from_the_beginning) == (1, [])
     engine.run(job)
     read = {n: engine.read_state(job, "sums", n).collect() for n in states}
@@ -179,8 +179,10 @@ def test_an_aggregation_over_a_delta_table_is_taken_over(tmp_path: Path, streami
     with pytest.raises(
         ConfigurationError, match=r"cannot be read so: .*nope.* gives struct<key:struct<_grouping"
     ):
-        engine.bootstrap_from_spark(job, "sums", checkpoint, {"total": SparkState(value="value.nope")})
-    engine.bootstrap_from_spark(job, "sums", checkpoint, wanted)
+        engine.state_processor(job).bootstrap_from_spark(
+            "sums", checkpoint, {"total": SparkState(value="value.nope")}
+        )
+    engine.state_processor(job).bootstrap_from_spark("sums", checkpoint, wanted)
     engine.run(job)
     assert {r["k"]: r["value"] for r in engine.read_state(job, "sums", "total").collect()} == {
         "A": 14,

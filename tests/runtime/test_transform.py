@@ -29,11 +29,11 @@ def test_values_change_and_the_job_goes_on_from_them(tmp_path: Path, spark: Spar
     site = Site(tmp_path, spark).put({"k": ["a", "b", "c"], "v": [0, 2, 3]})
     engine, job = site.engine(), site.job()
     engine.run(job)
-    planned = engine.transform_state(job, "sums", "total", map=tenfold, dry_run=True)
+    planned = engine.state_processor(job).transform_state("sums", "total", map=tenfold, dry_run=True)
     assert planned.states == [StateChange("sums", "total", before=3, after=3, added=0, changed=2, deleted=0)]
     assert (planned.parent_id, planned.committed_id, len(engine.checkpoints(job))) == (1, None, 1)
 
-    done = engine.transform_state(job, "sums", "total", map=tenfold)
+    done = engine.state_processor(job).transform_state("sums", "total", map=tenfold)
     assert (done.states, done.committed_id) == (planned.states, 2)
     assert site.state() == {"a": 0, "b": 20, "c": 30}
     row = engine.checkpoints(job)[-1]
@@ -43,14 +43,17 @@ def test_values_change_and_the_job_goes_on_from_them(tmp_path: Path, spark: Spar
     assert site.state() == {"a": 1, "b": 21, "c": 30}
     engine.compact(job)
     assert site.state() == {"a": 1, "b": 21, "c": 30}
-    nothing = engine.transform_state(job, "sums", "total", filter="value > 0")
+    nothing = engine.state_processor(job).transform_state("sums", "total", filter="value > 0")
     assert (nothing.changes, nothing.committed_id) == (0, None)
 
     with pytest.raises(
         ConfigurationError, match=r"checkpoint 2 transformed the state.*replay from checkpoint 2"
     ):
         engine.replay(job)
-    assert engine.restore(job, 1).abandoned == [2, 3]  # the transform and the micro-batch after it
+    assert engine.restore(job, checkpoint_id=1).abandoned == [
+        2,
+        3,
+    ]  # the transform and the micro-batch after it
     assert site.state() == {"a": 0, "b": 2, "c": 3}
 
 
@@ -86,15 +89,15 @@ def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) ->
     ]
     for given, error, message in refused:
         with pytest.raises(error, match=message):
-            engine.transform_state(job, "sums", "total", **given)
+            engine.state_processor(job).transform_state("sums", "total", **given)
     for operator, state, message in (
         ("other", "total", "there is of"),
         ("sums", "other", r"there are \['total'\]"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            engine.transform_state(job, operator, state, filter="true")
+            engine.state_processor(job).transform_state(operator, state, filter="true")
     with pytest.raises(ConfigurationError, match="needs the name of a state for filter"):
-        engine.transform_state(job, "sums", filter="true")
+        engine.state_processor(job).transform_state("sums", filter="true")
     assert len(engine.checkpoints(job)) == 1
 
 
@@ -115,7 +118,7 @@ def test_who_comes_second_gets_nothing(
 
     monkeypatch.setattr(Operations, "commit", slow)
     with pytest.raises(StaleParentError):
-        engine.transform_state(job, "sums", "total", delete_keys=["a"])
+        engine.state_processor(job).transform_state("sums", "total", delete_keys=["a"])
     assert site.state() == {"a": 6}
     assert [r.kind for r in engine.checkpoints(job)] == ["checkpoint", "checkpoint"]
 
@@ -131,14 +134,12 @@ def test_every_shape_is_what_plain_python_makes_of_it(tmp_path: Path, spark: Spa
         return int(name[1:]) % 2 == 1
 
     is_odd = F.substring("name", 2, 9).cast("int") % 2 == 1
-    engine.transform_state(
-        job,
+    engine.state_processor(job).transform_state(
         "totals",
         "total",
         map=lambda s: s.withColumn("value", F.when(is_odd, F.col("value")).otherwise(7)),
     )
-    engine.transform_state(
-        job,
+    engine.state_processor(job).transform_state(
         "totals",
         "recent",
         map=lambda s: s.withColumn(
@@ -146,8 +147,7 @@ def test_every_shape_is_what_plain_python_makes_of_it(tmp_path: Path, spark: Spa
             F.when(is_odd, F.array_append("value", F.lit(1))).otherwise(F.array().cast("array<bigint>")),
         ),
     )
-    engine.transform_state(
-        job,
+    engine.state_processor(job).transform_state(
         "totals",
         "parities",
         map=lambda s: s.withColumn(
@@ -155,13 +155,12 @@ def test_every_shape_is_what_plain_python_makes_of_it(tmp_path: Path, spark: Spa
             F.when(is_odd & (F.col("map_key") == "odd"), F.lit("strange")).otherwise(F.col("map_key")),
         ),
     )
-    engine.transform_state(
-        job,
+    engine.state_processor(job).transform_state(
         "ranks",
         "seen",
         map=lambda s: s.withColumn("value", F.struct(F.lit(1).alias("f0"), F.col("value.f1").alias("f1"))),
     )
-    engine.transform_state(job, "totals", "total", filter=F.col("name") != "n3")
+    engine.state_processor(job).transform_state("totals", "total", filter=F.col("name") != "n3")
 
     expected: dict[tuple[Any, ...], Any] = {}
     for (state, key), value in before.items():
@@ -178,8 +177,8 @@ def test_every_shape_is_what_plain_python_makes_of_it(tmp_path: Path, spark: Spa
     seen = {r["parity"]: r["value"].asDict() for r in engine.read_state(job, "ranks", "seen").collect()}
     assert seen == {k: v for (s, k), v in expected.items() if s == "seen"}
 
-    gone = engine.transform_state(
-        job, "totals", delete_keys=spark.createDataFrame([("n1",), ("x",)], "name string")
+    gone = engine.state_processor(job).transform_state(
+        "totals", delete_keys=spark.createDataFrame([("n1",), ("x",)], "name string")
     )
     assert {s.state: s.deleted for s in gone.states} == {
         "total": 1,
@@ -220,12 +219,12 @@ def test_timers_go_with_the_last_state_of_their_key(tmp_path: Path, spark: Spark
     site = Site(tmp_path, spark).put({"k": ["a", "b", "c", "d"], "v": [1, 2, -3, 4]})
     engine, job = site.engine(), site.job(Alarm(), uid="alarms")
     engine.run(job, clock=10)
-    by_state = engine.transform_state(job, "alarms", "first", filter="k != 'a'")
+    by_state = engine.state_processor(job).transform_state("alarms", "first", filter="k != 'a'")
     assert {s.state: s.deleted for s in by_state.states} == {"first": 1, "_timers": 0}  # its count is left
-    by_state = engine.transform_state(job, "alarms", "count", delete_keys=["a", "c"])
+    by_state = engine.state_processor(job).transform_state("alarms", "count", delete_keys=["a", "c"])
     assert {s.state: s.deleted for s in by_state.states}["_timers"] == 2
     assert engine.checkpoints(job)[-1].operator("alarms").next_timers_ms == {"processing": 1002}  # type: ignore[union-attr]
-    engine.transform_state(job, "alarms", delete_keys=["b"])
+    engine.state_processor(job).transform_state("alarms", delete_keys=["b"])
     assert engine.checkpoints(job)[-1].operator("alarms").next_timers_ms == {"processing": 1004}  # type: ignore[union-attr]
     assert engine.run(job, clock=1003).batches == []
     engine.run(job, clock=2000)

@@ -60,7 +60,7 @@ def plan(
     policy: RetentionPolicy,
     *,
     now_ms: int,
-    given_up: Collection[str] = (),
+    drop_branches: Collection[str] = (),
     partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
 ) -> Retirement:
     """What to keep and what to retire. To be planned anew whenever another row was committed first.
@@ -69,7 +69,7 @@ def plan(
         rows: as they are now.
         policy: how much to keep.
         now_ms: time of the attempt, in milliseconds since 1970.
-        given_up: replays that nobody is going to promote: their heads are retired, which ends them.
+        drop_branches: replays that nobody is going to promote: their heads are retired, which ends them.
         partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
             its row says.
     """
@@ -82,7 +82,7 @@ def plan(
         since_ms = now_ms - policy.keep_younger_than_ms
         keep |= {i for i, row in rows.items() if row.created_at.timestamp() * 1000 > since_ms}
     for name, row in open_branches(rows).items():
-        if name == MAIN or name not in given_up:
+        if name == MAIN or name not in drop_branches:
             keep.add(row.checkpoint_id)
         else:
             keep.discard(row.checkpoint_id)

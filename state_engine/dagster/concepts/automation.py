@@ -161,7 +161,7 @@ def _retention(registered: RegisteredJob, settings: Settings) -> dg.SensorDefini
 
     @dg.sensor(
         name=f"{name}__retention",
-        job_name=f"{name}__retain",
+        job_name=f"{name}__expire",
         description="Gives up old checkpoints and collects files, once a day when something was committed since.",
         minimum_interval_seconds=3600,
         default_status=_STOPPED,

@@ -40,7 +40,7 @@ def _late_rows(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksD
         if found is None:
             return dg.AssetCheckResult(passed=True, description="no partition found late rows")
         span = found.first if found.first == found.last else f"{found.first} to {found.last}"
-        command = f"statelake backfill {job.name} --from {found.first} --to {found.last} --recut"
+        command = f"statelake backfill {job.name} --from {found.first} --to {found.last} --rebatch"
         way_out = tolerated or f". Take them in: {command}"
         lines = [[key, rows] for key, rows in found.found_with.items()]
         return dg.AssetCheckResult(

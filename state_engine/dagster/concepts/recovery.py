@@ -14,7 +14,7 @@ from state_engine.dagster.operations import OperationRun, operation_job, operati
 from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
 from state_engine.monitoring.job_history import read_history
-from state_engine.operations.head_moves import HeadMove
+from state_engine.operations.head_moves import RestoreReport
 from state_engine.registry import RegisteredJob
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
@@ -96,7 +96,7 @@ def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:
     with run.committing():
         move = run.engine.restore(
             run.job,
-            config.checkpoint_id,
+            checkpoint_id=config.checkpoint_id,
             savepoint=config.savepoint,
             outputs="keep" if config.outputs == "keep" else "withdraw",
             dry_run=config.dry_run,
@@ -111,7 +111,7 @@ def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:
     }
 
 
-def _sinks(move: HeadMove) -> str:
+def _sinks(move: RestoreReport) -> str:
     lines = [[s.name, move.rows_withdrawn[s.name], move.rows_added[s.name]] for s in move.sinks]
     return markdown(["sink", "rows out", "rows back"], lines)
 

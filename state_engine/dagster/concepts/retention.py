@@ -14,27 +14,27 @@ from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
 from state_engine.machine.settings import Settings
-from state_engine.operations.collector import CollectionReport
+from state_engine.operations.collector import VacuumReport
 from state_engine.registry import RegisteredJob
 
 ABOUT = """Which checkpoints can be restored; and their files, of which nobody needs some any more.
 
-A plain click gives up checkpoints that are neither among the last ten nor younger than a week, never one that a
-savepoint or an open replay needs, and collects files that nobody needed for a day. With `dry_run` it only tells."""
+A plain click expires checkpoints that are neither among the last ten nor younger than a week, never one that a
+savepoint or an open replay needs, and deletes files that nobody needed for a day. With `dry_run` it only reports."""
 
 _WEEK_HOURS = 168.0
 _TOLD_EVERY_FILES = 1000
 
 
-class RetainConfig(dg.Config):
-    """What a retention may be told; nothing has to be."""
+class ExpireConfig(dg.Config):
+    """What to keep; everything has a default."""
 
     keep_last: int = Field(default=10, ge=1, description="Keep so many checkpoints of the head's path.")
     keep_hours: float = Field(default=_WEEK_HOURS, ge=0, description="Keep all that are younger; 0 for none.")
-    given_up: list[str] = Field(
+    drop_branches: list[str] = Field(
         default=[], description="Branches of replays that nobody is going to promote."
     )
-    collect: bool = Field(default=True, description="Also delete files that nobody needs any more.")
+    vacuum: bool = Field(default=True, description="Also delete files that nobody needs any more.")
     orphan_age_hours: float = Field(
         default=24.0, ge=24, description="How long a file stays after it was written, or needed last."
     )
@@ -42,46 +42,48 @@ class RetainConfig(dg.Config):
 
 
 def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The asset, and a job that retains and collects."""
+    """The asset, and a job that expires checkpoints and deletes their files."""
     job = registered.job
 
-    @dg.multi_asset(name=f"{job.name}_retain", specs=[operation_spec(registered, "retention", ABOUT)])
+    @dg.multi_asset(name=f"{job.name}_expire", specs=[operation_spec(registered, "retention", ABOUT)])
     def retention(
-        context: dg.AssetExecutionContext, config: RetainConfig, state_engine: StateEngineResource
+        context: dg.AssetExecutionContext, config: ExpireConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _retain(OperationRun(context, state_engine.engine(), job), config)
+        yield from _expire(OperationRun(context, state_engine.engine(), job), config)
 
     return dg.Definitions(
         assets=[retention],
         jobs=[
             operation_job(
-                f"{job.name}__retain", retention, "Give up old checkpoints, and collect their files."
+                f"{job.name}__expire",
+                retention,
+                "Expire old checkpoints, and delete files that nobody needs.",
             )
         ],
     )
 
 
-def _retain(run: OperationRun, config: RetainConfig) -> Iterator[dg.MaterializeResult[None]]:
+def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeResult[None]]:
     if run.never_ran():
         return
     younger_ms = int(timedelta(hours=config.keep_hours) / timedelta(milliseconds=1))
     policy = RetentionPolicy(config.keep_last, younger_ms or None)
-    done: CollectionReport | None = None
+    done: VacuumReport | None = None
     with run.committing():
-        retired = run.engine.retain(
+        retired = run.engine.expire_checkpoints(
             run.job,
             policy,
-            given_up=config.given_up,
+            drop_branches=config.drop_branches,
             dry_run=config.dry_run,
             requested_by=run.requested_by,
         )
-        run.log(f"{'would give' if config.dry_run else 'gave'} up {retired or 'no checkpoint'}")
-        if config.collect:
-            done = run.engine.collect(
+        run.log(f"{'would expire' if config.dry_run else 'expired'} {retired or 'no checkpoint'}")
+        if config.vacuum:
+            done = run.engine.vacuum(
                 run.job,
                 orphan_age=timedelta(hours=config.orphan_age_hours),
                 dry_run=config.dry_run,
-                on_file=_Told(run),
+                on_progress=_Told(run),
                 requested_by=run.requested_by,
             )
     rows = {row.checkpoint_id: row for row in run.rows()}
@@ -89,7 +91,7 @@ def _retain(run: OperationRun, config: RetainConfig) -> Iterator[dg.MaterializeR
     version = max((i for i, row in rows.items() if row.retired), default=0)
     metadata = {
         "dry_run": config.dry_run,
-        "given_up": dg.MetadataValue.json(retired),
+        "expired": dg.MetadataValue.json(retired),
         "restorable": len(rows) - len(gone),
         "retired": len(gone),
     }

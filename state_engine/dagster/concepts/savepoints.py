@@ -66,12 +66,11 @@ def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.Materi
     if run.never_ran():
         return
     name = run.context.partition_key
-    known = run.engine.savepoints(run.job).get(name)
+    known = run.engine.savepoints(run.job).list().get(name)
     if known is None:
         run.log(f"copying into the savepoint {name}")
         with run.committing():
-            made = run.engine.savepoint(
-                run.job,
+            made = run.engine.savepoints(run.job).create(
                 name,
                 config.path,
                 checkpoint_id=config.checkpoint_id,
@@ -85,7 +84,7 @@ def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.Materi
                 f"{known.checkpoint_id} in {known.path}: take another name, or leave the configuration out to verify it"
             )
         run.log(f"comparing the savepoint {name} with its checksums")
-        made = run.engine.verify_savepoint(known.path)
+        made = run.engine.savepoints(run.job).verify(known.path)
     yield result(
         made.checkpoint_id,
         {

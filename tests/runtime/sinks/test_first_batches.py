@@ -119,9 +119,9 @@ def test_the_table_of_bases_that_a_failed_bootstrap_left(
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointStore, "append", crashes)
         with pytest.raises(Crash):
-            site.engine().bootstrap(site.job(), {"sums": {"total": given}})
+            site.engine().state_processor(site.job()).bootstrap({"sums": {"total": given}})
     again = spark.createDataFrame([(1, 10)], "k bigint, value int")
-    site.engine().bootstrap(site.job(), {"sums": {"total": again}})
+    site.engine().state_processor(site.job()).bootstrap({"sums": {"total": again}})
     site.engine().run(site.job())
     assert site.state() == {1: 11, 2: 2}
     base = DeltaTable(str(tmp_path / "root" / "tiny" / "operators" / "sums" / "base")).to_pyarrow_table()

@@ -147,7 +147,7 @@ def test_table_that_is_made_anew_after_a_crash_and_put_back(
         engine.run(job)
     shutil.rmtree(tmp_path / "out")
     shutil.move(tmp_path / "aside", tmp_path / "out")
-    assert engine.run(job).settled == [1]
+    assert engine.run(job).published_pending == [1]
     assert delta(tmp_path / "out", "id") == [0, 1, 2, 3]
     engine.close()
 

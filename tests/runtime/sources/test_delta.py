@@ -391,7 +391,7 @@ def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
 
     cut: list[Slice] = []
     source = DeltaSource(table, max_files_per_batch=4)
-    while (anew := source.recut(spark, [e for s in cut for e in s.elements], elements)) is not None:
+    while (anew := source.rebatch(spark, [e for s in cut for e in s.elements], elements)) is not None:
         cut.append(anew)
     assert [len(s.labels) for s in cut] == [4, 2, 2], "a slice ends where the schema changes"
     assert [uri for s in cut for uri in s.labels] == [uri for s in found for uri in s.labels]

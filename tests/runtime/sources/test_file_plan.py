@@ -338,11 +338,11 @@ def history(source: FileSource) -> list[list[Element]]:
     return batches
 
 
-def recuts(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
+def rebatchs(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
     """What was recorded, cut anew."""
     found: list[Slice] = []
     recorded = [e for b in batches for e in b]
-    while (part := source.recut(NO_SPARK, [e for s in found for e in s.elements], recorded)) is not None:
+    while (part := source.rebatch(NO_SPARK, [e for s in found for e in s.elements], recorded)) is not None:
         found.append(part)
     return found
 
@@ -368,7 +368,7 @@ def test_a_recorded_slice_is_planned_again_and_may_be_cut_anew(
 
     end = data.draw(st.integers(1, len(batches)))
     other = FileSource(str(directory), max_rows_per_batch=data.draw(st.none() | st.integers(1, 9)))
-    found = recuts(other, batches[:end])
+    found = rebatchs(other, batches[:end])
     assert rows_in(found, sizes) == rows_in([source.replan(NO_SPARK, [], b) for b in batches[:end]], sizes)
     if other.max_rows_per_batch is not None:
         assert all(len(rows_in([part], sizes)) <= other.max_rows_per_batch for part in found)
@@ -390,6 +390,6 @@ def test_changed_and_vanished_files_cannot_be_replayed(tmp_path: Path) -> None:
     (appended,) = history(source)
     for spoil in (lambda: write_ids(tmp_path / "a.parquet", 0, 4), lambda: (tmp_path / "a.parquet").unlink()):
         spoil()
-        for call in (source.replan, source.recut):
+        for call in (source.replan, source.rebatch):
             with pytest.raises(SourceError, match=r"a\.parquet changed or vanished after it was consumed"):
                 call(NO_SPARK, [], appended)

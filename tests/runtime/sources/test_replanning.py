@@ -31,12 +31,12 @@ def test_a_list_gives_the_same_elements_again() -> None:
         assert (again.elements, again.detail) == (part.elements, part.detail)
         assert (again.position_from, again.position_to) == (part.position_from, part.position_to)
     recorded = [e for a in appended for e in a]
-    first = collection(9, 3).recut(NO_SPARK, [], recorded)
+    first = collection(9, 3).rebatch(NO_SPARK, [], recorded)
     assert first is not None
-    second = collection(9, 3).recut(NO_SPARK, first.elements, recorded)
+    second = collection(9, 3).rebatch(NO_SPARK, first.elements, recorded)
     assert second is not None
     assert (first.detail, second.detail) == ((0, 3), (3, 5))
-    assert collection(9, 3).recut(NO_SPARK, second.elements, recorded) is None
+    assert collection(9, 3).rebatch(NO_SPARK, second.elements, recorded) is None
     with pytest.raises(SourceError, match="5 elements were consumed and the list holds 4 now"):
         collection(4).replan(NO_SPARK, [], recorded)
 
@@ -51,7 +51,7 @@ class Ticks(SourceFunction):
 
 def test_a_source_function_cannot_be_replayed_and_says_what_to_do() -> None:
     source = FunctionSource("ticks", Ticks(), OutputType.of(Types.LONG()), max_rows_per_batch=1)
-    for call in (source.replan, source.recut):
+    for call in (source.replan, source.rebatch):
         with pytest.raises(
             SourceError, match=r"'ticks': a SourceFunction cannot be replayed: .* of Ticks .*FileSource"
         ):
@@ -114,9 +114,9 @@ def test_offsets_of_a_python_data_source_are_read_between() -> None:
         assert (part.elements, part.detail[2]) == (appended, expected)
         part = simple.replan(NO_SPARK, before, appended)
         assert (part.elements, part.detail) == (appended, ("rows", [(n,) for n in expected]))
-    whole = source.recut(NO_SPARK, [], offsets(3, 5))
+    whole = source.rebatch(NO_SPARK, [], offsets(3, 5))
     assert whole is not None
     assert (whole.elements, whole.detail[2]) == (offsets(5), [0, 1, 2, 3, 4])
-    assert source.recut(NO_SPARK, whole.elements, offsets(3, 5)) is None
+    assert source.rebatch(NO_SPARK, whole.elements, offsets(3, 5)) is None
     with pytest.raises(SourceError, match=r"the reader of data source 'SimpleNumbers' failed .*forgotten"):
         simple.replan(NO_SPARK, [], offsets(6))

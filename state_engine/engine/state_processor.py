@@ -1,6 +1,6 @@
-"""``EngineStateProcessor``: state that no micro-batch made: begin a job with given state, transform it, forget keys.
+"""``StateProcessor``: state that no micro-batch made: begin a job with given state, transform it, erase keys.
 
-Each call looks the job up, and leaves the work to the module of its name. Mirrors Flink's State Processor API.
+Each call looks the job up, and leaves the work to the module of its name.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from pyspark.sql import Column, DataFrame
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.engine.engine_base import Clock, clock_of, job_name, requester
+from state_engine.engine.engine_base import Clock, clock_of, code_of, job_name, requester
 from state_engine.engine.engine_operations import EngineOperations
 from state_engine.job.job import StatefulJob
+from state_engine.spark.lost_spark import telling_lost_processes
 from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.state_processor.bootstrap_operator_state import Elements
 from state_engine.state_processor.bootstrap_timers import Timers
-from state_engine.state_processor.forget import ForgetReport, Forgetting, Purge
+from state_engine.state_processor.forget import EraseReport, Forgetting, Purge
 from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
@@ -30,13 +31,19 @@ from state_engine.storage.layout import JobLayout
 from state_engine.storage.storage_failures import kept_in_job
 
 
-class EngineStateProcessor(EngineOperations):
-    """See ``StateEngine``."""
+@telling_lost_processes
+class StateProcessor:
+    """Changes what a job remembers without a micro-batch; from ``StateEngine.state_processor``.
+
+    Mirrors Flink's State Processor API.
+    """
+
+    def __init__(self, engine: EngineOperations, job: StatefulJob | str) -> None:
+        self._engine, self.job, self.root = engine, job, engine.root
 
     @kept_in_job
     def bootstrap(
         self,
-        job: StatefulJob,
         states: Mapping[str, States],
         *,
         timers: Mapping[str, Timers] | None = None,
@@ -73,8 +80,10 @@ class EngineStateProcessor(EngineOperations):
 
         Example::
 
-            engine.bootstrap(job, {"planes": {"last_flight": df}}, positions={"flights": "all"}, dry_run=True)
+            processor = engine.state_processor(job)
+            processor.bootstrap({"planes": {"last_flight": df}}, positions={"flights": "all"}, dry_run=True)
         """
+        job = code_of(self.job, "bootstrap")
         job.check()
         if self._has_rows(job.name):
             raise ConfigurationError(
@@ -82,15 +91,14 @@ class EngineStateProcessor(EngineOperations):
                 "run. Use another job name, or transform_state to change what is there"
             )
         layout = JobLayout(self.root, job.name)
-        found = Bootstrap(self.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        found = Bootstrap(self._engine.spark, layout, job, clock_of(clock)(), requested_by or requester())
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
             return found.planned(given)
-        return found.run(given, tables=self._open(job.name))
+        return found.run(given, tables=self._engine._open(job.name))
 
     def bootstrap_from_spark(
         self,
-        job: StatefulJob,
         operator: str,
         checkpoint_location: str | os.PathLike[str],
         states: Mapping[str, SparkState] | Mapping[StateDescriptor, SparkState],
@@ -118,9 +126,11 @@ class EngineStateProcessor(EngineOperations):
 
         Example::
 
-            engine.bootstrap_from_spark(job, "planes", "/queries/planes", {"count": SparkState("count")})
+            processor = engine.state_processor(job)
+            processor.bootstrap_from_spark("planes", "/queries/planes", {"count": SparkState("count")})
         """
-        query = SparkQuery.at(self.spark, os.fspath(checkpoint_location))
+        job = code_of(self.job, "bootstrap_from_spark")
+        query = SparkQuery.at(self._engine.spark, os.fspath(checkpoint_location))
         if operator not in job.operators:
             raise ConfigurationError(
                 f"job '{job.name}' has no operator '{operator}'; it has {sorted(job.operators)}"
@@ -134,13 +144,12 @@ class EngineStateProcessor(EngineOperations):
         }
         found = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
         return self.bootstrap(
-            job, {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
+            {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
         )
 
     @kept_in_job
     def transform_state(
         self,
-        job: StatefulJob | str,
         operator: str,
         state: str | None = None,
         *,
@@ -170,7 +179,8 @@ class EngineStateProcessor(EngineOperations):
 
         Example::
 
-            engine.transform_state(job, "planes", "seen", filter="tailnum NOT LIKE 'TEST%'", dry_run=True)
+            processor = engine.state_processor(job)
+            processor.transform_state("planes", "seen", filter="tailnum NOT LIKE 'TEST%'", dry_run=True)
         """
         given = {"map": map, "filter": filter, "delete_keys": delete_keys}
         chosen = [name for name, one in given.items() if one is not None]
@@ -178,7 +188,7 @@ class EngineStateProcessor(EngineOperations):
             raise ConfigurationError(
                 f"transform_state takes one of map, filter and delete_keys, not {chosen or 'none'}"
             )
-        found = self._transform(job, dry_run, requested_by)
+        found = self._transform(dry_run, requested_by)
         if delete_keys is not None:
             return found.without_keys({operator: delete_keys}, state)
         if state is None:
@@ -187,7 +197,6 @@ class EngineStateProcessor(EngineOperations):
 
     def change_key_type(
         self,
-        job: StatefulJob | str,
         operator: str,
         *,
         code: StatefulJob | None = None,
@@ -203,8 +212,7 @@ class EngineStateProcessor(EngineOperations):
         back over it. Keys that only became wider (``int`` to ``bigint``) are stored alike, and nothing is done.
 
         Args:
-            job: of today's code; or the name, with ``code``.
-            code: of today.
+            code: the job of today's code; by default the job that this processor is of.
             convert: makes the new key, as today's code declares it, of an old one, as it is stored: scalars, or tuples
                 of several columns. By default they are cast, as far as nothing can be lost: numbers to wider ones, and
                 numbers, dates and booleans to text.
@@ -218,27 +226,23 @@ class EngineStateProcessor(EngineOperations):
 
         Example::
 
-            engine.change_key_type(job, "planes", convert=lambda tailnum: tailnum.upper(), dry_run=True)
+            processor = engine.state_processor(job)
+            processor.change_key_type("planes", convert=lambda tailnum: tailnum.upper(), dry_run=True)
         """
-        code = code if code is not None else job if isinstance(job, StatefulJob) else None
-        if code is None:
-            raise ConfigurationError(
-                f"change_key_type needs the job itself: its code says what '{operator}' is keyed by"
-            )
-        name = job_name(job)
+        code = code_of(self.job if code is None else code, "change_key_type")
+        name = job_name(self.job)
         if operator not in code.operators:
             raise ConfigurationError(
                 f"job '{name}' has no operator '{operator}'; it has {sorted(code.operators)}"
             )
-        operations, tables = self._operations(job, requested_by), self._ran(name)
-        declared = known_key(self.spark, code, code.operators[operator], key_type)
-        found = KeyTypeChange(name, tables, self.kernel, operations, self.spark, dry_run)
+        operations, tables = self._engine._operations(self.job, requested_by), self._engine._ran(name)
+        declared = known_key(self._engine.spark, code, code.operators[operator], key_type)
+        found = KeyTypeChange(name, tables, self._engine.kernel, operations, self._engine.spark, dry_run)
         return found.run(operator, declared, convert)
 
     @kept_in_job
-    def forget(
+    def erase_keys(
         self,
-        job: StatefulJob | str,
         keys: Key | Sequence[Key],
         *,
         operator: str | None = None,
@@ -248,7 +252,7 @@ class EngineStateProcessor(EngineOperations):
         sinks: bool = False,
         clock: Clock = None,
         requested_by: str | None = None,
-    ) -> ForgetReport:
+    ) -> EraseReport:
         """Take keys out of all states and timers of all operators that are keyed by these columns, and tell what else
         still holds them.
 
@@ -256,12 +260,12 @@ class EngineStateProcessor(EngineOperations):
             keys: values by column of the key: ``{"tailnum": "N123"}``; or several.
             operator: only this one.
             dry_run: only tell.
-            purge: go on: compact, give up the checkpoints that would bring the keys back, delete dead letters, collect.
-                Files go from the disk two days later at the earliest; purge or collect again by then.
-            drop_branches: with ``purge``, replays to give up.
+            purge: go on: compact, expire the checkpoints that would bring the keys back, delete dead letters, vacuum.
+                Files go from the disk two days later at the earliest; purge or vacuum again by then.
+            drop_branches: with ``purge``, replays to drop.
             sinks: with ``purge``, delete rows from Delta sinks that have all these columns, too. A restore to before
                 the deletion can then withdraw outputs only from sinks with lineage.
-            clock: gives the time for the collection, in milliseconds since 1970; None for the storage's own.
+            clock: gives the time for the vacuum, in milliseconds since 1970; None for the storage's own.
 
         Raises:
             ConfigurationError: no operator is keyed so, or there is no such branch.
@@ -270,18 +274,18 @@ class EngineStateProcessor(EngineOperations):
         """
         if dry_run and purge:
             raise ConfigurationError(
-                "forget takes either dry_run or purge: a dry run tells what a purge would do"
+                "erase_keys takes either dry_run or purge: a dry run tells what a purge would do"
             )
         if not purge and (drop_branches or sinks):
-            raise ConfigurationError("forget drops branches and deletes from sinks only with purge=True")
-        name = job_name(job)
-        tables, layout = self._ran(name), JobLayout(self.root, name)
+            raise ConfigurationError("erase_keys drops branches and deletes from sinks only with purge=True")
+        name = job_name(self.job)
+        tables, layout = self._engine._ran(name), JobLayout(self.root, name)
         found = Forgetting(
-            traces=lambda rows: KeyTraces(name, layout, rows, self.spark, self.kernel),
-            transform=self._transform(job, dry_run, requested_by),
-            operations=self._operations(job, requested_by),
-            compact=lambda uids: self.compact(job, uids, requested_by=requested_by),
-            collect=lambda now_ms: self.collect(job, clock=now_ms, requested_by=requested_by),
+            traces=lambda rows: KeyTraces(name, layout, rows, self._engine.spark, self._engine.kernel),
+            transform=self._transform(dry_run, requested_by),
+            operations=self._engine._operations(self.job, requested_by),
+            compact=lambda uids: self._engine.compact(self.job, uids, requested_by=requested_by),
+            vacuum=lambda now_ms: self._engine.vacuum(self.job, clock=now_ms, requested_by=requested_by),
             load=tables.store.load,
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
@@ -290,12 +294,12 @@ class EngineStateProcessor(EngineOperations):
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _transform(self, job: StatefulJob | str, dry_run: bool, requested_by: str | None) -> StateTransform:
-        name = job_name(job)
-        operations = self._operations(job, requested_by)
-        return StateTransform(name, self._ran(name), operations, self.spark, dry_run)
+    def _transform(self, dry_run: bool, requested_by: str | None) -> StateTransform:
+        name = job_name(self.job)
+        operations = self._engine._operations(self.job, requested_by)
+        return StateTransform(name, self._engine._ran(name), operations, self._engine.spark, dry_run)
 
     def _has_rows(self, name: str) -> bool:
         """Whether a job has any checkpoint."""
-        tables = self._existing(name)
+        tables = self._engine._existing(name)
         return tables is not None and bool(tables.store.load())
