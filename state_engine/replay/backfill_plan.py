@@ -44,7 +44,7 @@ class BackfillRequest:
 
     @property
     def words(self) -> str:
-        """As rows tell it."""
+        """As rows of checkpoints name it; ``recut`` is what they call ``rebatch``."""
         return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.rebatch else ''}"
 
     def owns(self, row: CheckpointRow) -> bool:
