@@ -20,8 +20,7 @@ from benchmarks.contender import Contender, Taken
 from benchmarks.statelake import Statelake
 from benchmarks.transform_with_state import TransformWithState
 from benchmarks.workload import PARALLELISM, Feed, Results, Workload
-from state_engine.machine.settings import SparkSettings
-from state_engine.spark.session import local_session
+from state_engine import SparkSettings, local_session
 
 NAMES = (Statelake.name, TransformWithState.name)
 """Contenders that run inside one Spark application."""

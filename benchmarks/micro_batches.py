@@ -28,9 +28,9 @@ from rich.table import Table
 from benchmarks.comparison import spark_application
 from benchmarks.statelake import Statelake
 from benchmarks.workload import Feed, Workload
+from state_engine import RetentionPolicy
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_need
 from state_engine.core.checkpoints.lineage import path
-from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.dagster.pictures import svg_lines
 
 KEEP = RetentionPolicy(keep_last=10)

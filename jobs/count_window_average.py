@@ -23,11 +23,11 @@ from state_engine import (
     FileSource,
     KeyedProcessFunction,
     RuntimeContext,
+    Settings,
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.expectations.suites import Expectation, OfSink, OfState, Suite
-from state_engine.machine.settings import Settings
+from state_engine.expectations import Expectation, OfSink, OfState, Suite
 from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory, nothing
 
 WINDOW = 2

@@ -22,14 +22,14 @@ from state_engine import (
     KeyedProcessFunction,
     Row,
     RuntimeContext,
+    Settings,
     StatefulJob,
     StateTtlConfig,
     Time,
     TimePartitions,
     ValueStateDescriptor,
 )
-from state_engine.expectations.suites import Expectation, OfSink, Suite
-from state_engine.machine.settings import Settings
+from state_engine.expectations import Expectation, OfSink, Suite
 from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory
 
 if TYPE_CHECKING:

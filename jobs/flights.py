@@ -30,11 +30,11 @@ from state_engine import (
     MapStateDescriptor,
     Row,
     RuntimeContext,
+    Settings,
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.expectations.suites import Expectation, OfSink, OfState, Suite
-from state_engine.machine.settings import Settings
+from state_engine.expectations import Expectation, OfSink, OfState, Suite
 from state_engine.registry import JobParameters, RegisteredJob, beside, data_directory
 
 if TYPE_CHECKING:

@@ -20,14 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from orchestration.demo_summary import show_summary
-from state_engine import StateEngine
-from state_engine.core.errors import StatelakeError
-from state_engine.dagster.definitions import build
+from state_engine import Settings, StateEngine, load_settings, local_session
+from state_engine.dagster import build
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.slots import dead_holders, free
-from state_engine.machine.settings import Settings, load_settings
+from state_engine.errors import StatelakeError
 from state_engine.registry import load_jobs
-from state_engine.spark.session import local_session
 
 JOB = "flights"
 HOME = Path(".statelake/demo")

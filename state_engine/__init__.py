@@ -7,9 +7,10 @@ is imported when it is first asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
+from state_engine.core.checkpoints.disposal import Disposal
 from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import StatelakeError
@@ -60,7 +61,7 @@ from state_engine.core.state.map_state import MapState
 from state_engine.core.state.reducing_state import ReducingState
 from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.core.state.state import AppendingState, MergingState, State
-from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.state.ttl import StateTtlConfig, TtlTime, TtlUpdateType, TtlVisibility
 from state_engine.core.state.value_state import ValueState
 from state_engine.core.time.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from state_engine.core.types.durations import Duration, Instant, Time, TimeDomain
@@ -71,6 +72,7 @@ from state_engine.job.connected_streams import BroadcastConnectedStream, Broadca
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
+from state_engine.machine.settings import Settings, SparkSettings, load_settings
 from state_engine.microbatch.reports import BatchReport, CompactionReport, OperatorReport, RunReport
 from state_engine.operations.collector import VacuumReport
 from state_engine.operations.head_moves import RestoreReport
@@ -93,17 +95,49 @@ from state_engine.state_backends.state_backend import StateBackend
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
+    from state_engine.engine.engine_letters import DeadLetterReport
+    from state_engine.engine.savepoints import JobSavepoints
+    from state_engine.engine.state_processor import StateProcessor
+    from state_engine.microbatch.letters import DeadLetter
+    from state_engine.microbatch.partition_runs import PartitionStatus
+    from state_engine.operations.root_upgrade import UpgradeReport
     from state_engine.operations.savepoints import SavepointReport
+    from state_engine.queries.state_views import SqlView
+    from state_engine.replay.backfill import BackfillReport
     from state_engine.replay.comparison import ComparisonReport
     from state_engine.replay.replay import ReplayReport
+    from state_engine.replay.state_diff import StateDiff
     from state_engine.sources.python_data_source import PythonDataSource
+    from state_engine.spark.session import local_session
+    from state_engine.spark.task_progress import TaskProgress
+    from state_engine.state_processor.bootstrap import BootstrapReport
+    from state_engine.state_processor.forget import EraseReport
+    from state_engine.state_processor.key_change import KeyTypeReport
+    from state_engine.state_processor.spark_state_reader import SparkState
+    from state_engine.state_processor.state_transform import TransformReport
 
 _WITH_SPARK = {
     "StateEngine": "engine.engine",
+    "DeadLetterReport": "engine.engine_letters",
+    "JobSavepoints": "engine.savepoints",
+    "StateProcessor": "engine.state_processor",
+    "DeadLetter": "microbatch.letters",
+    "PartitionStatus": "microbatch.partition_runs",
+    "UpgradeReport": "operations.root_upgrade",
+    "SavepointReport": "operations.savepoints",
+    "SqlView": "queries.state_views",
+    "BackfillReport": "replay.backfill",
     "ComparisonReport": "replay.comparison",
     "ReplayReport": "replay.replay",
-    "SavepointReport": "operations.savepoints",
+    "StateDiff": "replay.state_diff",
     "PythonDataSource": "sources.python_data_source",
+    "local_session": "spark.session",
+    "TaskProgress": "spark.task_progress",
+    "BootstrapReport": "state_processor.bootstrap",
+    "EraseReport": "state_processor.forget",
+    "KeyTypeReport": "state_processor.key_change",
+    "SparkState": "state_processor.spark_state_reader",
+    "TransformReport": "state_processor.state_transform",
 }
 
 
@@ -120,10 +154,14 @@ __all__ = [
     "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
     "ForeachBatchSink",
     # engine
-    "StateEngine", "RunReport", "BatchReport", "OperatorReport", "CheckpointRow", "CompactionPolicy",
-    "RetentionPolicy", "TimePartitions", "DeadLetterLimit",
-    "CompactionReport", "VacuumReport", "RestoreReport", "ReplayReport", "ComparisonReport",
-    "SavepointReport",
+    "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
+    "TimePartitions", "DeadLetterLimit", "SparkState",
+    "Settings", "SparkSettings", "load_settings", "local_session",
+    # what its calls give
+    "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "KeyTypeReport", "ReplayReport", "RestoreReport",
+    "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
+    "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
@@ -144,6 +182,7 @@ __all__ = [
     "StateBackend", "HashMapStateBackend", "EmbeddedRocksDBStateBackend", "CustomStateBackend", "PredefinedOptions",
     "MemoryStateBackend", "FsStateBackend", "RocksDBStateBackend",
     # time
-    "StateTtlConfig", "Time", "Duration", "Instant", "TimeDomain", "WatermarkStrategy", "TimestampAssigner",
+    "StateTtlConfig", "TtlTime", "TtlUpdateType", "TtlVisibility",
+    "Time", "Duration", "Instant", "TimeDomain", "WatermarkStrategy", "TimestampAssigner",
     "StatelakeError",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ import re
 import pytest
 
 import state_engine
-from state_engine.core.errors import ConfigurationError
+from state_engine import errors
+from state_engine.core import errors as core_errors
 from state_engine.engine.renamed import EXPORTS, METHODS
 
 NAMES = {
@@ -28,15 +29,50 @@ NAMES = {
     "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink",
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
-    "CompactionReport", "CompactionPolicy", "VacuumReport", "ComparisonReport", "RestoreReport", "ReplayReport",
-    "RetentionPolicy", "SavepointReport", "TimePartitions", "CloseableIterator", "DeadLetterLimit", "TimestampAssigner",
-    "WatermarkStrategy",
+    "CompactionPolicy", "RetentionPolicy", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
+    "TimestampAssigner", "WatermarkStrategy", "TtlTime", "TtlUpdateType", "TtlVisibility",
+    "StateProcessor", "JobSavepoints", "SparkState", "Settings", "SparkSettings", "load_settings", "local_session",
+    "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
+    "KeyTypeReport", "ReplayReport", "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport",
+    "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff",
+    "TaskProgress",
 }  # fmt: skip
 
 
 def test_the_exported_names_are_these() -> None:
     assert set(state_engine.__all__) == NAMES
     assert len(state_engine.__all__) == len(NAMES)
+
+
+def test_every_error_is_a_name_of_one_module() -> None:
+    defined = {
+        name
+        for name, cls in inspect.getmembers(core_errors, inspect.isclass)
+        if cls.__module__ == core_errors.__name__
+    }
+    assert set(errors.__all__) == defined
+    assert all(getattr(errors, name) is getattr(core_errors, name) for name in defined)
+
+
+def test_what_a_call_gives_is_exported() -> None:
+    """Classes of the engine in what public methods return, or hand to ``on_progress``, can be imported."""
+    classes = (state_engine.StateEngine, state_engine.StateProcessor, state_engine.JobSavepoints)
+    for cls in classes:
+        for name, function in inspect.getmembers(cls, inspect.isfunction):
+            if name.startswith("_"):
+                continue
+            named = re.findall(
+                r"\b[A-Z]\w+", str(inspect.signature(inspect.unwrap(function)).return_annotation)
+            )
+            for found in set(named) - {
+                "DataFrame",
+                "None",
+                "Sequence",
+                "SparkSession",
+                "DeltaKernel",
+                "Self",
+            }:
+                assert found in NAMES, f"{cls.__name__}.{name} returns {found}"
 
 
 def test_every_exported_name_is_there_and_documented() -> None:
@@ -115,7 +151,7 @@ def test_former_names_are_errors_that_say_the_present_ones() -> None:
 def test_former_parameters_are_errors_that_say_the_present_ones(method: str, old: str, new: str) -> None:
     bound = getattr(state_engine.StateEngine("unused"), method)
     with pytest.raises(
-        ConfigurationError, match=f"{method} has no parameter '{old}': it is called '{new}' now"
+        errors.ConfigurationError, match=f"{method} has no parameter '{old}': it is called '{new}' now"
     ):
         bound("job", **{old: True})
     assert new in inspect.signature(bound).parameters

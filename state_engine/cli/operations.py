@@ -109,7 +109,7 @@ def compact(job: Job) -> None:
     """Fold the keyed state into new bases; micro-batches go on meanwhile."""
     with opened() as engine, console.status("Compacting …") as status:
         done = engine.compact(
-            job, on_progress=lambda n, of: status.update(f"Compacting: {n} of {of} tasks …")
+            job, on_progress=lambda at: status.update(f"Compacting: {at.done} of {at.of} tasks …")
         )
     for uid, entries in done.entries.items():
         console.print(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes", highlight=False, markup=False)
@@ -184,7 +184,7 @@ def create_savepoint(
     """Copy the head into a directory that can be moved; micro-batches go on."""
     with opened() as engine, console.status("Copying …") as status:
         made = engine.savepoints(job).create(
-            name, path, on_progress=lambda n, of: status.update(f"Copying: {n} of {of} tasks …")
+            name, path, on_progress=lambda at: status.update(f"Copying: {at.done} of {at.of} tasks …")
         )
     console.print(
         f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "

@@ -23,7 +23,7 @@ from state_engine.cli.operations import Job
 from state_engine.cli.session import console, opened
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError
-from state_engine.queries.state_views import View, plain_message, quiet
+from state_engine.queries.state_views import SqlView, plain_message, quiet
 
 Format = Annotated[
     Literal["table", "csv", "json"],
@@ -161,7 +161,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return str(value)
 
 
-def _views(found: Sequence[View]) -> Table:
+def _views(found: Sequence[SqlView]) -> Table:
     table = Table("view", "columns", "a row is", box=box.SIMPLE)
     for view in found:
         columns = ", ".join(f"{name} {kind}" for name, kind in view.columns)

@@ -5,8 +5,12 @@ StatelakeError
 │   ├── InvalidNameError      a job's, source's or sink's name is not ``[a-z][a-z0-9_]*``, or another is none
 │   ├── MissingPackageError   a package of an extra is not installed: install the extra that the message names
 │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
-│   └── ValueTypeError        a value does not have the type that was declared for it
-├── SetupError                something outside of the job is missing: Java, Delta's jars, a fitting Spark session
+│   ├── ValueTypeError        a value does not have the type that was declared for it
+│   └── SettingsError         the settings file or a variable is wrong
+├── SetupError                something outside of the job is missing: the message says what to do
+│   ├── JavaNotFoundError     no Java of version 17 or later
+│   ├── JarsError             Delta's jars are not there, not right, or could not be fetched
+│   └── SessionError          the Spark session does not fit the engine
 ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
@@ -63,8 +67,24 @@ class ValueTypeError(ConfigurationError, TypeError):
     """A value does not have the declared type, or does not fit into it."""
 
 
+class SettingsError(ConfigurationError):
+    """The settings file or a variable is wrong; the message names the key and the nearest valid one."""
+
+
 class SetupError(StatelakeError):
     """Something outside of the job is missing: Java, Delta's jars, a fitting Spark session. Says what to do."""
+
+
+class JavaNotFoundError(SetupError):
+    """No Java of version 17 or later; the message lists every place that was looked at."""
+
+
+class JarsError(SetupError):
+    """Delta's jars are not there, not right, or could not be fetched."""
+
+
+class SessionError(SetupError):
+    """The Spark session does not fit the engine; the message says how to get one that does."""
 
 
 class StateAccessError(StatelakeError):

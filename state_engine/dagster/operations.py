@@ -24,7 +24,7 @@ from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.registry import RegisteredJob
 
 if TYPE_CHECKING:
-    from state_engine import StateEngine
+    from state_engine import StateEngine, TaskProgress
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class OperationRun:
         """Tell the event log how far it is."""
         self.context.log.info(f"job '{self.job.name}': {text}")
 
-    def log_tasks(self, done: int, of: int) -> None:
+    def log_tasks(self, progress: TaskProgress) -> None:
         """Tell the event log how many tasks of long Spark work are done."""
-        self.log(f"{done} of {of} tasks are done")
+        self.log(f"{progress.done} of {progress.of} tasks are done")
 
     def never_ran(self) -> bool:
         """Whether there is nothing to operate on, which is told, and is no failure."""

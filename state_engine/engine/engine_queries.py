@@ -19,7 +19,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.engine.engine_base import EngineBase, job_name
 from state_engine.job.job import StatefulJob
 from state_engine.queries.state_reader import read_state
-from state_engine.queries.state_views import View, ViewedJob, query, views_of
+from state_engine.queries.state_views import SqlView, ViewedJob, query, views_of
 from state_engine.replay.state_diff import StateDiff, diff_states
 from state_engine.sinks.base import verify_files
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
@@ -123,7 +123,7 @@ class EngineQueries(EngineBase):
         checkpoint_id: int | None = None,
         *,
         as_of: datetime | str | None = None,
-    ) -> Sequence[View]:
+    ) -> Sequence[SqlView]:
         """The views that ``sql`` has for a job, with their columns; reads no state."""
         return views_of(self._viewed(job, checkpoint_id, as_of))
 

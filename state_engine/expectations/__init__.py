@@ -2,3 +2,7 @@
 
 The extra ``expectations`` brings it; declaring suites works without it.
 """
+
+from state_engine.expectations.suites import Expectation, OfSink, OfState, Suite
+
+__all__ = ["Expectation", "OfSink", "OfState", "Suite"]

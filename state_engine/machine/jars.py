@@ -20,7 +20,7 @@ from pathlib import Path
 
 import platformdirs
 
-from state_engine.core.errors import SetupError
+from state_engine.core.errors import JarsError
 from state_engine.machine import trust
 from state_engine.machine.java import JavaHome, find_java_home
 
@@ -49,10 +49,6 @@ EXCLUDES = (
 )
 
 DOWNLOAD_TIMEOUT_SECONDS = 600
-
-
-class JarsError(SetupError):
-    """Delta's jars are not there, not right, or could not be fetched."""
 
 
 def jar_name(artifact: str) -> str:

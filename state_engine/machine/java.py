@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from state_engine.core.errors import SetupError
+from state_engine.core.errors import JavaNotFoundError
 
 MINIMUM_VERSION = 17
 
@@ -37,10 +37,6 @@ INSTALL_PATTERNS: tuple[str, ...] = (
     "~/.sdkman/candidates/java/*",
     "~/.jdks/*",
 )
-
-
-class JavaNotFoundError(SetupError):
-    """No Java of version 17 or later; the message lists every place that was looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import SettingsError
 
 FILE_NAME = "statelake.toml"
 FILE_VARIABLE = "STATELAKE_CONFIG"
@@ -31,10 +31,6 @@ _LISTS = (["jobs", "modules"], ["jobs", "package_data"])
 
 _SECRET_KEY = re.compile(r"pass(word|wd|phrase)|secret|token|credential|key", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
-
-
-class SettingsError(ConfigurationError):
-    """The settings file or a variable is wrong; the message names the key and the nearest valid one."""
 
 
 def _option_texts(value: object) -> object:

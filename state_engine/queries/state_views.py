@@ -39,7 +39,7 @@ _IDENTIFIER = re.compile(r"[a-z_]\w*\Z", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class View:
+class SqlView:
     """One view.
 
     Attributes:
@@ -77,7 +77,7 @@ class ViewedJob:
     dead_letters: Callable[[SparkSession], DataFrame]
 
 
-def views_of(job: ViewedJob) -> list[View]:
+def views_of(job: ViewedJob) -> list[SqlView]:
     """All views of a job: first what is the same for all jobs, then states."""
     common = _common(job)
     states = declared_states(job.path)
@@ -93,7 +93,7 @@ def views_of(job: ViewedJob) -> list[View]:
 
 
 def query(
-    session: SparkSession, views: Sequence[View], text: str, *, unrestricted: bool = False
+    session: SparkSession, views: Sequence[SqlView], text: str, *, unrestricted: bool = False
 ) -> DataFrame:
     """The answer to a query over views, of which only those are made that it names.
 
@@ -153,7 +153,7 @@ def _check_is_query(parser: object, text: str) -> None:
         ) from None
 
 
-def _told(error: AnalysisException, views: Sequence[View]) -> str:
+def _told(error: AnalysisException, views: Sequence[SqlView]) -> str:
     told = plain_message(error)
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
@@ -178,9 +178,9 @@ def _as_stored(state: str) -> str:
     return state if state == TIMERS else stored_name(state)
 
 
-def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> View:
+def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> SqlView:
     uid, own_name = state.operator.uid, state.schema.name
-    return View(
+    return SqlView(
         name,
         tuple((column, ddl_text(kind)) for column, kind in state.columns()),
         f"{state.schema.kind} state '{own_name}' of operator '{uid}'",
@@ -191,7 +191,7 @@ def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> View:
 # -- what is the same for all jobs -------------------------------------------------------------------------------------
 
 
-def _common(job: ViewedJob) -> list[View]:
+def _common(job: ViewedJob) -> list[SqlView]:
     letters = pa.schema([CHECKPOINT_ID, *DEAD_LETTERS_SCHEMA])
     return [
         _view(
@@ -228,8 +228,8 @@ def _common(job: ViewedJob) -> list[View]:
     ]
 
 
-def _view(name: str, schema: pa.Schema, about: str, frame: Callable[[SparkSession], DataFrame]) -> View:
-    return View(name, tuple((f.name, ddl_text(f.type)) for f in schema), about, frame)
+def _view(name: str, schema: pa.Schema, about: str, frame: Callable[[SparkSession], DataFrame]) -> SqlView:
+    return SqlView(name, tuple((f.name, ddl_text(f.type)) for f in schema), about, frame)
 
 
 def _local(table: Callable[[], pa.Table], session: SparkSession) -> DataFrame:

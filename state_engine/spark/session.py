@@ -20,7 +20,7 @@ from py4j.java_gateway import JavaPackage
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from state_engine.core.errors import SetupError
+from state_engine.core.errors import SessionError
 from state_engine.machine.jars import DELTA_VERSION, delta_jars
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
@@ -38,10 +38,6 @@ _OWN_SESSION = (
     f"    spark.sql.extensions           {DELTA_EXTENSION}\n"
     f"    spark.sql.catalog.spark_catalog  {DELTA_CATALOG}"
 )
-
-
-class SessionError(SetupError):
-    """The Spark session does not fit the engine; the message says how to get one that does."""
 
 
 def local_session(settings: SparkSettings | None = None, *, app_name: str = "statelake") -> SparkSession:

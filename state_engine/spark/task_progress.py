@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
+from typing import NamedTuple
 from uuid import uuid4
 
 from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
-OnProgress = Callable[[int, int], None]
-"""Told how many tasks are done, and how many there are so far; from a thread of its own, and at the end."""
+
+class TaskProgress(NamedTuple):
+    """How far long Spark work is.
+
+    Attributes:
+        done: tasks that are done.
+        of: tasks that there are so far.
+    """
+
+    done: int
+    of: int
+
+
+OnProgress = Callable[[TaskProgress], object]
+"""Called while tasks run, from a thread of its own, and at the end."""
 
 _GROUP = "spark.jobGroup.id"
 _EVERY_S = 0.25
@@ -23,7 +37,7 @@ def task_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterat
 
     Example::
 
-        with task_progress(spark, lambda done, of: print(f"{done} of {of} tasks")):
+        with task_progress(spark, lambda at: print(f"{at.done} of {at.of} tasks")):
             frame.collect()
     """
     if on_progress is None:
@@ -43,20 +57,19 @@ def task_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterat
 
 
 def _watch(tracker: StatusTracker, group: str, over: Event, on_progress: OnProgress) -> None:
-    told = (0, 0)
+    last_seen = TaskProgress(0, 0)
     while True:
         last = over.wait(_EVERY_S)
-        found = _tasks(tracker, group)
-        if found != told:
-            on_progress(*found)
-            told = found
+        seen = _tasks(tracker, group)
+        if seen != last_seen:
+            on_progress(seen)
+            last_seen = seen
         if last:
             return
 
 
-def _tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
-    """Tasks that are done, and all."""
+def _tasks(tracker: StatusTracker, group: str) -> TaskProgress:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     there = [stage for stage in stages if stage is not None]
-    return sum(s.numCompletedTasks for s in there), sum(s.numTasks for s in there)
+    return TaskProgress(sum(s.numCompletedTasks for s in there), sum(s.numTasks for s in there))

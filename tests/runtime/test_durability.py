@@ -11,10 +11,10 @@ from pyspark import SparkContext
 
 from state_engine import StateEngine
 from state_engine.cli import session as cli_session
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SettingsError
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.engine import engine_base
-from state_engine.machine.settings import SettingsError, load
+from state_engine.machine.settings import load
 from state_engine.publication import publication
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability

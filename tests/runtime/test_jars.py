@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from state_engine.core.errors import JarsError
 from state_engine.machine import jars, trust
-from state_engine.machine.jars import PINNED, JarsError, delta_jars, jar_name, jar_problems
+from state_engine.machine.jars import PINNED, delta_jars, jar_name, jar_problems
 from state_engine.machine.java import JavaHome, find_java_home
 
 NO_JAVA = JavaHome(path=Path("/nowhere"), version="17", origin="test")

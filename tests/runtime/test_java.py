@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.machine.java import VECTOR_MODULE, JavaHome, JavaNotFoundError, find_java_home
+from state_engine.core.errors import JavaNotFoundError
+from state_engine.machine.java import VECTOR_MODULE, JavaHome, find_java_home
 
 
 def make_java(home: Path, version: str, *, release: bool = True, modules: str = VECTOR_MODULE) -> Path:

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.cli.logs import LOGGER, set_up_logs
-from state_engine.machine.settings import LoggingSettings, SettingsError, load
+from state_engine.core.errors import SettingsError
+from state_engine.machine.settings import LoggingSettings, load
 from tests.runtime.tiny import Site
 
 

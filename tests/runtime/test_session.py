@@ -50,7 +50,8 @@ def test_options_of_the_user_win() -> None:
 
 
 def test_spark_connect_is_refused() -> None:
-    from state_engine.spark.session import SessionError, check_session
+    from state_engine.core.errors import SessionError
+    from state_engine.spark.session import check_session
 
     # The client needs packages that nothing else here does, so its class is known by its module only.
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
@@ -59,7 +60,8 @@ def test_spark_connect_is_refused() -> None:
 
 
 def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
-    from state_engine.spark.session import SessionError, check_session
+    from state_engine.core.errors import SessionError
+    from state_engine.spark.session import check_session
 
     check_session(spark)
     # What py4j answers for a class that is not on the class path: a package.
@@ -73,7 +75,8 @@ def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("missing", ["spark.sql.extensions", "spark.sql.catalog.spark_catalog"])
 def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missing: str) -> None:
-    from state_engine.spark.session import SessionError, check_session
+    from state_engine.core.errors import SessionError
+    from state_engine.spark.session import check_session
 
     def get(key: str, default: str) -> str:
         return default if key == missing else str(spark.conf.get(key, default))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.machine.settings import MASK, LoadedSettings, SettingsError, load, load_settings
+from state_engine.core.errors import SettingsError
+from state_engine.machine.settings import MASK, LoadedSettings, load, load_settings
 
 
 def loaded(tmp_path: Path, toml: str | None = None, **environ: str) -> LoadedSettings:

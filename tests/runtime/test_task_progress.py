@@ -23,7 +23,7 @@ def test_tasks_are_told_while_they_run_and_at_the_end(spark: SparkSession) -> No
     context.setLocalProperty("spark.jobGroup.id", "of the user")
     told: list[tuple[int, int]] = []
     tasks = 3 * context.defaultParallelism
-    with task_progress(spark, lambda done, of: told.append((done, of))):
+    with task_progress(spark, told.append):
         spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
     assert context.getLocalProperty("spark.jobGroup.id") == "of the user"
     context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def test_tasks_are_told_while_they_run_and_at_the_end(spark: SparkSession) -> No
 
 def test_a_failure_ends_the_telling_and_goes_on(spark: SparkSession) -> None:
     told: list[tuple[int, int]] = []
-    with pytest.raises(ZeroDivisionError), task_progress(spark, lambda done, of: told.append((done, of))):
+    with pytest.raises(ZeroDivisionError), task_progress(spark, told.append):
         raise ZeroDivisionError
     assert told == []
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None
