@@ -105,8 +105,8 @@ if TYPE_CHECKING:
     from state_engine.queries.state_views import SqlView
     from state_engine.replay.backfill import BackfillReport
     from state_engine.replay.comparison import ComparisonReport
+    from state_engine.replay.differences import StateDiff
     from state_engine.replay.replay import ReplayReport
-    from state_engine.replay.state_diff import StateDiff
     from state_engine.sources.python_data_source import PythonDataSource
     from state_engine.spark.session import local_session
     from state_engine.spark.task_progress import TaskProgress
@@ -129,7 +129,7 @@ _WITH_SPARK = {
     "BackfillReport": "replay.backfill",
     "ComparisonReport": "replay.comparison",
     "ReplayReport": "replay.replay",
-    "StateDiff": "replay.state_diff",
+    "StateDiff": "replay.differences",
     "PythonDataSource": "sources.python_data_source",
     "local_session": "spark.session",
     "TaskProgress": "spark.task_progress",

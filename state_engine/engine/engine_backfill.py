@@ -16,14 +16,14 @@ from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import (
     STOP,
-    PartitionScript,
     PartitionStatus,
+    PartitionSteps,
     partition_states,
     partitions_of,
 )
 from state_engine.microbatch.reports import BatchReport, CompactionReport
 from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
-from state_engine.replay.backfill import BackfillReport, BackfillScript, foreseen, swap
+from state_engine.replay.backfill import BackfillReport, BackfillSteps, foreseen, swap
 from state_engine.replay.backfill_plan import (
     BRANCH,
     MODES,
@@ -140,20 +140,13 @@ class EngineBackfill(EngineBase):
         on_progress: Callable[[BatchReport], Any] | None,
     ) -> None:
         """Run what is left of a plan, on its branch."""
-        tables = self._open(code.name)
-        script: Script
-        if plan.branch == MAIN:
-            script = PartitionScript(
-                code,
-                positions=tables.positions,
-                spark=self.spark,
-                clock=options.clock,
-                up_to=plan.request.last,
-            )
-        else:
-            script = BackfillScript(
-                code, plan, positions=tables.positions, spark=self.spark, clock=clock, now=options.clock
-            )
+        on_main = plan.branch == MAIN
+        script = self._planner(
+            code,
+            PartitionSteps(code, up_to=plan.request.last) if on_main else BackfillSteps(plan),
+            options.clock,
+            repeats_times=clock is None,
+        )
         begin_id = None if plan.branch == MAIN else plan.begin_id
         coordinator = self._coordinator(
             code, replace(options, branch=plan.branch, begin_id=begin_id, script=script)
@@ -191,10 +184,7 @@ class EngineBackfill(EngineBase):
         if job.partitions is None and partition is None:
             return None
         partitions_of(job, "partition=")
-        positions = self._open(job.name).positions
-        return PartitionScript(
-            job, positions=positions, spark=self.spark, clock=clock, only=partition, drain=drain
-        )
+        return self._planner(job, PartitionSteps(job, only=partition, drain=drain), clock)
 
 
 def _request(

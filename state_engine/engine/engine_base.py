@@ -16,6 +16,7 @@ from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
+from state_engine.microbatch.planning import InputPlanner, Steps
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Declared, Publication
 from state_engine.spark.session import check_session, local_session
@@ -118,6 +119,15 @@ class EngineBase:
         if at not in self._routers:
             self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
         return self._routers[at]
+
+    def _planner(
+        self, job: StatefulJob, steps: Steps, clock: Callable[[], int], *, repeats_times: bool = True
+    ) -> InputPlanner:
+        """Of one run of a job that goes through certain steps."""
+        positions = self._open(job.name).positions
+        return InputPlanner(
+            job, steps, positions=positions, spark=self.spark, clock=clock, repeats_times=repeats_times
+        )
 
     def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         """Of one run of a job."""

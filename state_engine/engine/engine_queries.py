@@ -20,7 +20,7 @@ from state_engine.engine.engine_base import EngineBase, job_name
 from state_engine.job.job import StatefulJob
 from state_engine.queries.state_reader import read_state
 from state_engine.queries.state_views import SqlView, ViewedJob, query, views_of
-from state_engine.replay.state_diff import StateDiff, diff_states
+from state_engine.replay.differences import StateDiff, diff_states
 from state_engine.sinks.base import verify_files
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
 from state_engine.storage.storage_failures import kept_in_job

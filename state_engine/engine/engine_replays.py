@@ -16,7 +16,7 @@ from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOption
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.maintenance import Maintenance
 from state_engine.replay.comparison import ComparisonReport, compare
-from state_engine.replay.replay import Recording, ReplayReport, ReplayScript, recording
+from state_engine.replay.replay import Recording, ReplayReport, ReplaySteps, recording
 from state_engine.sinks.staging import Staging
 from state_engine.storage.storage_failures import kept_in_job
 
@@ -160,15 +160,8 @@ class EngineReplays(EngineBase):
         requested_by: str | None,
     ) -> CheckpointCoordinator:
         """A coordinator on the branch, which runs what was recorded."""
-        tables = self._open(code.name)
-        script = ReplayScript(
-            code,
-            recorded,
-            positions=tables.positions,
-            spark=self.spark,
-            rebatch=rebatch,
-            clock=clock_of(clock) if clock is not None else None,
-        )
+        steps = ReplaySteps(recorded, rebatch=rebatch)
+        script = self._planner(code, steps, clock_of(clock), repeats_times=clock is None)
         options = RunOptions(
             clock_of(clock),
             dict(parameters or {}),

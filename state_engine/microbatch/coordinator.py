@@ -39,7 +39,7 @@ from state_engine.job.graph import SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.job.parallelism import parallelism_in_force
-from state_engine.microbatch.batch import BatchContext, PlannedInput, Script
+from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.checkpoint_builder import Attempt, build_row, reparented
 from state_engine.microbatch.dead_letter_limit import check_limit
@@ -47,14 +47,14 @@ from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
+from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
-from state_engine.microbatch.run_always import any_timer_due
 from state_engine.publication.publication import Publication
 from state_engine.publication.stale_outputs import replacing_stale
 from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
 from state_engine.sinks.staging import Staging
-from state_engine.sources.base import BadFile, Slice
+from state_engine.sources.base import BadFile
 from state_engine.storage.checkpoint_store import CheckpointStore
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
@@ -128,7 +128,13 @@ class CheckpointCoordinator:
         )
         self._publication = publication
         self._declared = publication.declared(job.sinks.values())
-        self._exhausted: set[str] = set()
+        self._script: Script = options.script or InputPlanner(
+            job,
+            new_input(drain=options.drain, bounded=options.bounded),
+            positions=tables.positions,
+            spark=spark,
+            clock=options.clock,
+        )
         self._declarations_checked = False
         self._next_id = 1
         self._steps_s: dict[str, float] = {}
@@ -197,7 +203,7 @@ class CheckpointCoordinator:
             if not self._declarations_checked:  # later batches of the run continue their own
                 check_declarations(self._job, path, parameters=self._options.parameters)
                 self._declarations_checked = True
-            planned = (self._options.script or self._planned)(path)
+            planned = self._script(path)
             if planned is None:
                 return None
             if path and planned.rescaled is not None:
@@ -224,28 +230,6 @@ class CheckpointCoordinator:
                 letters=planned.letters,
             )
             return Attempt(batch, self._positions(parent))
-
-    def _planned(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        """What the sources have that is new, and the clock of the run."""
-        parent, slices = path[-1] if path else None, self._slices(path)
-        clock_ms = max(self._options.clock(), parent.clock_ms if parent else 0)
-        drain = self._options.drain and not slices
-        if not slices and not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
-            return None
-        return PlannedInput(slices, clock_ms, drain)
-
-    def _slices(self, path: list[CheckpointRow]) -> dict[str, Slice]:
-        """What each source with news gives to the batch."""
-        slices: dict[str, Slice] = {}
-        for name, node in self._job.sources.items():
-            if name in self._exhausted:
-                continue
-            part = node.source.plan(self._spark, self._tables.positions.elements(path, name))
-            if part is not None:
-                slices[name] = part
-                if part.endless and not self._options.bounded:
-                    self._exhausted.add(name)
-        return slices
 
     def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""

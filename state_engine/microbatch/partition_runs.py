@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -17,15 +17,10 @@ from state_engine.core.checkpoints.partitions import Partition, TimePartitions, 
 from state_engine.core.checkpoints.resumption import CHECKPOINT
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.batch import PlannedInput
-from state_engine.microbatch.run_always import any_timer_due
+from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.publication.stale_outputs import stale_outputs
 from state_engine.sources.base import Slice
-from state_engine.sources.partitioned_input import PartitionedSource, PartitionSlice
-from state_engine.sources.source_positions import SourcePositions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from state_engine.sources.partitioned_input import PartitionSlice
 
 STOP = "stop"
 """Mode of a backfill that leaves later partitions stale; told in the rows that it commits."""
@@ -101,51 +96,35 @@ def check_partitioned(job: StatefulJob, parent: CheckpointRow | None) -> None:
         )
 
 
-class PartitionScript:
-    """Plans the micro-batches of a run of partitions; a ``Script`` for the coordinator.
+class PartitionSteps:
+    """The steps of a run of partitions, one after the other.
 
     Args:
         job: in time partitions.
-        positions: of its sources.
-        spark: session.
-        clock: processing time in milliseconds; partitions that are over by then are complete.
-        only: the one partition to run; None for all that are complete.
+        only: key of the one partition to run; None for all that are over by the processing time.
         drain: whether the input has ended for good.
-        up_to: the last partition to run; None for no such end.
+        up_to: the last partition to run, over or not; None for no such end.
     """
 
     def __init__(
         self,
         job: StatefulJob,
         *,
-        positions: SourcePositions,
-        spark: SparkSession,
-        clock: Callable[[], int],
         only: str | None = None,
         drain: bool = False,
         up_to: Partition | None = None,
     ) -> None:
-        self._job, self._positions, self._spark, self._clock = job, positions, spark, clock
-        self._partitions = partitions_of(job, "partition=")
+        self._job, self._partitions = job, partitions_of(job, "partition=")
         self._only = self._partitions.at(only) if only is not None else None
         self._drain, self._up_to = drain, up_to
 
-    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        parent, now_ms = path[-1] if path else None, self._clock()
-        clock_ms = max(now_ms, parent.clock_ms if parent else 0)
-        following = self._following(parent, now_ms)
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
+        following = self._following(path[-1] if path else None, now)
         if following is not None:
-            return PlannedInput(self.slices(path, following), clock_ms)
-        if self._drain and any_timer_due(self._job, parent, clock_ms=clock_ms, drain=True):
-            return PlannedInput({}, clock_ms, drain=True)
-        return None
+            return Step(PartitionInput(following))
+        return Step(None, drain=True, optional=True) if self._drain else None
 
-    def slices(self, path: list[CheckpointRow], partition: Partition) -> dict[str, Slice]:
-        """What every source has of a partition now."""
-        return {name: planned_now(self._job, name, path, partition, self._positions, self._spark)
-                for name in self._job.sources}  # fmt: skip
-
-    def _following(self, parent: CheckpointRow | None, now_ms: int) -> Partition | None:
+    def _following(self, parent: CheckpointRow | None, now: Callable[[], int]) -> Partition | None:
         last = partition_of(parent) if parent else None
         if self._only is not None:
             refusal = order_refusal(self._partitions, self._only, last=last, job=self._job.name)
@@ -155,21 +134,8 @@ class PartitionScript:
         following = self._partitions.next_of(last.end_ms if last else None)
         if following is None:
             return None
-        end_ms = now_ms if self._up_to is None else self._up_to.end_ms
+        end_ms = now() if self._up_to is None else self._up_to.end_ms
         return following if following.end_ms <= end_ms else None
-
-
-def planned_now(
-    job: StatefulJob,
-    name: str,
-    path: list[CheckpointRow],
-    partition: Partition,
-    positions: SourcePositions,
-    spark: SparkSession,
-) -> Slice:
-    """What one source has of a partition now."""
-    source = cast(PartitionedSource, job.sources[name].source)
-    return source.plan_partition(spark, positions.elements(path, name), partition)
 
 
 @dataclass(frozen=True)

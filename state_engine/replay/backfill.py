@@ -13,24 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import SparkSession
-
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions
+from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.sink_moves import content, leaving, moves
 from state_engine.core.errors import StaleParentError
-from state_engine.job.job import StatefulJob
-from state_engine.microbatch.batch import PlannedInput
-from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of, planned_now
+from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
+from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
 from state_engine.publication.publication import Publication
 from state_engine.publication.stale_outputs import stale_beside, withdrawing
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
 from state_engine.replay.replay import was_drained
-from state_engine.sources.base import Slice
-from state_engine.sources.source_positions import SourcePositions
 
 
 @dataclass(frozen=True)
@@ -67,62 +62,28 @@ class BackfillReport:
     rows_added: dict[str, int] = field(default_factory=dict)
 
 
-class BackfillScript:
-    """Plans the micro-batches of a backfill on its branch; a ``Script`` for the coordinator.
+class BackfillSteps:
+    """The steps of a backfill on its branch: the micro-batches of one partition after the other.
 
     Args:
-        job: the code to run.
         plan: what to go through.
-        positions: of the job's sources.
-        spark: session.
-        clock: processing time in place of the recorded one; None for the recorded one.
-        now: processing time of partitions that were never run.
     """
 
-    def __init__(
-        self,
-        job: StatefulJob,
-        plan: BackfillPlan,
-        *,
-        positions: SourcePositions,
-        spark: SparkSession,
-        clock: Callable[[], int] | None,
-        now: Callable[[], int],
-    ) -> None:
-        self._job, self._plan, self._positions, self._spark = job, plan, positions, spark
-        self._clock, self._now = clock, now
+    def __init__(self, plan: BackfillPlan) -> None:
+        self._plan = plan
 
-    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
         own = by_partition([row for row in path if row.branch == self._plan.branch])
         for partition in self._plan.todo:
             recorded, ran = self._plan.recorded.get(partition.key, []), len(own.get(partition.key, []))
             if ran < max(1, len(recorded)):
                 row = recorded[ran] if recorded else None
-                slices = {} if ran else self._slices(path, partition, row)
-                drain = row is not None and not slices and was_drained(self._plan.rows, row)
-                return PlannedInput(slices, self._clock_ms(row), drain, row.rescaled if row else None)
+                again = None if self._plan.request.rebatch else row
+                # all input of a partition is in its first micro-batch
+                reads = None if ran else PartitionInput(partition, again)
+                drained = row is not None and was_drained(self._plan.rows, row)
+                return Step(reads, repeats=row, drain=drained)
         return None
-
-    def _clock_ms(self, row: CheckpointRow | None) -> int:
-        if self._clock is not None:
-            return self._clock()
-        return row.clock_ms if row is not None else self._now()
-
-    def _slices(
-        self, path: list[CheckpointRow], partition: Partition, row: CheckpointRow | None
-    ) -> dict[str, Slice]:
-        """As recorded, where the branch stands where ``main`` stood then; else what the sources hold now."""
-        found: dict[str, Slice] = {}
-        reached = {s.name: s.position_to for s in path[-1].sources} if path else {}
-        then = {s.name: s.position_from for s in row.sources} if row else {}
-        for name, node in self._job.sources.items():
-            stands = reached.get(name, node.source.empty_position())
-            appended = self._positions.elements([row], name) if row else []
-            if appended and then[name] == stands and not self._plan.request.rebatch:
-                found[name] = node.source.replan(self._spark, self._positions.elements(path, name), appended)
-            else:
-                found[name] = planned_now(self._job, name, path, partition, self._positions, self._spark)
-        return found
 
 
 def swap(

@@ -7,11 +7,10 @@ DataFrames over files that the checkpoints list by name, counted by one Spark jo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,50 +20,40 @@ from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.sink_moves import Outputs, content
 from state_engine.core.errors import ConfigurationError
 from state_engine.publication.output_reader import OutputReader
-from state_engine.queries.state_pairs import StatePair, state_pairs
-from state_engine.queries.state_reader import read_state
-from state_engine.queries.stored_entries import key_schema
+from state_engine.replay.differences import (
+    COUNT,
+    RowDifference,
+    StateDifference,
+    changed_entries,
+    counted,
+    differing_rows,
+    sides,
+)
 from state_engine.sinks.staging import Staging
+from state_engine.sources.frames import quoted
 from state_engine.storage.layout import JobLayout
-
-COUNT = "_rows"
-"""Column of differing outputs: how many more of this row there are on that side."""
 
 
 @dataclass(frozen=True)
-class OutputDifference:
+class OutputDifference(RowDifference):
     """Outputs of one sink.
 
     Attributes:
         sink: name.
-        only_old, only_new: rows that are there more often on the one side, and in COUNT how much more often.
-        rows_only_old, rows_only_new: sums of those.
     """
 
     sink: str
-    only_old: DataFrame
-    only_new: DataFrame
-    rows_only_old: int
-    rows_only_new: int
 
 
 @dataclass(frozen=True)
-class StateDifference:
-    """One keyed state.
+class OutputComparison(RowDifference):
+    """Two outputs, each of a job of its own.
 
     Attributes:
-        operator, state: names.
-        changes: columns of the key, ``map_key`` for maps, ``change`` (added, removed, changed), and structs ``old`` and
-            ``new`` with the field ``value``, null where there is none.
-        added, removed, changed: number of keys, or of entries of maps.
+        keys_differing: number of keys with any differing row.
     """
 
-    operator: str
-    state: str
-    changes: DataFrame
-    added: int
-    removed: int
-    changed: int
+    keys_differing: int
 
 
 @dataclass(frozen=True)
@@ -143,19 +132,19 @@ def compare(
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
     outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
     states = changed_entries(spark, layout, paths)
-    counts = _counted([*outputs.values(), *states.values()])
+    counts = counted([*outputs.values(), *states.values()])
     return ComparisonReport(
         job=layout.job,
         old_id=heads[0].checkpoint_id,
         new_id=heads[1].checkpoint_id,
         ancestor_id=ancestor.checkpoint_id if ancestor else None,
         outputs={
-            sink: _output_difference(sink, frame, found)
-            for (sink, frame), found in zip(outputs.items(), counts, strict=False)
+            sink: OutputDifference(*sides(frame), number["old"], number["new"], sink=sink)
+            for (sink, frame), number in zip(outputs.items(), counts, strict=False)
         },
         states=[
-            _state_difference(names, frame, found)
-            for (names, frame), found in zip(states.items(), counts[len(outputs) :], strict=True)
+            StateDifference(*names, frame, number["added"], number["removed"], number["changed"])
+            for (names, frame), number in zip(states.items(), counts[len(outputs) :], strict=True)
         ],
         operator_states=_operator_states(*heads),
     )
@@ -175,9 +164,9 @@ def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, Data
     """By sink, the rows that are there more often on one side: negative counts are of the new one."""
     found: dict[str, DataFrame] = {}
     for sink in sorted({name for name, _ in (*old, *new)}):
-        sides = [_rows_of(reader, sink, outputs) for outputs in (old, new)]
-        if any(side is not None for side in sides):
-            found[sink] = _difference(*sides, what=f"sink '{sink}'")
+        both = [_rows_of(reader, sink, outputs) for outputs in (old, new)]
+        if any(side is not None for side in both):
+            found[sink] = differing_rows(*both, what=f"sink '{sink}'")
     return found
 
 
@@ -192,63 +181,35 @@ def _rows_of(reader: OutputReader, sink: str, outputs: Outputs) -> DataFrame | N
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts) if parts else None
 
 
-def _output_difference(sink: str, frame: DataFrame, counts: Mapping[str, int]) -> OutputDifference:
-    old = frame.where(F.col(COUNT) > 0)
-    new = frame.where(F.col(COUNT) < 0).withColumn(COUNT, -F.col(COUNT))
-    return OutputDifference(sink, old, new, counts["old"], counts["new"])
+def compare_outputs(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> OutputComparison:
+    """Compare two outputs row by row; the order of rows is no matter.
 
+    For a shadow run: begin a new job with the state of the one that it is to replace, run both on the same input and
+    into sinks of their own, and switch when nothing differs.
 
-# -- keyed state -------------------------------------------------------------------------------------------------------
+    Args:
+        old, new: with the same columns.
+        keys: columns that tell what a row is about, for the count of keys that differ.
 
-
-def changed_entries(
-    spark: SparkSession,
-    layout: JobLayout,
-    paths: Sequence[list[CheckpointRow]],
-    wanted: Collection[tuple[str, str]] | None = None,
-) -> dict[tuple[str, str], DataFrame]:
-    """By operator and state, what differs between the ends of two paths; all states, or those of a wanted name."""
-    found: dict[tuple[str, str], DataFrame] = {}
-    for pair in state_pairs(*paths):
-        if wanted is not None and not pair.names & set(wanted):
-            continue
-        what = f"state '{pair.state}' of operator '{pair.operator}'"
-        _check_keys(pair, what)
-        sides = [
-            read_state(spark, layout, path, pair.operator, s.schema.name, shown=pair.shown(s)) if s else None
-            for path, s in zip(paths, (pair.old, pair.new), strict=True)
-        ]
-        found[pair.operator, pair.state] = _by_key(_difference(*sides, what=what))
-    return found
-
-
-def _check_keys(pair: StatePair, what: str) -> None:
-    """Raise ConfigurationError where the type of the key was changed between the two sides."""
-    old, new = (key_schema(side.operator) if side else None for side in (pair.old, pair.new))
-    if old is not None and new is not None and not old.is_stored_like(new):
-        raise ConfigurationError(
-            f"{what} cannot be compared: it is keyed by another type on the two sides, {old.declared_text} and "
-            f"{new.declared_text}. Compare other states, or checkpoints on one side of the change"
-        )
-
-
-def _by_key(difference: DataFrame) -> DataFrame:
-    """One row a key (and map key) with what it had and what it has."""
-    keys = [c for c in difference.columns if c not in ("value", COUNT)]
-    value = F.struct("value")
-    both = difference.groupBy(*(F.col(f"`{k}`") for k in keys)).agg(
-        F.first(F.when(F.col(COUNT) > 0, value), ignorenulls=True).alias("old"),
-        F.first(F.when(F.col(COUNT) < 0, value), ignorenulls=True).alias("new"),
+    Raises:
+        ConfigurationError: the columns are not the same, or a key is none of them.
+    """
+    columns = old.columns
+    if sorted(columns) != sorted(new.columns):
+        raise ConfigurationError(f"the outputs have other columns: {columns} (old) and {new.columns} (new)")
+    missing = [k for k in keys if k not in columns]
+    if missing or not keys:
+        raise ConfigurationError(f"keys must be some of the columns {columns}, not {list(keys)}")
+    differing = differing_rows(old, new, what="the outputs")
+    key = F.struct(*[F.col(quoted(k)) for k in keys])
+    numbers = differing.agg(
+        F.sum(F.greatest(F.col(COUNT), F.lit(0))).alias("old"),
+        F.sum(F.greatest(-F.col(COUNT), F.lit(0))).alias("new"),
+        F.count_distinct(key).alias("keys"),
+    ).collect()[0]
+    return OutputComparison(
+        *sides(differing), numbers["old"] or 0, numbers["new"] or 0, keys_differing=numbers["keys"]
     )
-    change = (
-        F.when(F.col("old").isNull(), "added").when(F.col("new").isNull(), "removed").otherwise("changed")
-    )
-    return both.withColumn("change", change)
-
-
-def _state_difference(names: tuple[str, str], frame: DataFrame, counts: Mapping[str, int]) -> StateDifference:
-    numbers = (counts.get(kind, 0) for kind in ("added", "removed", "changed"))
-    return StateDifference(*names, frame, *numbers)
 
 
 # -- operator state ----------------------------------------------------------------------------------------------------
@@ -272,38 +233,3 @@ def _elements(state: OperatorStateSchema | None) -> int:
 def _lists(state: OperatorStateSchema | None) -> dict[int, tuple[int, str]]:
     """Length and digest of every list that is not empty."""
     return {p.subtask: (p.elements, p.digest) for p in state.parts if p.elements} if state else {}
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
-def _difference(old: DataFrame | None, new: DataFrame | None, *, what: str) -> DataFrame:
-    """Rows that are there more often on one side, with COUNT: above zero for the old one, below for the new one."""
-    sides = [(side, number) for side, number in ((old, 1), (new, -1)) if side is not None]
-    frames = [side.withColumn(COUNT, F.lit(number)) for side, number in sides]
-    try:
-        rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"{what} cannot be compared: its columns were changed in a way that no rows go with both ({error})"
-        ) from error
-    columns = [F.col(f"`{c}`") for c in rows.columns if c != COUNT]
-    return rows.groupBy(*columns).agg(F.sum(COUNT).alias(COUNT)).where(F.col(COUNT) != 0)
-
-
-def _counted(frames: Sequence[DataFrame]) -> list[dict[str, int]]:
-    """How much of each kind is in each frame: of outputs, rows by side; of state, keys by change."""
-    if not frames:
-        return []
-    parts = []
-    for place, frame in enumerate(frames):
-        if "change" in frame.columns and COUNT not in frame.columns:
-            kinds = frame.groupBy(F.col("change").alias("kind")).agg(F.count(F.lit(1)).alias("n"))
-        else:
-            side = F.when(F.col(COUNT) > 0, "old").otherwise("new")
-            kinds = frame.groupBy(side.alias("kind")).agg(F.sum(F.abs(COUNT)).alias("n"))
-        parts.append(kinds.select(F.lit(place).alias("place"), "kind", "n"))
-    found: list[dict[str, int]] = [{} for _ in frames]
-    for place, kind, number in reduce(DataFrame.unionAll, parts).collect():
-        found[place][kind] = number
-    return [{"old": 0, "new": 0, **one} for one in found]

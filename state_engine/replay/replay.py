@@ -10,12 +10,9 @@ stateful job means to start from a savepoint and hope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-
-from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
@@ -23,15 +20,11 @@ from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
 from state_engine.core.checkpoints.retention import restore_refusal
-from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.time.timers import EVENT
-from state_engine.job.job import StatefulJob
-from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.planning import RecordedInput, Step
 from state_engine.microbatch.reports import BatchReport
-from state_engine.microbatch.run_always import any_timer_due
-from state_engine.sources.base import Slice
-from state_engine.sources.source_positions import SourcePositions
 
 
 @dataclass(frozen=True)
@@ -153,75 +146,29 @@ def _batches(job: str, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
     return [row for row in rows if row.kind == CHECKPOINT]
 
 
-class ReplayScript:
-    """Plans the micro-batches of a replay; a ``Script`` for the coordinator.
+class ReplaySteps:
+    """The steps of a replay: the recorded micro-batches, one by one or cut anew.
 
     Args:
-        code: the job to run.
         recorded: what to go through.
-        positions: of the job's sources.
-        spark: session.
         rebatch: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
             last clock, and timers that a recorded batch fired without input fire at the end.
-        clock: gives the processing time in place of the recorded one.
     """
 
-    def __init__(
-        self,
-        code: StatefulJob,
-        recorded: Recording,
-        *,
-        positions: SourcePositions,
-        spark: SparkSession,
-        rebatch: bool = False,
-        clock: Callable[[], int] | None = None,
-    ) -> None:
-        self._code, self._recorded, self._positions, self._spark = code, recorded, positions, spark
-        self._rebatch, self._clock = rebatch, clock
+    def __init__(self, recorded: Recording, *, rebatch: bool = False) -> None:
+        self._recorded, self._rebatch = recorded, rebatch
 
-    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        return self._cut_anew(path) if self._rebatch else self._as_recorded(path)
-
-    def _as_recorded(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        batches, own = self._recorded.batches, self._recorded.own(path)
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
+        wanted = self._recorded.batches[: self._recorded.wanted]
+        if self._rebatch:
+            return self._repeating(wanted, anew=True) if wanted else None
+        own = self._recorded.own(path)
         self._check_in_step(own)
-        if len(own) >= self._recorded.wanted:
-            return None
-        batch = batches[len(own)]
-        slices: dict[str, Slice] = {}
-        for name, node in self._code.sources.items():
-            appended = self._positions.elements([batch], name)
-            if appended:
-                with _told(self._recorded.job, name, batch):
-                    before = self._positions.elements(path, name)
-                    slices[name] = node.source.replan(self._spark, before, appended)
-        return self._input(slices, batch)
+        return self._repeating([wanted[len(own)]], anew=False) if len(own) < len(wanted) else None
 
-    def _cut_anew(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        batches = self._recorded.batches[: self._recorded.wanted]
-        if not batches:
-            return None
-        slices: dict[str, Slice] = {}
-        for name, node in self._code.sources.items():
-            recorded = self._positions.elements(batches, name)
-            if recorded:
-                with _told(self._recorded.job, name, batches[-1]):
-                    part = node.source.rebatch(self._spark, self._positions.elements(path, name), recorded)
-                if part is not None:
-                    slices[name] = part
-        planned = self._input(slices, batches[-1])
-        parent = path[-1] if path else None
-        clock_ms = max(planned.clock_ms, parent.clock_ms if parent else 0)
-        due = any_timer_due(self._code, parent, clock_ms=clock_ms, drain=planned.drain)
-        return planned if slices or due else None
-
-    def _input(self, slices: Mapping[str, Slice], batch: CheckpointRow) -> PlannedInput:
-        return PlannedInput(
-            slices,
-            batch.clock_ms if self._clock is None else self._clock(),
-            drain=not slices and was_drained(self._recorded.rows, batch),
-            rescaled=batch.rescaled,
-        )
+    def _repeating(self, batches: list[CheckpointRow], *, anew: bool) -> Step:
+        drained = was_drained(self._recorded.rows, batches[-1])
+        return Step(RecordedInput(batches, anew), repeats=batches[-1], drain=drained, optional=anew)
 
     def _check_in_step(self, own: Sequence[CheckpointRow]) -> None:
         """Whether the branch stands where ``main`` stood after as many batches: else the next one does not follow."""
@@ -285,14 +232,3 @@ def _new_begin(job: str, rows: Rows, main: Sequence[CheckpointRow], asked: int |
     if refusal is not None:
         raise ConfigurationError(f"job '{job}': {refusal}")
     return asked
-
-
-@contextmanager
-def _told(job: str, source: str, batch: CheckpointRow) -> Iterator[None]:
-    """Puts job, source and checkpoint into the errors of sources."""
-    try:
-        yield
-    except SourceError as error:
-        raise SourceError(
-            f"job '{job}', source '{source}', replay of checkpoint {batch.checkpoint_id}: {error}"
-        ) from error

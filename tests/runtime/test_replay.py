@@ -324,7 +324,7 @@ def test_timers_the_end_of_the_input_and_directories_of_files(tmp_path: Path, sp
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=1)
     assert len(pipeline.run(clock=7, drain=True).batches) == 4
-    outputs = [("a", 11, 1, 7), ("a", 30, 2, 7), ("a", 50, 3, 7), ("b", 15, 1, 7), ("b", 32, 2, 7)]
+    outputs = [("a", 11, 2, 7), ("a", 30, 3, 7), ("a", 50, 3, 7), ("b", 15, 1, 7), ("b", 32, 2, 7)]
     assert shown() == outputs
     with pipeline.engine() as engine:
         report = engine.replay(pipeline.job(), from_checkpoint=1)

@@ -25,7 +25,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.replay.shadow import compare_outputs
+from state_engine.replay.comparison import compare_outputs
 from state_engine.sources.base import Source
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from tests.runtime.tiny import OUTPUT, Site, Sum

@@ -1,0 +1,210 @@
+"""``InputPlanner``: what micro-batches read, in which order, and under which processing time; one for every run.
+
+    step    what the next micro-batch is to be, decided from the path alone (``Steps``)
+    slices  what each source gives for that: its new input, its rows of a partition, or what was recorded
+    time    that of the micro-batch that is repeated, else that of the run
+
+A run, a run of time partitions, a replay and a backfill differ in their steps only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.partitions import Partition
+from state_engine.core.errors import SourceError
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.run_always import any_timer_due
+from state_engine.sources.base import Slice, Source
+from state_engine.sources.partitioned_input import PartitionedSource
+from state_engine.sources.source_positions import SourcePositions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class NewInput:
+    """What the sources have after the path.
+
+    Attributes:
+        bounded: whether somebody says how many batches there are; else a source without end gives one.
+    """
+
+    bounded: bool = False
+
+
+@dataclass(frozen=True)
+class RecordedInput:
+    """What micro-batches read before.
+
+    Attributes:
+        batches: oldest first.
+        anew: whether the sources cut it anew by their own bounds; else it is the slices of one micro-batch.
+    """
+
+    batches: Sequence[CheckpointRow]
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionInput:
+    """The rows of a partition, as the sources hold them now.
+
+    Attributes:
+        partition: whose rows.
+        recorded: the micro-batch that read them before. What it read is read again by each source that stands where
+            it stood then.
+    """
+
+    partition: Partition
+    recorded: CheckpointRow | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the next micro-batch is to be.
+
+    Attributes:
+        reads: None for nothing.
+        repeats: the micro-batch whose processing time and parallelism it has; None for those of the run.
+        drain: whether the input has ended for good, where the sources give nothing.
+        optional: whether there is no micro-batch where the sources give nothing and no timer is due.
+    """
+
+    reads: NewInput | RecordedInput | PartitionInput | None
+    repeats: CheckpointRow | None = None
+    drain: bool = False
+    optional: bool = False
+
+
+Steps = Callable[[list[CheckpointRow], Callable[[], int]], Step | None]
+"""What comes after a path, given also what tells the processing time; None where there is nothing more."""
+
+
+class InputPlanner:
+    """Plans the micro-batches of one run; a ``Script`` for the coordinator.
+
+    Args:
+        job: the code to run.
+        steps: decide what comes next.
+        positions: of the job's sources.
+        spark: session.
+        clock: gives the processing time in milliseconds; asked at most once a micro-batch.
+        repeats_times: whether micro-batches that are repeated have their recorded time; else that of ``clock``.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        steps: Steps,
+        *,
+        positions: SourcePositions,
+        spark: SparkSession,
+        clock: Callable[[], int],
+        repeats_times: bool = True,
+    ) -> None:
+        self._job, self._steps, self._positions, self._spark = job, steps, positions, spark
+        self._clock, self._repeats_times = clock, repeats_times
+        self._exhausted: set[str] = set()
+
+    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
+        now = cache(self._clock)
+        step = self._steps(path, now)
+        if step is None:
+            return None
+        slices = self._slices(path, step)
+        row, before_ms = step.repeats, path[-1].clock_ms if path else 0
+        clock_ms = max(before_ms, row.clock_ms if row is not None and self._repeats_times else now())
+        drain = step.drain and not slices
+        if step.optional and not slices:
+            parent = path[-1] if path else None
+            if not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
+                return None
+        return PlannedInput(slices, clock_ms, drain, rescaled=row.rescaled if row is not None else None)
+
+    def _slices(self, path: list[CheckpointRow], step: Step) -> dict[str, Slice]:
+        """What each source gives; those that give nothing are absent."""
+        slices: dict[str, Slice] = {}
+        for name, node in self._job.sources.items():
+            match step.reads:
+                case NewInput() as reads:
+                    part = self._new(name, node.source, path, reads)
+                case RecordedInput() as reads:
+                    part = self._recorded(name, node.source, path, reads)
+                case PartitionInput() as reads:
+                    part = self._of_partition(name, node.source, path, reads)
+                case None:
+                    part = None
+            if part is not None:
+                slices[name] = part
+        return slices
+
+    def _new(self, name: str, source: Source, path: list[CheckpointRow], reads: NewInput) -> Slice | None:
+        if name in self._exhausted:
+            return None
+        part = source.plan(self._spark, self._positions.elements(path, name))
+        if part is not None and part.endless and not reads.bounded:
+            self._exhausted.add(name)
+        return part
+
+    def _recorded(
+        self, name: str, source: Source, path: list[CheckpointRow], reads: RecordedInput
+    ) -> Slice | None:
+        appended = self._positions.elements(list(reads.batches), name)
+        if not appended:
+            return None
+        before = self._positions.elements(path, name)
+        with self._naming(name, reads.batches[-1]):
+            if reads.anew:
+                return source.rebatch(self._spark, before, appended)
+            return source.replan(self._spark, before, appended)
+
+    def _of_partition(
+        self, name: str, source: Source, path: list[CheckpointRow], reads: PartitionInput
+    ) -> Slice | None:
+        row = reads.recorded
+        if row is not None and _stands(name, source, path) == _stood(name, row):
+            part = self._recorded(name, source, path, RecordedInput([row]))
+            if part is not None:
+                return part
+        elements = self._positions.elements(path, name)
+        return cast(PartitionedSource, source).plan_partition(self._spark, elements, reads.partition)
+
+    @contextmanager
+    def _naming(self, source: str, batch: CheckpointRow) -> Iterator[None]:
+        """Put job, source and checkpoint into the errors of a source that reads something again."""
+        try:
+            yield
+        except SourceError as error:
+            raise SourceError(
+                f"job '{self._job.name}', source '{source}', replay of checkpoint {batch.checkpoint_id}: {error}"
+            ) from error
+
+
+def new_input(*, drain: bool, bounded: bool) -> Steps:
+    """The steps of a run of a continuous job: what is new, as long as there is anything, or a timer is due.
+
+    Args:
+        drain: whether the input has ended for good, once all is read.
+        bounded: see ``NewInput``.
+    """
+    step = Step(NewInput(bounded), drain=drain, optional=True)
+    return lambda path, now: step
+
+
+def _stands(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
+    """Where a source stands at the end of a path."""
+    reached = {s.name: s.position_to for s in path[-1].sources} if path else {}
+    return reached.get(name) or source.empty_position()
+
+
+def _stood(name: str, row: CheckpointRow) -> str | None:
+    """Where a source stood before a micro-batch."""
+    return next((s.position_from for s in row.sources if s.name == name), None)
