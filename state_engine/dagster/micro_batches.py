@@ -17,6 +17,7 @@ from pydantic import Field
 
 from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
 from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
@@ -100,7 +101,7 @@ class _Progress:
         """Log what the run compacted after its last batch; ``before_id`` begins the next one."""
         last = self.rows[-1].checkpoint_id if self.rows else None
         for i, row in sorted(committed.items()):
-            own = row.kind == "compaction" and row.requested_by == self.requester
+            own = row.kind is CheckpointKind.COMPACTION and row.requested_by == self.requester
             if own and last is not None and i > last and (before_id is None or i < before_id):
                 self._log(row, None)
 

@@ -87,7 +87,7 @@ def key_group_load(operators: Sequence[OperatorReport]) -> str:
 
 def durations_and_lag(path: Sequence[CheckpointRow]) -> str:
     """How long micro-batches took, and how far event time was behind, over the newest checkpoints of a path."""
-    rows = [row for row in path if row.kind == "checkpoint"][-_MOST_POINTS:]
+    rows = [row for row in path if row.kind.is_micro_batch][-_MOST_POINTS:]
     if not rows:
         return ""
     series: Mapping[str, Sequence[float | None]] = {

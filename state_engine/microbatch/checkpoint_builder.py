@@ -16,6 +16,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
     SourceProgress,
 )
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
@@ -54,7 +55,7 @@ def build_row(
         checkpoint_id=batch.checkpoint_id,
         parent_id=batch.parent.checkpoint_id if batch.parent else None,
         branch=batch.branch,
-        kind="checkpoint",
+        kind=CheckpointKind.CHECKPOINT,
         write_id=batch.write_id,
         created_at=created_at,
         clock_ms=batch.clock_ms,

@@ -14,7 +14,6 @@ from typing import Literal
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.partitions import Partition, TimePartitions, order_refusal
-from state_engine.core.checkpoints.resumption import CHECKPOINT
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.planning import PartitionInput, Step
@@ -190,7 +189,7 @@ def by_partition(rows: list[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
     """The micro-batches among rows, by partition, in order."""
     found: dict[str, list[CheckpointRow]] = {}
     for row in rows:
-        if row.kind == CHECKPOINT and row.partition:
+        if row.kind.is_micro_batch and row.partition:
             found.setdefault(row.partition, []).append(row)
     return found
 
@@ -202,7 +201,7 @@ def stale_rows(rows: lineage.Rows) -> list[CheckpointRow]:
         return []
     left = {i for i, by in lineage.abandoned_by(rows).items() if f" {STOP}" in rows[by].backfill}
     left |= set(stale_outputs(rows, top.checkpoint_id))
-    found = [rows[i] for i in sorted(left) if rows[i].kind == CHECKPOINT]
+    found = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
     return [
         r for r in found if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
     ]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.errors import MissingFilesError, StatelakeError, StorageError
 from state_engine.monitoring.lost_outputs import LostChange, LostOutputs, LostRow
@@ -121,7 +122,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     attempt = tables.clock.attempt()
     row = continuing(
         parent,
-        kind="retention",
+        kind=CheckpointKind.RETENTION,
         checkpoint_id=lost.checkpoint_id + 1,
         write_id=attempt.write_id,
         created_at=attempt.created_at,

@@ -24,7 +24,6 @@ from state_engine.storage.parquet_reading import open_recorded
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
 _ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
-_MOVES = ("restore", "promote", "import")
 _READERS = 8
 _SAMPLED_FILES = 32
 """Files of an operator whose keys are looked at: the newest ones."""
@@ -66,7 +65,7 @@ def one_commit_per_parent(history: JobHistory) -> Finding:
     problems = [f"id {i} was committed {n} times" for i, n in history.repeated.items()]
     children: dict[int | None, list[CheckpointRow]] = {}
     for row in history.rows.values():
-        if row.branch == MAIN and row.kind not in _MOVES:
+        if row.branch == MAIN and not row.kind.starts_elsewhere:
             children.setdefault(row.parent_id, []).append(row)
     for parent, rows in children.items():
         if len(rows) > 1:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import letters_waiting
-from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
@@ -112,7 +111,7 @@ def status_of(
     if not path:
         return JobStatus(job, "never_ran", lag=lag)
     head = path[-1]
-    batch = next((row for row in reversed(path) if row.kind in (CHECKPOINT, *BEGINNINGS)), None)
+    batch = next((row for row in reversed(path) if row.kind.is_micro_batch or row.kind.begins_job), None)
     files = [keyed_state_files(path, operator.uid) for operator in head.operators]
     changes = [change.file for one in files for change in one.changelog]
     waited_s = age_s(batch or path[0], now_ms)

@@ -17,8 +17,8 @@ from typing import Literal
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.core.checkpoints.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, leaving, moves
 from state_engine.core.checkpoints.write_ids import WriteAttempt
@@ -48,7 +48,7 @@ class RestoreReport:
         left_alone: sinks that the code of the job does not have any more, with what was not moved in them.
     """
 
-    kind: str
+    kind: CheckpointKind
     checkpoint_id: int
     replaced_id: int | None
     abandoned: list[int]
@@ -110,7 +110,7 @@ class Operations:
             raise ConfigurationError(
                 f"job '{self._job}': checkpoint {checkpoint_id} is the head already: there is nothing to restore"
             )
-        return self._move("restore", rows, head, target, outputs=outputs, dry_run=dry_run)
+        return self._move(CheckpointKind.RESTORE, rows, head, target, outputs=outputs, dry_run=dry_run)
 
     def promote(
         self,
@@ -133,11 +133,11 @@ class Operations:
                 f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
                 "came since, and replay it too or name the new head"
             )
-        return self._move("promote", rows, head, known[branch], outputs=outputs, dry_run=dry_run)
+        return self._move(CheckpointKind.PROMOTE, rows, head, known[branch], outputs=outputs, dry_run=dry_run)
 
     def _move(
         self,
-        kind: str,
+        kind: CheckpointKind,
         rows: lineage.Rows,
         head: CheckpointRow,
         target: CheckpointRow,
@@ -154,7 +154,7 @@ class Operations:
             sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
         sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
-        abandoned = [row.checkpoint_id for row in left if row.kind in (CHECKPOINT, TRANSFORM)]
+        abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
         planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
         )
@@ -176,7 +176,7 @@ class Operations:
         """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
         rows, head = self.settled()
         planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
-        return self.commit("rescale", head, rows, planned.applied) if planned.changes else None
+        return self.commit(CheckpointKind.RESCALE, head, rows, planned.applied) if planned.changes else None
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Operations:
 
     def commit(
         self,
-        kind: str,
+        kind: CheckpointKind,
         parent: CheckpointRow,
         rows: lineage.Rows,
         change: Change,

@@ -18,6 +18,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan, restore_refusal
@@ -125,7 +126,7 @@ class Maintenance:
                 return None
             return self._with_positions(made, lineage.path(rows, made.parent_id), attempt=next(tries))
 
-        committed = self._commit(lineage.COMPACTION, change, write_id=base_id)
+        committed = self._commit(CheckpointKind.COMPACTION, change, write_id=base_id)
         return replace(done, committed_id=committed.checkpoint_id if committed else None)
 
     def _with_positions(
@@ -206,7 +207,8 @@ class Maintenance:
         if dry_run:
             return planned(self._head()[0])
         row = self._commit(
-            "retention", lambda row, rows: replace(row, retired=found) if (found := planned(rows)) else None
+            CheckpointKind.RETENTION,
+            lambda row, rows: replace(row, retired=found) if (found := planned(rows)) else None,
         )
         return row.retired if row else []
 
@@ -227,19 +229,20 @@ class Maintenance:
                 raise ConfigurationError(f"job '{self._job}': {refusal}")
             return replace(row, pinned=[PinnedCheckpoint(name, wanted, path)])
 
-        row = self._commit("retention", change)
+        row = self._commit(CheckpointKind.RETENTION, change)
         assert row is not None
         return self._tables.store.rows[row.pinned[0].checkpoint_id]
 
     def unpin(self, name: str) -> None:
         """Let retention have a savepoint's checkpoint."""
         self._commit(
-            "retention", lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None
+            CheckpointKind.RETENTION,
+            lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None,
         )
 
     def fence(self) -> None:
         """Commit a row that changes nothing: an attempt that is about to commit finds its id taken, and looks again."""
-        self._commit("retention", lambda row, _: row)
+        self._commit(CheckpointKind.RETENTION, lambda row, _: row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +253,9 @@ class Maintenance:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
         return rows, head
 
-    def _commit(self, kind: str, change: Change, *, write_id: str | None = None) -> CheckpointRow | None:
+    def _commit(
+        self, kind: CheckpointKind, change: Change, *, write_id: str | None = None
+    ) -> CheckpointRow | None:
         """Commit a row upon the head, whatever that is by then."""
         name = write_id or self._tables.clock.attempt().write_id
         while True:

@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.core.checkpoints.resumption import TRANSFORM
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.core.operator_state.operator_state_ref import RAW
@@ -112,7 +112,7 @@ class MaxParallelismChange:
             planned = plan_rescaling(self._job, head, wanted, max_parallelism=self._max)
             if all(o.max_parallelism == self._max for o in head.operators):
                 return (
-                    self._operations.commit("rescale", head, rows, planned.applied)
+                    self._operations.commit(CheckpointKind.RESCALE, head, rows, planned.applied)
                     if planned.changes
                     else None
                 )
@@ -122,7 +122,9 @@ class MaxParallelismChange:
             if lineage.next_id(self._tables.store.load()) > lineage.next_id(rows):
                 continue  # the commit could only fail
             with suppress(StaleParentError):
-                return self._operations.commit("rescale", head, rows, change, attempt=self._attempt)
+                return self._operations.commit(
+                    CheckpointKind.RESCALE, head, rows, change, attempt=self._attempt
+                )
         raise StaleParentError(
             f"job '{self._job.name}': micro-batches were committed {_ROUNDS} times while its state was written in "
             f"{self._max} key groups; nothing was changed. Pause the schedule of the job and rescale again"
@@ -137,7 +139,7 @@ class MaxParallelismChange:
         # what is not in force yet is read as if it were: bases, and the changes since
         upon = continuing(
             head,
-            kind="rescale",
+            kind=CheckpointKind.RESCALE,
             checkpoint_id=head.checkpoint_id + 1,
             write_id=self._attempt.write_id,
             created_at=self._attempt.created_at,
@@ -191,8 +193,9 @@ class MaxParallelismChange:
         """Raise StaleParentError where the head went elsewhere than on from the checkpoint that was folded."""
         now = {o.uid: o.max_parallelism for o in path[-1].operators}
         on_path = any(row.checkpoint_id == as_of.checkpoint_id for row in path)
-        since = [row for row in path if row.checkpoint_id > as_of.checkpoint_id and row.kind == TRANSFORM]
-        rewritten = any(o.base_files for row in since for o in row.operators)
+        since = [row for row in path if row.checkpoint_id > as_of.checkpoint_id]
+        transforms = [row for row in since if row.kind is CheckpointKind.TRANSFORM]
+        rewritten = any(o.base_files for row in transforms for o in row.operators)
         if not on_path or rewritten or any(now.get(o.uid) != o.max_parallelism for o in as_of.operators):
             raise StaleParentError(
                 f"job '{self._job.name}': another operation moved the head while the state of checkpoint "

@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     OperatorStateRef,
 )
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.collection import operator_directory
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, matched
 from state_engine.core.errors import StateMigrationError
@@ -79,7 +80,7 @@ def import_savepoint(
                 f"key groups, job '{job.name}' declares max_parallelism={job.max_parallelism}. Declare the old "
                 "number, and change it by a rescale afterwards"
             )
-    planned = RestoreReport("import", source.checkpoint_id, None, [], [])
+    planned = RestoreReport(CheckpointKind.IMPORT, source.checkpoint_id, None, [], [])
     if options.dry_run:
         return planned
     operators = [
@@ -98,7 +99,7 @@ def import_savepoint(
         checkpoint_id=1,
         parent_id=None,
         branch=MAIN,
-        kind="import",
+        kind=CheckpointKind.IMPORT,
         write_id=write_id,
         created_at=tables.clock.now(),
         rows_in=0,

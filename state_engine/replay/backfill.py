@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.sink_moves import content, leaving, moves
 from state_engine.core.errors import StaleParentError
@@ -121,15 +122,21 @@ def swap(
         moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
     sinks, left_alone = operations.of_the_code(moved)
     publication.check_withdrawable(sinks)
-    abandoned = [row.checkpoint_id for row in left if row.kind == "checkpoint"]
+    abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
     row = operations.commit(
-        "promote",
+        CheckpointKind.PROMOTE,
         target,
         rows,
         lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks, backfill=plan.request.words),
     )
     return RestoreReport(
-        "promote", target.checkpoint_id, head.checkpoint_id, abandoned, sinks, row.checkpoint_id, left_alone
+        CheckpointKind.PROMOTE,
+        target.checkpoint_id,
+        head.checkpoint_id,
+        abandoned,
+        sinks,
+        row.checkpoint_id,
+        left_alone,
     )
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.partitions import Partition, TimePartitions
-from state_engine.core.checkpoints.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
@@ -139,7 +139,7 @@ def _begin(job: str, rows: Rows, path: list[CheckpointRow], first: Partition) ->
             f"job '{job}': partition {first.key} is not among those that the head goes back to: the job began "
             f"with '{path[0].kind}', or was sliced otherwise"
         )
-    by_hand = [row.checkpoint_id for row in path[at:] if row.kind == TRANSFORM]
+    by_hand = [row.checkpoint_id for row in path[at:] if row.kind is CheckpointKind.TRANSFORM]
     if by_hand:
         raise ConfigurationError(
             f"job '{job}': checkpoint {by_hand[-1]} transformed the state, which a backfill from before it would undo: "
@@ -153,7 +153,7 @@ def _begin(job: str, rows: Rows, path: list[CheckpointRow], first: Partition) ->
         refusal = restore_refusal(rows, row.checkpoint_id)
         if refusal is None:
             return row.checkpoint_id
-        if row.kind == CHECKPOINT:
+        if row.kind.is_micro_batch:
             break
     raise ConfigurationError(
         f"job '{job}': the state in front of partition {first.key} is not kept: {refusal}"

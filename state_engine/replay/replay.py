@@ -16,9 +16,9 @@ from itertools import count
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.lineage import Rows
-from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
@@ -74,7 +74,7 @@ class Recording:
 
     def own(self, path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
         """The micro-batches of the branch on a path."""
-        return [row for row in path if row.branch == self.branch and row.kind == CHECKPOINT]
+        return [row for row in path if row.branch == self.branch and row.kind.is_micro_batch]
 
 
 def recording(
@@ -121,8 +121,8 @@ def _since(job: str, branch: str, main: Sequence[CheckpointRow], begin_id: int |
     """The micro-batches of ``main`` after the checkpoint that a branch begins at."""
     ids = [row.checkpoint_id for row in main]
     if begin_id is None:
-        if main[0].kind in BEGINNINGS:
-            began = "a savepoint" if main[0].kind == "import" else "the state that it was given"
+        if main[0].kind.begins_job:
+            began = "a savepoint" if main[0].kind is CheckpointKind.IMPORT else "the state that it was given"
             raise ConfigurationError(
                 f"job '{job}' began with {began}: replay from checkpoint {ids[0]}, which is its copy"
             )
@@ -137,13 +137,13 @@ def _since(job: str, branch: str, main: Sequence[CheckpointRow], begin_id: int |
 
 def _batches(job: str, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
     """The micro-batches among rows of ``main``, none of which may have changed state without any input."""
-    by_hand = [row.checkpoint_id for row in rows if row.kind == TRANSFORM]
+    by_hand = [row.checkpoint_id for row in rows if row.kind is CheckpointKind.TRANSFORM]
     if by_hand:
         raise ConfigurationError(
             f"job '{job}': checkpoint {by_hand[-1]} transformed the state, which a replay from before it would undo: "
             f"replay from checkpoint {by_hand[-1]} or a later one"
         )
-    return [row for row in rows if row.kind == CHECKPOINT]
+    return [row for row in rows if row.kind.is_micro_batch]
 
 
 class ReplaySteps:

@@ -32,6 +32,7 @@ from state_engine.core.checkpoints.checkpoint import (
     SourceProgress,
     StateSchema,
 )
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.time.timers import TIMERS
@@ -141,7 +142,7 @@ class Bootstrap:
             checkpoint_id=1,
             parent_id=None,
             branch=MAIN,
-            kind="bootstrap",
+            kind=CheckpointKind.BOOTSTRAP,
             write_id=write_id,
             created_at=writer.attempt.created_at,
             clock_ms=self.clock_ms,

@@ -31,7 +31,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     StateSchema,
 )
-from state_engine.core.checkpoints.resumption import TRANSFORM
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
 from state_engine.core.time.timers import TIMERS
@@ -199,7 +199,7 @@ class EntryWriter:
         def change(row: CheckpointRow) -> CheckpointRow:
             return replace(row, operators=[changed.get(o.uid, o) for o in row.operators])
 
-        return operations.commit(TRANSFORM, head, rows, change, attempt=self.attempt)
+        return operations.commit(CheckpointKind.TRANSFORM, head, rows, change, attempt=self.attempt)
 
     def _next_timers_ms(self, path: Sequence[CheckpointRow], uid: str) -> dict[str, int]:
         """Time of the first timer that there is at the end of a path, by domain."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.errors import ConfigurationError, StaleParentError
@@ -171,7 +172,7 @@ class Forgetting:
             if not chosen:
                 return []
             with suppress(StaleParentError):
-                done = self.operations.commit("retention", head, rows, _retiring(chosen))
+                done = self.operations.commit(CheckpointKind.RETENTION, head, rows, _retiring(chosen))
                 return done.retired
 
     def _given_up(self, rows: Rows, wanted: Wanted, purge: Purge) -> list[int]:

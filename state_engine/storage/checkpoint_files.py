@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.checkpoints.row_digest import DIGEST, is_intact, row_digest
-from state_engine.core.errors import DamagedFileError
+from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.files import WrittenFile, join
 from state_engine.storage.parquet_reading import damaged, read_parquet
 
@@ -60,10 +60,17 @@ def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:
 
     Raises:
         DamagedFileError: a row is not the one that was committed.
+        RootError: a row is of a kind that only a newer version knows.
     """
     rows: list[CheckpointRow] = []
-    for batch in table.to_batches():
-        rows += ROW_TYPE.from_arrow(batch.to_struct_array())
+    try:
+        for batch in table.to_batches():
+            rows += ROW_TYPE.from_arrow(batch.to_struct_array())
+    except RootError:
+        for plain in plain_rows(table):
+            if not is_intact(plain):
+                raise damaged_row(where, plain["checkpoint_id"], plain["job"]) from None
+        raise
     for row in rows:
         if not is_intact(row):
             raise damaged_row(where, row.checkpoint_id, row.job)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due, compaction_need
 from state_engine.core.errors import ConfigurationError
 from tests.core.rows import changes, checkpoint, operator
@@ -43,7 +44,7 @@ def test_what_a_base_holds_is_no_reason_any_more() -> None:
         bases=[BaseRange(0, 127, "w4", 3)],
         base_files=[changes(0, (0, 127), rows=24)],
     )
-    path.append(checkpoint(4, 3, kind="compaction", operators=[base]))
+    path.append(checkpoint(4, 3, kind=CheckpointKind.COMPACTION, operators=[base]))
     need = compaction_need(path, "counter", FEW)
     assert (need.files, need.rows, need.entries, need.reason) == (0, 0, 24, "")
     path += batches([changes(0, (0, 127), rows=11)], first=5, bases=tuple(base.bases))
@@ -57,7 +58,9 @@ def test_few_changes_are_no_reason_whatever_the_ratio() -> None:
     assert compaction_need(batches([changes(0, (0, 127), rows=10)]), "counter", FEW).reason
 
 
-def with_positions(path: list[CheckpointRow], *, kind: str = "checkpoint") -> list[CheckpointRow]:
+def with_positions(
+    path: list[CheckpointRow], *, kind: CheckpointKind = CheckpointKind.CHECKPOINT
+) -> list[CheckpointRow]:
     """The path, each row of which lists a file of source positions and one of operator state."""
     return [
         replace(
@@ -80,7 +83,7 @@ def test_many_files_of_source_positions_are_a_reason_of_their_own() -> None:
     path += with_positions([checkpoint(6, 5)])
     due = compaction_due(path, FEW)
     assert (bool(due), due.reasons, due.told) == (True, {}, "6 files of source positions")
-    path += with_positions([checkpoint(7, 6)], kind="compaction")
+    path += with_positions([checkpoint(7, 6)], kind=CheckpointKind.COMPACTION)
     assert not compaction_due(path, FEW), "they are stated whole now"
 
 
@@ -121,7 +124,7 @@ def based(
     one = replace(operator(), bases=ranges, base_files=files, states=states)
     clocks = [{"clock_ms": clock, "watermark_ms": watermark} for clock, watermark in (at, now)]
     return [
-        checkpoint(1, kind="compaction", operators=[one], **clocks[0]),
+        checkpoint(1, kind=CheckpointKind.COMPACTION, operators=[one], **clocks[0]),
         checkpoint(2, 1, operators=[replace(one, base_files=[], **more)], **clocks[1]),
     ]
 

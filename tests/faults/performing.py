@@ -170,7 +170,7 @@ def another_runner(site: Site, case: OperationCase) -> None:
 def check_effect(site: Site, operation: str) -> None:
     """What an operation that ended has left."""
     rows, (head, *_) = site.rows(), site.path()[::-1]
-    kinds = [row.kind for row in rows]
+    kinds = [row.kind.value for row in rows]
     match operation:
         case "restore":
             assert kinds.count("restore") == 1

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from state_engine.cli.main import app
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.dagster.watching import told
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_status import JobStatus, status_of
@@ -35,7 +36,7 @@ def row(i: int, kind: str = "checkpoint", *, minutes: int = 0) -> CheckpointRow:
         checkpoint_id=i,
         parent_id=i - 1 or None,
         branch="main",
-        kind=kind,
+        kind=CheckpointKind(kind),
         write_id=f"w{i}",
         created_at=BEGIN + timedelta(minutes=minutes),
         clock_ms=0,

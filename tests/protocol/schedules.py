@@ -149,7 +149,7 @@ def run_schedule(
 
 
 def _what_happened(rows: list[CheckpointRow], told: Told, trace: list[str]) -> Counter[str]:
-    found = Counter(row.kind for row in rows)
+    found = Counter(row.kind.value for row in rows)
     found["lost attempts"] = len(told.failed)
     found["kills"] = sum(": killed" in line for line in trace)
     found["steps"] = len(trace)

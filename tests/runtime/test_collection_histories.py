@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
 from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy
@@ -76,7 +77,7 @@ class Story:
         wanted = self.chance.choice(sorted(self.restorable()))
         begun = next(row for row in rows if row.checkpoint_id == wanted)
         row = continuing(
-            begun, kind="checkpoint", checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
+            begun, kind=CheckpointKind.CHECKPOINT, checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
             created_at=datetime.now(UTC), requested_by="test",
         )  # fmt: skip
         engine._ran("tiny").store.append(replace(row, branch=f"r{row.checkpoint_id}"))

@@ -31,6 +31,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.operations import compaction
@@ -319,7 +320,7 @@ class Everywhere:
             head,
             checkpoint_id=head.checkpoint_id + 1,
             parent_id=head.checkpoint_id,
-            kind="compaction",
+            kind=CheckpointKind.COMPACTION,
             write_id=base_id,
             operators=[made],
             operator_state_files=[],

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import cast
+from typing import get_type_hints
 
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.names import stored_name
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -263,7 +264,7 @@ class CheckpointRow:
         checkpoint_id: grows by one per committed row, over all branches.
         parent_id: the checkpoint it continues; None for the first.
         branch: ``main``, or the name of a replay.
-        kind: checkpoint, compaction, retention, restore, rescale, promote, transform, import or bootstrap.
+        kind: what it stands for; see ``CheckpointKind``.
         write_id: names the attempt that wrote the files.
         created_at: when the attempt started.
         clock_ms: processing time of the batch, in milliseconds; never below the parent's.
@@ -290,7 +291,7 @@ class CheckpointRow:
     checkpoint_id: int
     parent_id: int | None
     branch: str
-    kind: str
+    kind: CheckpointKind
     write_id: str
     created_at: datetime
     clock_ms: int
@@ -322,6 +323,9 @@ class CheckpointRow:
     drained: bool = False
     digest: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", CheckpointKind(self.kind))
+
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""
         return next((o for o in self.operators if o.uid == uid), None)
@@ -331,4 +335,11 @@ class CheckpointRow:
         return next((s for s in self.sinks if s.name == name), None)
 
 
-ROW_TYPE = cast(StructType, to_type(CheckpointRow, parameter="CheckpointRow"))
+def _row_type() -> StructType:
+    fields = get_type_hints(CheckpointRow) | {"kind": str}
+    types = [to_type(declared, parameter=name) for name, declared in fields.items()]
+    return StructType(fields, types, CheckpointRow)
+
+
+ROW_TYPE = _row_type()
+"""The schema of the table; a kind is stored as its text."""

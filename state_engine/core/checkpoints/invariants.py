@@ -9,15 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.lineage import Rows, head, retired
-from state_engine.core.checkpoints.resumption import CHECKPOINT, TRANSFORM
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.keys.key_groups import key_group_range
-
-_MOVES = ("restore", "promote")
-"""Kinds that take ``main`` from its head to another path."""
-_CHANGE_STATE = (CHECKPOINT, TRANSFORM)
-"""Kinds that may list changes of keyed state."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +100,16 @@ def _counts_add_up(row: CheckpointRow, parent: CheckpointRow | None) -> str:
 
 def _only_micro_batches_change_state(row: CheckpointRow, parent: CheckpointRow | None) -> str:
     changed = [o.uid for o in row.operators if o.changelog]
-    if row.kind in _CHANGE_STATE or not changed:
+    if row.kind.changes_state or not changed:
         return ""
     return f"a row of kind '{row.kind}' lists changes of {changed}"
 
 
 def _transforms_change_nothing_else(row: CheckpointRow, parent: CheckpointRow | None) -> str:
-    if row.kind != TRANSFORM or parent is None:
-        return "a transform continues nothing" if row.kind == TRANSFORM else ""
+    if row.kind is not CheckpointKind.TRANSFORM:
+        return ""
+    if parent is None:
+        return "a transform continues nothing"
     if row.sinks or row.dead_letters or row.operator_state_files or row.replaced_id is not None:
         return "a transform stages outputs or operator state, or moves the head"
     ends = [{s.name: s.position_to for s in one.sources} for one in (parent, row)]
@@ -157,7 +154,7 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
     same = (parent.partition, parent.partition_start_ms, parent.partition_end_ms)
     if (row.partition, *bounds) == same:
         return ""
-    if row.kind != CHECKPOINT:
+    if not row.kind.is_micro_batch:
         return f"a row of kind '{row.kind}' goes on from partition '{parent.partition}' to '{row.partition}'"
     if row.partition_start_ms != parent.partition_end_ms:
         return f"partition '{row.partition}' does not begin where its parent's, '{parent.partition}', ended"
@@ -166,11 +163,11 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
 
 def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
     top = head(rows, row.branch)
-    if row.kind in _MOVES and row.branch != MAIN:
+    if row.kind.moves_head and row.branch != MAIN:
         return f"a row of kind '{row.kind}' is on branch '{row.branch}'"
-    if row.kind in _MOVES and row.replaced_id != (top.checkpoint_id if top else None):
+    if row.kind.moves_head and row.replaced_id != (top.checkpoint_id if top else None):
         return f"it replaces {row.replaced_id}, the head is {top.checkpoint_id if top else None}"
-    if row.kind in (*_MOVES, "import") or (top is None and row.branch != MAIN):
+    if row.kind.starts_elsewhere or (top is None and row.branch != MAIN):
         return ""
     if row.parent_id != (top.checkpoint_id if top else None):
         return f"it continues {row.parent_id}, the head of '{row.branch}' is {top.checkpoint_id if top else None}"

@@ -14,10 +14,6 @@ from state_engine.core.errors import ConfigurationError
 
 Rows = Mapping[int, CheckpointRow]
 
-COMPACTION = "compaction"
-IN_THE_BACKGROUND = (COMPACTION, "retention")
-"""Kinds of rows that change no state and no position: a micro-batch that they overtook may be put upon them."""
-
 
 def head(rows: Rows, branch: str = MAIN) -> CheckpointRow | None:
     """The newest row of a branch; None where it has none."""
@@ -112,7 +108,7 @@ def may_reparent(rows: Rows, parent_id: int | None, branch: str = MAIN) -> Check
     if parent_id is None or parent_id not in rows or parent_id in retired(rows):
         return None
     since = [row for row in rows_since(rows, parent_id) if row.branch == branch]
-    if any(row.kind not in IN_THE_BACKGROUND for row in since):
+    if any(not row.kind.is_in_background for row in since):
         return None
     found = since[-1] if since else rows[parent_id]
     return found if rows[parent_id] in path(rows, found.checkpoint_id) else None

@@ -10,12 +10,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 
 
 def continuing(
     parent: CheckpointRow,
     *,
-    kind: str,
+    kind: CheckpointKind,
     checkpoint_id: int,
     write_id: str,
     created_at: datetime,

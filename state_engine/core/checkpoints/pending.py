@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.lineage import IN_THE_BACKGROUND
 from state_engine.core.checkpoints.sink_moves import SinkKey, publications
 
 Locate = Callable[[StagedSink], StagedSink]
@@ -79,7 +78,7 @@ class PathChanges:
 
 def newest_in_foreground(path: Sequence[CheckpointRow]) -> int:
     """The last row of a path that may not be published yet; 0 where there is none."""
-    return next((row.checkpoint_id for row in reversed(path) if row.kind not in IN_THE_BACKGROUND), 0)
+    return next((row.checkpoint_id for row in reversed(path) if not row.kind.is_in_background), 0)
 
 
 def path_changes(

@@ -13,14 +13,6 @@ from collections.abc import Sequence
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
 
-CHECKPOINT = "checkpoint"
-BEGINNINGS = ("import", "bootstrap")
-"""Kinds of rows with which a job begins that has state before its first micro-batch: of a savepoint, or of tables."""
-TRANSFORM = "transform"
-"""Kind of rows that change keyed state without any input."""
-RESTORED = ("restore", *BEGINNINGS)
-"""Kinds of rows after which operator state is handed out anew, union state included."""
-
 
 def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef) -> bool:
     """Whether the job was restored or imported after the operator's last run.
@@ -29,7 +21,7 @@ def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef
         path: rows from the first checkpoint to the parent, oldest first.
         ref: what the parent holds of the operator.
     """
-    return any(row.kind in RESTORED for row in _after_last_run(path, ref.last_run))
+    return any(row.kind.restores_state for row in _after_last_run(path, ref.last_run))
 
 
 def restored_checkpoint_id(path: Sequence[CheckpointRow]) -> int | None:
@@ -38,8 +30,8 @@ def restored_checkpoint_id(path: Sequence[CheckpointRow]) -> int | None:
     Rows of compactions, restores and the like are passed over; an imported savepoint counts as what it is the copy of,
     and so does what a job began with otherwise.
     """
-    counted = (CHECKPOINT, *BEGINNINGS)
-    return next((row.checkpoint_id for row in reversed(path) if row.kind in counted), None)
+    own = (row for row in reversed(path) if row.kind.is_micro_batch or row.kind.begins_job)
+    return next((row.checkpoint_id for row in own), None)
 
 
 def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef | None) -> list[int]:
@@ -56,7 +48,7 @@ def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRe
         return []
     last = [row for row in path if row.write_id == ref.last_run]
     rows = [*last, *_after_last_run(path, ref.last_run)]
-    return [row.checkpoint_id for row in rows if row.kind == CHECKPOINT]
+    return [row.checkpoint_id for row in rows if row.kind.is_micro_batch]
 
 
 def completed_after(path: Sequence[CheckpointRow], told: int | None) -> list[int]:
@@ -66,7 +58,7 @@ def completed_after(path: Sequence[CheckpointRow], told: int | None) -> list[int
         path: rows from the first checkpoint to the head, oldest first.
         told: the last id that the listener was told; None where it was told none.
     """
-    return [row.checkpoint_id for row in path if row.kind == CHECKPOINT and row.checkpoint_id > (told or 0)]
+    return [row.checkpoint_id for row in path if row.kind.is_micro_batch and row.checkpoint_id > (told or 0)]
 
 
 def _after_last_run(path: Sequence[CheckpointRow], last_run: str) -> Sequence[CheckpointRow]:

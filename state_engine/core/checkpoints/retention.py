@@ -10,13 +10,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
-from state_engine.core.checkpoints.resumption import BEGINNINGS, CHECKPOINT, TRANSFORM
 from state_engine.core.errors import ConfigurationError
-
-COUNTED = (CHECKPOINT, *BEGINNINGS, TRANSFORM)
-"""Kinds that are checkpoints by themselves. Rows of other operations hold the state of the checkpoint that they follow,
-and stay as long as it does."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +89,12 @@ def plan(
 
 def shown_kind(row: CheckpointRow) -> str:
     """The kind of a row as people are shown it: rows of retention that only pin or let go are about savepoints."""
-    if row.kind == "retention" and not row.retired:
+    if row.kind is CheckpointKind.RETENTION and not row.retired:
         if row.pinned:
             return "savepoint"
         if row.unpinned:
             return "savepoint gone"
-    return row.kind
+    return row.kind.value
 
 
 def pins(rows: Rows) -> dict[str, PinnedCheckpoint]:
@@ -123,7 +119,7 @@ def restore_refusal(rows: Rows, checkpoint_id: int) -> str | None:
     if by is None:
         return None
     gone = retired(rows)
-    kept = sorted(i for i, row in rows.items() if row.kind in COUNTED and i not in gone)
+    kept = sorted(i for i, row in rows.items() if row.kind.is_counted and i not in gone)
     return (
         f"checkpoint {checkpoint_id} was retired by row {by.checkpoint_id} on {by.created_at:%Y-%m-%d %H:%M} and its "
         f"files may be gone. Take one of {kept}, or a savepoint"
@@ -139,7 +135,7 @@ def _last(
     partition: str | None = None
     for row in reversed(on_path):
         operations.add(row.checkpoint_id)
-        if row.kind not in COUNTED:
+        if not row.kind.is_counted:
             continue
         mine = partition_of(row)
         if mine is None or mine != partition:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.lineage import Rows, path
-from state_engine.core.checkpoints.resumption import CHECKPOINT
 from state_engine.core.errors import SinkIdentityError
 
 DEAD_LETTERS = "dead_letters"
@@ -50,7 +49,7 @@ def content(rows: Iterable[CheckpointRow]) -> Outputs:
     """The outputs that these rows contribute to the path that they are on."""
     found: Outputs = {}
     for row in rows:
-        for staged in _staged(row) if row.kind == CHECKPOINT else []:
+        for staged in _staged(row) if row.kind.is_micro_batch else []:
             origin = Origin(row.checkpoint_id, staged)
             found.setdefault(_key(staged), {}).update(dict.fromkeys(staged.files, origin))
     return found

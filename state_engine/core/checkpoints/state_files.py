@@ -22,7 +22,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     OperatorStateRef,
 )
-from state_engine.core.checkpoints.lineage import COMPACTION
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.names import stored_name
 
@@ -175,7 +175,7 @@ def position_files(path: Sequence[CheckpointRow]) -> list[DataFile]:
     for row in reversed(path):
         own = [file for file in row.operator_state_files if operator_of(file) is None]
         newest_first += reversed(own)
-        if own and row.kind == COMPACTION:
+        if own and row.kind is CheckpointKind.COMPACTION:
             break
     return newest_first[::-1]
 

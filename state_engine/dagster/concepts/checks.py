@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import dagster as dg
 
 from state_engine.core.checkpoints.dead_letters import letters_waiting
-from state_engine.core.checkpoints.resumption import CHECKPOINT
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, checkpoint_key
 from state_engine.machine.settings import Settings
@@ -68,7 +67,7 @@ def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChec
                 passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it cannot be told: {error}"
             )
         path = history.path if history else []
-        batch = next((row for row in reversed(path) if row.kind == CHECKPOINT), None)
+        batch = next((row for row in reversed(path) if row.kind.is_micro_batch), None)
         waiting, refused = letters_waiting(path), batch.rows_refused if batch else 0
         rows_in = batch.rows_in if batch else 0
         told = (
