@@ -95,7 +95,8 @@ from state_engine.state_backends.state_backend import StateBackend
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
-    from state_engine.engine.engine_letters import DeadLetterReport
+    from state_engine.engine.letters import DeadLetterReport
+    from state_engine.engine.rescaling import RescaleReport
     from state_engine.engine.savepoints import JobSavepoints
     from state_engine.engine.state_processor import StateProcessor
     from state_engine.microbatch.letters import DeadLetter
@@ -118,7 +119,8 @@ if TYPE_CHECKING:
 
 _WITH_SPARK = {
     "StateEngine": "engine.engine",
-    "DeadLetterReport": "engine.engine_letters",
+    "RescaleReport": "engine.rescaling",
+    "DeadLetterReport": "engine.letters",
     "JobSavepoints": "engine.savepoints",
     "StateProcessor": "engine.state_processor",
     "DeadLetter": "microbatch.letters",
@@ -159,8 +161,8 @@ __all__ = [
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
-    "ComparisonReport", "DeadLetterReport", "EraseReport", "KeyTypeReport", "ReplayReport", "RestoreReport",
-    "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "KeyTypeReport", "ReplayReport", "RescaleReport",
+    "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +36,9 @@ NAMES = {
     "TimestampAssigner", "WatermarkStrategy", "TtlTime", "TtlUpdateType", "TtlVisibility",
     "StateProcessor", "JobSavepoints", "SparkState", "Settings", "SparkSettings", "load_settings", "local_session",
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
-    "KeyTypeReport", "ReplayReport", "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport",
-    "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff",
-    "TaskProgress",
+    "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport", "TransformReport",
+    "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
+    "StateDiff", "TaskProgress",
 }  # fmt: skip
 
 
@@ -155,6 +158,55 @@ def test_former_parameters_are_errors_that_say_the_present_ones(method: str, old
     ):
         bound("job", **{old: True})
     assert new in inspect.signature(bound).parameters
+
+
+CALLED = (state_engine.StateEngine, state_engine.StateProcessor, state_engine.JobSavepoints)
+CALLS = {
+    f"{cls.__name__}.{name}": inspect.signature(function).parameters
+    for cls in CALLED
+    for name, function in inspect.getmembers(cls, inspect.isfunction)
+    if not name.startswith("_")
+}
+LOOKS = {
+    "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters", "partitions",
+    "compare", "list", "verify", "close", "savepoints", "state_processor",
+}  # fmt: skip
+RUNS = {"run", "replay", "create"}
+"""A replay is what a run would do; a savepoint adds files of its own."""
+
+
+def test_a_parameter_means_the_same_everywhere() -> None:
+    for call, parameters in CALLS.items():
+        if "job" in parameters:
+            assert list(parameters)[1] == "job", call
+        for name in ("checkpoint_id", "dry_run", "on_progress", "clock", "requested_by", "as_of"):
+            if name in parameters:
+                assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, f"{call}, {name}"
+
+
+def test_what_changes_something_can_be_tried_first_and_says_who_asked() -> None:
+    for call, parameters in CALLS.items():
+        name = call.partition(".")[2]
+        if name not in LOOKS:
+            assert "dry_run" in parameters or name in RUNS, call
+            assert "requested_by" in parameters or name in ("publish_pending",), call
+
+
+def test_a_name_in_place_of_a_job_whose_code_is_needed_is_refused(tmp_path: Path) -> None:
+    engine = state_engine.StateEngine(tmp_path)
+    calls: list[Callable[[Any], Any]] = [
+        engine.run,
+        engine.rescale,
+        engine.replay,
+        engine.replay_dead_letters,
+        engine.partitions,
+        lambda job: engine.backfill(job, "2026-01-01", "2026-01-02"),
+        lambda job: engine.state_processor(job).bootstrap({}),
+        lambda job: engine.state_processor(job).change_key_type("sums"),
+    ]
+    for call in calls:
+        with pytest.raises(errors.ConfigurationError, match="needs the job itself, not only its name 'sums'"):
+            call("sums")
 
 
 def test_functions_port_by_their_imports() -> None:

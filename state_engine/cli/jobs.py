@@ -10,7 +10,7 @@ import typer
 from rich.status import Status
 
 from state_engine.cli.session import console, declared, known, opened
-from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import BatchReport
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
@@ -117,17 +117,18 @@ def rescale(
     """Give a job another parallelism: one row of metadata, not one byte of keyed state."""
     found = declared(job)
     with opened() as engine, console.status(f"{job}: rescaling …"):
-        row = engine.rescale(found.job, parallelism=parallelism, max_parallelism=max_parallelism)
-    if row is None:
-        _print(f"{job}: its operators run so already")
+        done = engine.rescale(found.job, parallelism=parallelism, max_parallelism=max_parallelism)
+    if not done.changes:
+        _print(f"{job}: this parallelism is in force already")
         return
-    _print(f"{job}: checkpoint {row.checkpoint_id} says so; {_in_force(row)}")
+    _print(f"{job}: checkpoint {done.committed_id} puts in force {_in_force(done)}")
     if max_parallelism is not None:
         _print(f"declare max_parallelism={max_parallelism} in the job from now on")
 
 
-def _in_force(row: CheckpointRow) -> str:
-    return ", ".join(f"{o.uid}: {o.parallelism} of {o.max_parallelism}" for o in row.operators)
+def _in_force(done: RescaleReport) -> str:
+    groups = done.max_parallelism
+    return ", ".join(f"{uid}: {n} of {groups.get(uid, n)}" for uid, n in done.parallelism.items())
 
 
 def _listed(ids: list[int]) -> str:

@@ -1,39 +1,59 @@
 """``StateEngine``: runs jobs on a state root, and shows what they remember.
 
-The one object that users of the engine hold; everything it does is done by the modules beside it. Works on any
-location that Spark can write; starts a local session where none is given.
+The one object that users of the engine hold. Each method says what it does and hands over to the module that does it,
+here or in the room of its concept. Works on any location that Spark can write; starts a local session where none is
+given.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Never
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Never, Self
 
-from state_engine.core.checkpoints import lineage
-from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.compaction_policy import compaction_due
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
+from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine.engine_backfill import EngineBackfill, tell_late_rows
-from state_engine.engine.engine_base import Clock, clock_of, job_name, requester
-from state_engine.engine.engine_letters import EngineLetters
-from state_engine.engine.engine_operations import EngineOperations
-from state_engine.engine.engine_queries import EngineQueries
-from state_engine.engine.engine_replays import EngineReplays
+from state_engine.engine import letters, queries, replays, rescaling, restoring, running
+from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
+from state_engine.engine.backfills import JobBackfill, backfill_request, check_outputs
+from state_engine.engine.context import EngineContext
+from state_engine.engine.guard import guarded
+from state_engine.engine.letters import DeadLetterReport
+from state_engine.engine.queries import PastOf
 from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
+from state_engine.engine.rescaling import RescaleReport
 from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
+from state_engine.microbatch.letters import DeadLetter
+from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
-from state_engine.spark.lost_spark import telling_lost_processes
-from state_engine.storage.storage_failures import kept_in_job
+from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
+from state_engine.operations.head_moves import OutputsPolicy, RestoreReport
+from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
+from state_engine.operations.savepoint_import import ImportOptions
+from state_engine.queries.state_views import SqlView
+from state_engine.replay.backfill import BackfillReport
+from state_engine.replay.backfill_plan import Mode
+from state_engine.replay.comparison import ComparisonReport, compare
+from state_engine.replay.differences import StateDiff
+from state_engine.replay.replay import ReplayReport, recording
+from state_engine.sinks.staging import Staging
+from state_engine.spark.task_progress import OnProgress, task_progress
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.durability import Durability
 
-_LOG = logging.getLogger(__name__)
 
-
-@telling_lost_processes
-class StateEngine(EngineQueries, EngineOperations, EngineReplays, EngineBackfill, EngineLetters):
+@guarded
+class StateEngine:
     """Runs stateful jobs; see the module docstring.
 
     Args:
@@ -51,10 +71,47 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays, EngineBackfill
         engine.read_state(job, "plane_delays", "last_flight").show()
     """
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        spark: SparkSession | None = None,
+        *,
+        lock_timeout_s: float = 60.0,
+        single_writer: bool = False,
+        durability: Durability = "sync",
+    ) -> None:
+        self.context = EngineContext(
+            root, spark, lock_timeout_s=lock_timeout_s, single_writer=single_writer, durability=durability
+        )
+
+    @property
+    def root(self) -> str:
+        """Where the root is, as a URI."""
+        return self.context.root
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; started on first use."""
+        return self.context.spark
+
+    @property
+    def kernel(self) -> DeltaKernel:
+        """Delta Kernel in the session's JVM."""
+        return self.context.kernel
+
+    def close(self) -> None:
+        """Wait for background work of commits. The Spark session stays."""
+        self.context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- running -------------------------------------------------------------------------------------------------------
 
     @renamed_parameters(on_batch="on_progress")
-    @kept_in_job
     def run(
         self,
         job: StatefulJob,
@@ -87,42 +144,15 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays, EngineBackfill
             UserFunctionError, SourceError, SinkError, StateMigrationError, CommitError, …: see ``core.errors``;
                 nothing of the failing batch is visible, and what was committed before stays.
         """
-        job.check()
-        options = RunOptions(
-            clock_of(clock),
-            dict(parameters or {}),
-            requested_by or requester(),
-            drain=drain,
-            bounded=max_batches is not None,
-            script=self._partition_script(job, partition, clock_of(clock), drain=drain),
-        )
-        coordinator = self._coordinator(job, options)
-        path, settled = coordinator.settle()
-        batches: list[BatchReport] = []
-        compactions: list[CompactionReport] = []
-        caught_up = False
-        while max_batches is None or len(batches) < max_batches:
-            report = coordinator.run_batch()
-            if report is None:
-                caught_up = True
-                break
-            batches.append(report)
-            tell_late_rows(job, report)
-            if on_progress is not None:
-                on_progress(report)
-            compactions += self._tidied(job, report.checkpoint_id, options.requested_by)
-        return RunReport(
-            job.name,
-            batches,
-            caught_up,
-            settled,
-            compactions,
-            coordinator.files_waiting(),
-            left_alone=self._left_alone(job, path),
+        code_of(job, "run").check()
+        options = self._options(clock, parameters, requested_by, drain=drain)
+        return running.run(
+            self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
         )
 
-    @kept_in_job
-    def publish_pending(self, job: StatefulJob | str, *, from_checkpoint: int | None = None) -> list[int]:
+    def publish_pending(
+        self, job: StatefulJob | str, *, from_checkpoint: int | None = None, dry_run: bool = False
+    ) -> list[int]:
         """Publish what earlier runs committed and did not publish; ids of those checkpoints.
 
         Only the last row can be waiting. A sink that was put back from a backup lacks more: everything runs stop at it,
@@ -131,66 +161,605 @@ class StateEngine(EngineQueries, EngineOperations, EngineReplays, EngineBackfill
         Args:
             job: given by its name, all sinks count, and not only those of its code.
             from_checkpoint: publish again what a sink does not show of this checkpoint and of later ones.
+            dry_run: only say which checkpoints wait.
 
         Raises:
             SinkBehindError: a sink lacks outputs of earlier checkpoints, too.
             MissingFilesError: what is to be published is gone: restore the job to a checkpoint before.
             SinkError: a sink cannot take the outputs.
         """
-        tables = self._open(job.name) if isinstance(job, StatefulJob) else self._ran(job_name(job))
-        rows = tables.store.load()
-        head = lineage.head(rows)
-        path = lineage.path(rows, head.checkpoint_id if head else None)
-        if from_checkpoint is not None and from_checkpoint not in rows:
-            raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
-        return self._publication(tables).settle(path, self._declared(tables, job), again_from=from_checkpoint)
+        return running.publish_pending(self.context, job, from_checkpoint=from_checkpoint, dry_run=dry_run)
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
+        """All checkpoints of a job, newest last; empty where it never ran."""
+        return [row for _, row in sorted(self.context.rows(job_name(job)).items())]
+
+    def read_state(
+        self,
+        job: StatefulJob | str,
+        operator: str,
+        state: str,
+        *,
+        checkpoint_id: int | None = None,
+        as_of: datetime | str | None = None,
+        include_expired: bool = False,
+        metadata: bool = False,
+    ) -> DataFrame:
+        """A keyed state as a DataFrame, as of a checkpoint (the head by default).
+
+        Args:
+            checkpoint_id: any that is retained, on any path.
+            as_of: a time, or its ISO 8601 text, UTC where no zone is given: the newest checkpoint on the path of the
+                head that was made at or before then.
+            include_expired: also entries that had expired by the checkpoint's clock or watermark and were not cleaned
+                up yet. Left out by default, unless the job itself may see them (ReturnExpiredIfNotCleanedUp).
+            metadata: also the columns ``updated_at`` and ``expires_at`` (timestamps, null without a time to live; of a
+                list those of the element that lives longest) and ``key_group``.
+
+        Returns:
+            The key columns as stored, ``map_key`` for map states, and ``value``: of reducing, aggregating and folding
+            states the accumulator. A key column with the name of another column gets ``key_`` before it.
+
+        Raises:
+            ConfigurationError: no such checkpoint, operator or state.
+            MissingFilesError: files that the checkpoint needs are gone or changed.
+        """
+        past = PastOf(self.context, job_name(job), checkpoint_id=checkpoint_id, as_of=as_of)
+        return past.read_state(operator, state, include_expired=include_expired, metadata=metadata)
+
+    def sql(
+        self,
+        job: StatefulJob | str,
+        text: str,
+        *,
+        checkpoint_id: int | None = None,
+        as_of: datetime | str | None = None,
+        unrestricted: bool = False,
+    ) -> DataFrame:
+        """The answer to a SQL query over what a job remembers, as of a checkpoint (the head by default).
+
+        There is a view for every keyed state: ``<state>`` where that is unique in the job, and always
+        ``<operator>__<state>``; and ``checkpoints``, ``sources``, ``sinks``, ``operator_state``, ``dead_letters`` and
+        ``key_groups``. ``list_views`` lists them. They lie in a session of their own, and only those that the query
+        names are made. Tables of the session's catalog can be joined; nothing but queries is run. Functions are those
+        that come with Spark, without those that call Java methods or read files; files are no tables.
+
+        Args:
+            checkpoint_id, as_of: see ``read_state``.
+            unrestricted: whether the query may use all that the session can: functions of the catalog, ``reflect``,
+                files as tables, programs. For queries that you would run as code.
+
+        Raises:
+            ConfigurationError: the query cannot be understood, or uses what it may not, or there is no such checkpoint.
+            MissingFilesError: files that the checkpoint needs are gone or changed.
+
+        Example::
+
+            engine.sql(job, "SELECT sensor, value.* FROM sum WHERE value.f0 > 1", as_of="2026-03-01").show()
+        """
+        past = PastOf(self.context, job_name(job), checkpoint_id=checkpoint_id, as_of=as_of)
+        return past.sql(text, unrestricted=unrestricted)
+
+    def list_views(
+        self,
+        job: StatefulJob | str,
+        *,
+        checkpoint_id: int | None = None,
+        as_of: datetime | str | None = None,
+    ) -> Sequence[SqlView]:
+        """The views that ``sql`` has for a job, with their columns; reads no state."""
+        return PastOf(self.context, job_name(job), checkpoint_id=checkpoint_id, as_of=as_of).views()
+
+    def diff(
+        self,
+        job: StatefulJob | str,
+        before: int | datetime | str,
+        after: int | datetime | str,
+        *,
+        operator: str | None = None,
+        state: str | None = None,
+    ) -> list[StateDiff]:
+        """What changed in keyed state from one checkpoint to another.
+
+        Args:
+            before, after: ids of checkpoints, on any paths, or times as for ``read_state``.
+            operator, state: only of these; all by default.
+
+        Returns:
+            One for each state, with a DataFrame of its changes: key, [map key,] change (added, removed, changed),
+            before and after. What has expired by the clock of either side is not there on that side.
+
+        Raises:
+            ConfigurationError: no such checkpoint, operator or state.
+            MissingFilesError: files that the checkpoints need are gone or changed.
+        """
+        return queries.diff(self.context, job_name(job), before, after, operator=operator, state=state)
+
+    def partitions(self, job: StatefulJob, *, clock: Clock = None) -> list[PartitionStatus]:
+        """The time partitions of a job, in order: done, stale or missing.
+
+        Args:
+            clock: partitions that are over by then are listed, besides all that were run.
+        """
+        partitions = partitions_of(code_of(job, "partitions"), "partitions()")
+        return partition_states(partitions, self.context.rows(job.name), now_ms=clock_of(clock)())
+
+    # -- rows that were refused ----------------------------------------------------------------------------------------
+
+    def dead_letters(self, job: StatefulJob | str) -> DataFrame:
+        """All rows that were set aside, with position and error; empty where there are none.
+
+        Raises:
+            MissingFilesError: files that hold them are gone or changed.
+        """
+        return queries.dead_letters(self.context, job_name(job), self.spark)
+
+    def list_dead_letters(self, job: StatefulJob | str, *, sent: bool = False) -> list[DeadLetter]:
+        """The dead letters on the head's path, oldest first; ``dead_letters`` has them as a DataFrame.
+
+        Args:
+            job: a job, or a name; only of a job it is known whether its operators and sources could take them.
+            sent: whether those that were sent again are listed, too.
+        """
+        code = job if isinstance(job, StatefulJob) else None
+        found = letters.list_dead_letters(self.context, job_name(job), code)
+        return [letter for letter in found if sent or not letter.sent]
+
+    @renamed_parameters(on_batch="on_progress")
+    def replay_dead_letters(
+        self,
+        job: StatefulJob,
+        *,
+        ids: Sequence[str] | None = None,
+        operator: str | None = None,
+        max_rows: int = 10_000,
+        clock: Clock = None,
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        dry_run: bool = False,
+        on_progress: Callable[[BatchReport], Any] | None = None,
+    ) -> DeadLetterReport:
+        """Send dead letters through today's code, each exactly once along the head's path.
+
+        A letter goes to the operator that refused it, or, where it could not be parsed, to its source. Letters come
+        after all rows that were read before them, so one may be late by its event time. One that is refused again is a
+        new letter. A restore to before takes back what they did, and has them waiting again.
+
+        Args:
+            ids: of letters; all that wait and can be sent by default.
+            operator: only those that it refused.
+            max_rows: letters of a micro-batch.
+            clock, parameters, requested_by, on_progress: as for ``run``.
+            dry_run: only tell what would be sent.
+
+        Raises:
+            ConfigurationError: a letter was sent before, or cannot be.
+            UserFunctionError, …: as for ``run``; what was committed before stays, and the others wait.
+        """
+        code_of(job, "replay_dead_letters").check()
+        options = self._options(clock_of(clock)(), parameters, requested_by)
+        return letters.replay_dead_letters(
+            self.context,
+            job,
+            options,
+            ids=ids,
+            operator=operator,
+            max_rows=max_rows,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
+
+    # -- moving the head -----------------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        job: StatefulJob | str,
+        *,
+        checkpoint_id: int | None = None,
+        savepoint: str | os.PathLike[str] | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        allow_non_restored_state: bool = False,
+        leave_alone: Collection[str] = (),
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> RestoreReport:
+        """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
+
+        What is left stays inspectable until retention collects it, and can be restored again. A savepoint of this very
+        job is its checkpoint; any other is copied into the job, which must not have run yet.
+
+        Args:
+            checkpoint_id: of any path of ``main``.
+            savepoint: in place of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
+            outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
+                and what is processed again comes twice.
+            allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
+            leave_alone: names of sinks that stay as they are, whatever becomes of them; ``left_alone`` reports them.
+                Sinks that the code does not have any more are, where the job itself is given.
+            dry_run: only tell what would happen.
+
+        Raises:
+            ConfigurationError: there is no such checkpoint, or it was retired.
+            MissingFilesError: the savepoint is damaged.
+            StateMigrationError: the savepoint does not fit the job.
+            SinkError: a sink cannot withdraw; nothing was done. The message names the ways out.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        if (checkpoint_id is None) == (savepoint is None):
+            raise ConfigurationError("restore takes either a checkpoint_id or a savepoint")
+        context = self.context
+        if savepoint is not None:
+            own = restoring.checkpoint_or_manifest(context, job, savepoint)
+            if isinstance(own, SavepointManifest):
+                options = ImportOptions(allow_non_restored_state, dry_run, requested_by or requester())
+                return restoring.restore_savepoint(context, job, savepoint, own, options)
+            checkpoint_id = own
+        assert checkpoint_id is not None
+        with restoring.sinks_of_unknown_code(job, leave_alone):
+            operations = context.operations(job, requested_by, leave_alone)
+            return operations.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+
+    def rescale(
+        self,
+        job: StatefulJob,
+        *,
+        parallelism: int | Mapping[str, int] | None = None,
+        max_parallelism: int | None = None,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> RescaleReport:
+        """Give operators another parallelism by metadata only: not one byte of keyed state is written.
+
+        In force until the job declares another parallelism than now. Operator state is handed out by its scheme when
+        the next micro-batch runs.
+
+        With ``max_parallelism``, keyed state is written anew in that many key groups while micro-batches go on, and
+        one row puts it in force; from then on the job must declare the new number. A micro-batch that is under way at
+        that moment gets ``StaleParentError`` and is to run again.
+
+        Args:
+            parallelism: of all operators, or by uid; None for what the job declares, or with ``max_parallelism`` for
+                what is in force.
+            max_parallelism: number of key groups, 1 to 32768; None keeps it.
+            dry_run: only say what would be in force.
+
+        Raises:
+            ConfigurationError: more subtasks than key groups, or no such operator.
+            RescaleError: an operator has raw operator state, which cannot be divided; or, with ``max_parallelism``,
+                raw state of any kind.
+            StaleParentError: the job went on meanwhile, with ``max_parallelism`` time and again; nothing was done.
+        """
+        code_of(job, "rescale").check()
+        return rescaling.rescale(
+            self.context, job, parallelism, max_parallelism, dry_run=dry_run, requested_by=requested_by
+        )
+
+    # -- branches: running again what was recorded ---------------------------------------------------------------------
+
+    @renamed_parameters(recut="rebatch", on_batch="on_progress")
+    def replay(
+        self,
+        job: StatefulJob,
+        *,
+        from_checkpoint: int | None = None,
+        code: StatefulJob | None = None,
+        branch: str | None = None,
+        to_checkpoint: int | None = None,
+        rebatch: bool = False,
+        clock: Clock = None,
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
+    ) -> ReplayReport:
+        """Run the recorded micro-batches after a checkpoint again, on a branch that publishes nothing.
+
+        A branch that there is goes on where it stopped: after a crash, or with what ``main`` recorded since.
+
+        Args:
+            from_checkpoint: any checkpoint on the path of the head that can be restored; 0 or None for the very
+                beginning. Of a branch that there is, it may be left out.
+            code: the job to run, under the same name; ``job`` itself by default.
+            branch: ``[a-z][a-z0-9_]*``; ``replay_<n>`` by default.
+            to_checkpoint: the last one to replay; all by default.
+            rebatch: let the sources cut the recorded input anew, by their own bounds, at the recorded last clock.
+            clock: processing time in place of the recorded one.
+            parameters: for ``RuntimeContext.get_job_parameter``; those of the recorded runs are not known.
+            on_progress: called after every committed batch.
+
+        Raises:
+            ConfigurationError: no such checkpoint or branch, or the job has another name.
+            SourceError: a source's input is not there unchanged, or cannot be read again.
+            StateMigrationError, UserFunctionError, …: as for ``run``.
+        """
+        code = code or code_of(job, "replay")
+        if code.name != job_name(job):
+            raise ConfigurationError(
+                f"the code to replay job '{job_name(job)}' with is of job '{code.name}': give it the same name"
+            )
+        code.check()
+        rows = self.context.ran(code.name).store.load()
+        recorded = recording(
+            code.name, rows, branch=branch, from_checkpoint=from_checkpoint, to_checkpoint=to_checkpoint
+        )
+        return replays.replay(
+            self.context,
+            code,
+            recorded,
+            self._options(clock, parameters, requested_by),
+            rebatch=rebatch,
+            repeats_times=clock is None,
+            on_progress=on_progress,
+        )
+
+    @renamed_parameters(recut="rebatch", on_batch="on_progress")
+    def backfill(
+        self,
+        job: StatefulJob,
+        start: str,
+        end: str,
+        mode: Mode | str = "roll_forward",
+        *,
+        dry_run: bool = False,
+        clock: Clock = None,
+        code: StatefulJob | None = None,
+        rebatch: bool = False,
+        branch: str | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        on_progress: Callable[[BatchReport], Any] | None = None,
+    ) -> BackfillReport:
+        """Run time partitions again, from the state at the end of the one before the first of them.
+
+        The same call goes on with a backfill that did not come to its end, at its first unfinished partition.
+        Partitions at the end of the range that were never run are run as well.
+
+        Args:
+            start, end: keys of the first and last partition.
+            mode: ``roll_forward``: also all later ones that were run, on a branch, whose outputs then replace the old
+                ones in one commit a sink; ``stop``: these only, the head ends with the last one, and later ones keep
+                their outputs and are stale until they run again; ``branch``: as ``roll_forward``, and left on the
+                branch, for ``compare`` and ``promote``.
+            dry_run: only tell what would be done.
+            clock: processing time in place of the recorded one.
+            code: the job to run, under the same name; ``job`` itself by default.
+            rebatch: read partitions from what the sources hold of them now, rows that were late included; by default,
+                what the recorded runs read.
+            branch: its name; ``backfill_<n>`` by default.
+            outputs: ``withdraw``: old outputs go from the sinks as the new ones come; ``keep``, with ``roll_forward``:
+                they stay beside them, for sinks that cannot let go of any.
+            parameters, requested_by, on_progress: as for ``run``.
+
+        Raises:
+            PartitionOrderError: partitions in front of the first were not run yet.
+            ConfigurationError: the job is continuous, there are no such partitions, or the state in front of them is
+                not kept any more.
+            SourceError: input that was recorded is not there unchanged.
+            SinkError: a sink cannot let go of old outputs.
+        """
+        code = code or code_of(job, "backfill")
+        request = backfill_request(job, code, start, end, mode, rebatch=rebatch, branch=branch)
+        check_outputs(outputs, request.mode)
+        work = JobBackfill(
+            self.context,
+            job,
+            code,
+            request,
+            outputs,
+            self._options(clock, parameters, requested_by, backfill=request.words),
+            repeats_times=clock is None,
+            on_progress=on_progress,
+        )
+        return work.run(dry_run=dry_run)
+
+    def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> ComparisonReport:
+        """What differs between two branches, row by row: outputs since their common ancestor, and state at their heads.
+
+        Where one of them has gone through more input, that shows as a difference, too.
+
+        Raises:
+            ConfigurationError: there is no such branch, or columns or keys of the two do not go together.
+            MissingFilesError: a file of outputs or state is gone.
+        """
+        tables = self.context.ran(job_name(job))
+        staging = Staging(tables.layout.root)
+        return compare(self.spark, tables.layout, staging, tables.store.load(), new=branch, old=against)
+
+    def promote(
+        self,
+        job: StatefulJob | str,
+        branch: str,
+        *,
+        expected_head: int | None = None,
+        outputs: OutputsPolicy = "withdraw",
+        leave_alone: Collection[str] = (),
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> RestoreReport:
+        """Make the head of a replay's branch the head of the job, and its outputs those of the sinks.
+
+        Args:
+            branch: name of the replay.
+            expected_head: refuse if the head of ``main`` is another one; compaction and retention since are no matter.
+            outputs, leave_alone, dry_run: as for ``restore``.
+
+        Raises:
+            ConfigurationError: there is no such branch, or the head is another one.
+            SinkError, StaleParentError: as for ``restore``.
+        """
+        with restoring.sinks_of_unknown_code(job, leave_alone):
+            operations = self.context.operations(job, requested_by, leave_alone)
+            return operations.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
+
+    def drop_branch(
+        self,
+        job: StatefulJob | str,
+        branch: str,
+        *,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> list[int]:
+        """Drop a branch: it can neither go on nor be promoted; what only its head needs may be collected at once,
+        the rest of it after the next ``expire_checkpoints``.
+
+        Args:
+            dry_run: only say what would be expired.
+
+        Returns:
+            Ids of the checkpoints that are expired.
+
+        Raises:
+            ConfigurationError: it is ``main``, or no open branch, or a savepoint was taken of its head.
+        """
+        return replays.drop_branch(self.context, job, branch, requested_by=requested_by, dry_run=dry_run)
+
+    # -- upkeep --------------------------------------------------------------------------------------------------------
+
+    def compact(
+        self,
+        job: StatefulJob | str,
+        operators: Collection[str] | None = None,
+        *,
+        policy: CompactionPolicy | None = None,
+        full: bool = False,
+        dry_run: bool = False,
+        requested_by: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> CompactionReport:
+        """Fold keyed state into new bases: deleted and expired entries go, reading becomes cheap again.
+
+        Micro-batches go on meanwhile, and are never failed by it. Where the head moves to another path meanwhile, the
+        work is dropped. Key groups in which nothing changed and nothing expired keep their base.
+
+        Args:
+            operators: uids; all by default.
+            policy: pass over the operators that it sees no reason for; None to fold whatever changed.
+            full: write all key groups anew.
+            dry_run: only say how many key groups would be written.
+            on_progress: told how many tasks are done, and of how many, from another thread.
+
+        Raises:
+            ConfigurationError: the job never ran, or has no such operator.
+        """
+        with task_progress(self.spark, on_progress):
+            maintenance = self.context.maintenance(job, requested_by)
+            return maintenance.compact(operators, policy=policy, full=full, dry_run=dry_run)
+
+    @renamed_parameters(given_up="drop_branches")
+    def expire_checkpoints(
+        self,
+        job: StatefulJob | str,
+        policy: RetentionPolicy | None = None,
+        *,
+        drop_branches: Collection[str] = (),
+        dry_run: bool = False,
+        requested_by: str | None = None,
+    ) -> list[int]:
+        """Expire old checkpoints: they can no longer be restored, and ``vacuum`` may delete what only they need.
+
+        Args:
+            policy: what to keep; ``RetentionPolicy()`` by default.
+            drop_branches: branches that nobody is going to promote.
+            dry_run: only say what would be expired.
+
+        Returns:
+            Ids of the checkpoints that are expired.
+        """
+        maintenance = self.context.maintenance(job, requested_by)
+        return maintenance.retire(policy or RetentionPolicy(), drop_branches=drop_branches, dry_run=dry_run)
+
+    @renamed_parameters(vacuum="delta_vacuum", on_file="on_progress")
+    def vacuum(
+        self,
+        job: StatefulJob | str,
+        *,
+        orphan_age: timedelta = ORPHAN_AGE,
+        dry_run: bool = False,
+        delta_vacuum: bool = False,
+        clock: Clock = None,
+        on_progress: Callable[[Disposal], None] = lambda _: None,
+        requested_by: str | None = None,
+    ) -> VacuumReport:
+        """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
+
+        Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
+        not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of retired
+        checkpoints leave the logs of the job's tables first, and are deleted by a collection ``orphan_age`` later.
+
+        Args:
+            job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.
+            orphan_age: how long a file stays after it was written, or needed last; at least 24 hours.
+            dry_run: only tell what would go.
+            delta_vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
+            clock: gives the time, in milliseconds since 1970; None for the clock of the storage that holds the files:
+                by that their ages are right whatever the clock of this machine says.
+            on_progress: called for every file that is done, in a dry run for every file that would be.
+
+        Raises:
+            ConfigurationError: the job has no checkpoint yet, or ``orphan_age`` is too short.
+        """
+        return self.context.collector(job, requested_by).collect(
+            orphan_age=orphan_age,
+            now_ms=None if clock is None else clock_of(clock)(),
+            dry_run=dry_run,
+            delta_vacuum=delta_vacuum,
+            on_progress=on_progress,
+        )
+
+    @classmethod
+    def upgrade(
+        cls,
+        root: str | os.PathLike[str],
+        spark: SparkSession | None = None,
+        *,
+        dry_run: bool = False,
+        single_writer: bool = False,
+    ) -> UpgradeReport:
+        """Bring a root of an older format to this version's, in place; nothing happens where it has it already.
+
+        Stop all runners of the older version first. A crash leaves a root that is refused until this is run again.
+
+        Args:
+            root: where the root is.
+            spark: session; None for a local one.
+            dry_run: only tell what would happen.
+            single_writer: see ``StateEngine``.
+
+        Raises:
+            RootError: there is no root, or it was written by a newer version, or its format is too old.
+        """
+        with cls(root, spark, single_writer=single_writer) as engine:
+            return upgrade_root(engine.root, kernel=engine.kernel, spark=engine.spark, dry_run=dry_run)
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
 
     def savepoints(self, job: StatefulJob | str) -> JobSavepoints:
         """The savepoints of a job: ``create``, ``list``, ``verify``, ``delete``."""
-        return JobSavepoints(self, job)
+        return JobSavepoints(self.context, job)
 
     def state_processor(self, job: StatefulJob | str) -> StateProcessor:
         """What makes and changes state without input: ``bootstrap``, ``transform_state``, ``erase_keys``, …"""
-        return StateProcessor(self, job)
+        return StateProcessor(self.context, job)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _options(
+        self,
+        clock: Clock,
+        parameters: Mapping[str, str] | None,
+        requested_by: str | None,
+        *,
+        drain: bool = False,
+        backfill: str = "",
+    ) -> RunOptions:
+        requested_by = requested_by or requester()
+        return RunOptions(
+            clock_of(clock), dict(parameters or {}), requested_by, drain=drain, backfill=backfill
+        )
 
     if not TYPE_CHECKING:  # a type checker is to see what there is
 
         def __getattr__(self, name: str) -> Never:
             raise AttributeError(renamed("StateEngine", name, METHODS))
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _left_alone(self, job: StatefulJob, path: Sequence[CheckpointRow]) -> dict[str, str]:
-        tables = self._open(job.name)
-        left = self._publication(tables).left_alone(path, self._declared(tables, job))
-        return {staged.name: staged.path for staged in left}
-
-    def _tidied(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[CompactionReport]:
-        """Merge files of checkpoint rows, and compact what the job's policy sees a reason for, where it is time.
-
-        What fails here is tried again after the next micro-batch, and fails no run.
-        """
-        try:
-            self._open(job.name).store.merge()
-            return self._compacted(job, checkpoint_id, requested_by)
-        except Exception:
-            _LOG.warning(
-                "job '%s': tidying up failed; it is tried again",
-                job.name,
-                exc_info=True,
-                extra={"job": job.name, "checkpoint_id": checkpoint_id},
-            )
-            return []
-
-    def _compacted(self, job: StatefulJob, checkpoint_id: int, requested_by: str) -> list[CompactionReport]:
-        if job.compaction is None:
-            return []
-        path = lineage.path(self._open(job.name).store.rows, checkpoint_id)
-        due = compaction_due(path, job.compaction)
-        if not due:
-            return []
-        facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
-        _LOG.info("job '%s': compacting: %s", job.name, due.told, extra=facts)
-        return [self.compact(job, list(due.reasons), requested_by=requested_by)]

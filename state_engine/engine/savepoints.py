@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from state_engine.core.checkpoints.checkpoint import PinnedCheckpoint
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.names import check_name
-from state_engine.engine.engine_base import job_name
+from state_engine.engine.arguments import job_name
+from state_engine.engine.context import EngineContext
+from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.operations.savepoints import SavepointReport, described, verified
-from state_engine.spark.lost_spark import telling_lost_processes
+from state_engine.operations.savepoints import SavepointReport, Savepoints, described, verified
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.files import join, normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.storage_failures import kept_in_job
-
-if TYPE_CHECKING:
-    from state_engine.engine.engine_operations import EngineOperations
 
 
-@telling_lost_processes
+@guarded
 class JobSavepoints:
     """Savepoints of one job; from ``StateEngine.savepoints``."""
 
-    def __init__(self, engine: EngineOperations, job: StatefulJob | str) -> None:
-        self._engine, self.job, self.root = engine, job, engine.root
+    def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        self.context, self._job = context, job
 
-    @kept_in_job
     def create(
         self,
         name: str,
@@ -51,15 +47,13 @@ class JobSavepoints:
         """
         name, at = check_name(name, what="savepoint"), path
         if at is None:
-            at = join(JobLayout(self._engine.root, job_name(self.job)).directory, "savepoints", name)
-        with task_progress(self._engine.spark, on_progress):
-            return self._engine._savepoints(self.job, requested_by).create(
-                name, normal_uri(at), checkpoint_id=checkpoint_id
-            )
+            at = join(JobLayout(self.context.root, job_name(self._job)).directory, "savepoints", name)
+        with task_progress(self.context.spark, on_progress):
+            return self._savepoints(requested_by).create(name, normal_uri(at), checkpoint_id=checkpoint_id)
 
     def list(self) -> dict[str, PinnedCheckpoint]:
         """All savepoints of the job that are kept, by name."""
-        tables = self._engine._existing(job_name(self.job))
+        tables = self.context.existing(job_name(self._job))
         return pins(tables.store.load()) if tables else {}
 
     def verify(self, savepoint: str | os.PathLike[str]) -> SavepointReport:
@@ -75,22 +69,38 @@ class JobSavepoints:
         uri = normal_uri(pin.path if pin else savepoint)
         return described(uri, verified(uri))
 
-    @kept_in_job
     def delete(
         self,
         name: str,
         *,
         keep_files: bool = False,
+        dry_run: bool = False,
         requested_by: str | None = None,
-    ) -> None:
+    ) -> Sequence[str]:
         """Delete the files of a savepoint, and let retention have its checkpoint.
 
         Files are deleted by name, and only where the directory still holds this very savepoint.
 
         Args:
             keep_files: only let retention have the checkpoint.
+            dry_run: only say which files would be deleted.
+
+        Returns:
+            The files that are deleted.
 
         Raises:
             ConfigurationError: there is no such savepoint, or something else lies where it was made.
         """
-        self._engine._savepoints(self.job, requested_by).delete(name, keep_files=keep_files)
+        return self._savepoints(requested_by).delete(name, keep_files=keep_files, dry_run=dry_run)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _savepoints(self, requested_by: str | None) -> Savepoints:
+        context, tables = self.context, self.context.ran(job_name(self._job))
+        return Savepoints(
+            tables=tables,
+            spark=context.spark,
+            maintenance=context.maintenance(self._job, requested_by),
+            publication=context.publication(tables),
+            declared=context.declared(tables, self._job),
+        )

@@ -13,10 +13,11 @@ from pyspark.sql import Column, DataFrame
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.engine.engine_base import Clock, clock_of, code_of, job_name, requester
-from state_engine.engine.engine_operations import EngineOperations
+from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
+from state_engine.engine.context import EngineContext
+from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.spark.lost_spark import telling_lost_processes
+from state_engine.operations.collector import ORPHAN_AGE
 from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.state_processor.bootstrap_operator_state import Elements
 from state_engine.state_processor.bootstrap_timers import Timers
@@ -28,20 +29,18 @@ from state_engine.state_processor.known_key import known_key
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.storage_failures import kept_in_job
 
 
-@telling_lost_processes
+@guarded
 class StateProcessor:
     """Changes what a job remembers without a micro-batch; from ``StateEngine.state_processor``.
 
     Mirrors Flink's State Processor API.
     """
 
-    def __init__(self, engine: EngineOperations, job: StatefulJob | str) -> None:
-        self._engine, self.job, self.root = engine, job, engine.root
+    def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        self.context, self._job = context, job
 
-    @kept_in_job
     def bootstrap(
         self,
         states: Mapping[str, States],
@@ -83,19 +82,19 @@ class StateProcessor:
             processor = engine.state_processor(job)
             processor.bootstrap({"planes": {"last_flight": df}}, positions={"flights": "all"}, dry_run=True)
         """
-        job = code_of(self.job, "bootstrap")
+        job = code_of(self._job, "bootstrap")
         job.check()
         if self._has_rows(job.name):
             raise ConfigurationError(
-                f"job '{job.name}' has checkpoints in {self.root} already: state is given to a job before its first "
-                "run. Use another job name, or transform_state to change what is there"
+                f"job '{job.name}' has checkpoints in {self.context.root} already: state is given to a job before "
+                "its first run. Use another job name, or transform_state to change what is there"
             )
-        layout = JobLayout(self.root, job.name)
-        found = Bootstrap(self._engine.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        layout = JobLayout(self.context.root, job.name)
+        found = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
             return found.planned(given)
-        return found.run(given, tables=self._engine._open(job.name))
+        return found.run(given, tables=self.context.tables(job.name))
 
     def bootstrap_from_spark(
         self,
@@ -129,8 +128,8 @@ class StateProcessor:
             processor = engine.state_processor(job)
             processor.bootstrap_from_spark("planes", "/queries/planes", {"count": SparkState("count")})
         """
-        job = code_of(self.job, "bootstrap_from_spark")
-        query = SparkQuery.at(self._engine.spark, os.fspath(checkpoint_location))
+        job = code_of(self._job, "bootstrap_from_spark")
+        query = SparkQuery.at(self.context.spark, os.fspath(checkpoint_location))
         if operator not in job.operators:
             raise ConfigurationError(
                 f"job '{job.name}' has no operator '{operator}'; it has {sorted(job.operators)}"
@@ -147,7 +146,6 @@ class StateProcessor:
             {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
         )
 
-    @kept_in_job
     def transform_state(
         self,
         operator: str,
@@ -229,18 +227,17 @@ class StateProcessor:
             processor = engine.state_processor(job)
             processor.change_key_type("planes", convert=lambda tailnum: tailnum.upper(), dry_run=True)
         """
-        code = code_of(self.job if code is None else code, "change_key_type")
-        name = job_name(self.job)
+        code = code_of(self._job if code is None else code, "change_key_type")
+        name = job_name(self._job)
         if operator not in code.operators:
             raise ConfigurationError(
                 f"job '{name}' has no operator '{operator}'; it has {sorted(code.operators)}"
             )
-        operations, tables = self._engine._operations(self.job, requested_by), self._engine._ran(name)
-        declared = known_key(self._engine.spark, code, code.operators[operator], key_type)
-        found = KeyTypeChange(name, tables, self._engine.kernel, operations, self._engine.spark, dry_run)
+        operations, tables = self.context.operations(self._job, requested_by), self.context.ran(name)
+        declared = known_key(self.context.spark, code, code.operators[operator], key_type)
+        found = KeyTypeChange(name, tables, self.context.kernel, operations, self.context.spark, dry_run)
         return found.run(operator, declared, convert)
 
-    @kept_in_job
     def erase_keys(
         self,
         keys: Key | Sequence[Key],
@@ -278,14 +275,15 @@ class StateProcessor:
             )
         if not purge and (drop_branches or sinks):
             raise ConfigurationError("erase_keys drops branches and deletes from sinks only with purge=True")
-        name = job_name(self.job)
-        tables, layout = self._engine._ran(name), JobLayout(self.root, name)
+        name = job_name(self._job)
+        tables, layout = self.context.ran(name), JobLayout(self.context.root, name)
+        collector = self.context.collector(self._job, requested_by)
         found = Forgetting(
-            traces=lambda rows: KeyTraces(name, layout, rows, self._engine.spark, self._engine.kernel),
+            traces=lambda rows: KeyTraces(name, layout, rows, self.context.spark, self.context.kernel),
             transform=self._transform(dry_run, requested_by),
-            operations=self._engine._operations(self.job, requested_by),
-            compact=lambda uids: self._engine.compact(self.job, uids, requested_by=requested_by),
-            vacuum=lambda now_ms: self._engine.vacuum(self.job, clock=now_ms, requested_by=requested_by),
+            operations=self.context.operations(self._job, requested_by),
+            compact=self.context.maintenance(self._job, requested_by).compact,
+            vacuum=lambda now_ms: collector.collect(orphan_age=ORPHAN_AGE, now_ms=now_ms),
             load=tables.store.load,
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
@@ -295,11 +293,11 @@ class StateProcessor:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _transform(self, dry_run: bool, requested_by: str | None) -> StateTransform:
-        name = job_name(self.job)
-        operations = self._engine._operations(self.job, requested_by)
-        return StateTransform(name, self._engine._ran(name), operations, self._engine.spark, dry_run)
+        name = job_name(self._job)
+        operations = self.context.operations(self._job, requested_by)
+        return StateTransform(name, self.context.ran(name), operations, self.context.spark, dry_run)
 
     def _has_rows(self, name: str) -> bool:
         """Whether a job has any checkpoint."""
-        tables = self._engine._existing(name)
+        tables = self.context.existing(name)
         return tables is not None and bool(tables.store.load())

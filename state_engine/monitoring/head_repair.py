@@ -107,7 +107,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     found = _ROW.match(name)
     assert found is not None
     lost = LostRow(int(found[1]), found[2], _BACKUP)
-    tables = engine._ran(job)
+    tables = engine.context.ran(job)
     tables.store.pass_over(name)
     rows = tables.store.load()
     parent = lineage.head(rows)
@@ -115,7 +115,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
         raise StatelakeError(
             f"job '{job}': checkpoint {lost.checkpoint_id} is not the newest any more: {_BACKUP}"
         )
-    outputs = LostOutputs(engine._publication(tables), engine.kernel, rows, lost)
+    outputs = LostOutputs(engine.context.publication(tables), engine.kernel, rows, lost)
     changes = outputs.changes()
     for change in changes:
         outputs.take_back(change, lost.checkpoint_id + 1)

@@ -92,14 +92,21 @@ class Maintenance:
         *,
         policy: CompactionPolicy | None = None,
         full: bool = False,
+        dry_run: bool = False,
     ) -> CompactionReport:
         """Fold the state of operators at the head into new bases; see ``StateEngine.compact``.
 
         Args:
             policy: pass over the operators that it sees no reason for; None to fold all that changed.
+            dry_run: only say how many key groups would be written.
         """
         rows, head = self._head()
         path = lineage.path(rows, head.checkpoint_id)
+        if dry_run:
+            chosen = self._chosen(path, operators, policy, full=full)
+            groups = {o.uid: sum(map(len, self._groups(path, o, full=full))) for o in chosen}
+            due = {uid: n for uid, n in groups.items() if n}
+            return CompactionReport(head.checkpoint_id, None, entries={}, bytes={}, key_groups=due)
         base_id = self._tables.clock.attempt().write_id
         written = {
             o.uid: base
@@ -174,9 +181,7 @@ class Maintenance:
         """Write and list the files of a base, which nobody reads before a row names it; None where none is needed."""
         head, uid, layout = path[-1], operator.uid, self._tables.layout
         everything = KeyGroupRange(0, operator.max_parallelism - 1)
-        groups = [everything]
-        if not full:
-            groups = groups_to_write(path, operator, state_files(layout, path, uid))
+        groups = self._groups(path, operator, full=full)
         if not groups:
             return None
         files = write_base(
@@ -193,12 +198,20 @@ class Maintenance:
         self._tables.list_base(operator, files, base_id)
         return _NewBase(files, groups, list(remaining(everything, groups)))
 
+    def _groups(
+        self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, *, full: bool
+    ) -> list[KeyGroupRange]:
+        """The key groups of which a base is to be written."""
+        if full:
+            return [KeyGroupRange(0, operator.max_parallelism - 1)]
+        return groups_to_write(path, operator, state_files(self._tables.layout, path, operator.uid))
+
     # -- retention -------------------------------------------------------------------------------------------------
 
     def retire(
         self, policy: RetentionPolicy, *, drop_branches: Collection[str] = (), dry_run: bool = False
     ) -> list[int]:
-        """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.retain``."""
+        """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.expire_checkpoints``."""
 
         def planned(rows: lineage.Rows) -> list[int]:
             now_ms = self._tables.clock.now_ms()

@@ -90,7 +90,7 @@ class Savepoints:
         self._maintenance, self._publication = maintenance, publication
 
     def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> SavepointReport:
-        """Pin a checkpoint, copy it, and write the manifest; see ``StateEngine.savepoint``."""
+        """Pin a checkpoint, copy it, and write the manifest; see ``JobSavepoints.create``."""
         if not is_empty(path):
             raise ConfigurationError(
                 f"{path} is not empty: choose another directory for the savepoint '{name}'"
@@ -111,11 +111,12 @@ class Savepoints:
             raise
         return described(path, manifest)
 
-    def delete(self, name: str, *, keep_files: bool = False) -> None:
-        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go.
+    def delete(self, name: str, *, keep_files: bool = False, dry_run: bool = False) -> list[str]:
+        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go; those files.
 
         Args:
             keep_files: only let the checkpoint go.
+            dry_run: do nothing.
 
         Raises:
             ConfigurationError: there is no such savepoint, or its directory holds something else now.
@@ -125,9 +126,13 @@ class Savepoints:
         if name not in known:
             raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
         path = known[name].path
+        files: list[str] = []
         if not keep_files and (manifest := self._manifest_to_delete(name, path, rows)) is not None:
-            _delete_files(path, [*(f.path for f in manifest.files), MANIFEST])
-        self._maintenance.unpin(name)
+            files = [*(f.path for f in manifest.files), MANIFEST]
+        if not dry_run:
+            _delete_files(path, files)
+            self._maintenance.unpin(name)
+        return [join(path, file) for file in files]
 
     def _manifest_to_delete(self, name: str, path: str, rows: lineage.Rows) -> SavepointManifest | None:
         """The manifest at the place of a savepoint; None where nothing is there."""

@@ -8,13 +8,11 @@ operation had committed stays; what it had not is seen by nobody. Plays the part
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -37,41 +35,11 @@ _HOST = re.compile(
     r"|[Cc](?:ould not|ouldn't) resolve host(?: name)?:? '?([\w.-]+)?"
     r"|failed to resolve host '([^']+)'"
 )
-C = TypeVar("C", bound=type)
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known."""
 
 
-def telling_lost_processes(cls: C) -> C:
-    """Class decorator for an engine: its public methods raise errors of ours where a process of Spark died."""
-    for name in dir(cls):
-        member = inspect.getattr_static(cls, name)
-        if not name.startswith("_") and inspect.isfunction(member):  # a class method makes its own engine
-            setattr(cls, name, _telling(member))
-    return cls
-
-
-def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
-    names = list(inspect.signature(method).parameters)[1:]  # without self
-
-    @functools.wraps(method)
-    def call(engine: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return method(engine, *args, **options)
-        except Exception as error:
-            job = getattr(engine, "job", "") or (dict(zip(names, args, strict=False)) | options).get(
-                "job", ""
-            )
-            session = getattr(engine, "_engine", engine)._spark
-            lost = _outside(error, session, getattr(job, "name", job))
-            if lost is None:
-                raise
-            raise lost from error
-
-    return call
-
-
-def _outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
+def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
     """What an error of an operation stands for; None where it says that itself."""
     if not isinstance(error, StatelakeError):
         return lost_process(error, session=session, job=job) or unresolved_host(error, job=job)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
 
 from state_engine.core.errors import CommitError, CommitFailedError, CommitUnknownError, StorageError
 from state_engine.storage.storage_errors import storage_error
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NOTHING_DONE = "What was committed before is unchanged, and nothing is in the way of running it again"
 
@@ -43,15 +39,3 @@ def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
         if refused is None:
             raise
         raise refused.placed_in(job, f"{kept}.") from error
-
-
-def kept_in_job(method: F) -> F:
-    """As ``keeping``, for an operation of the engine on ``self.job`` or its first argument: a job, or its name."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        job = getattr(self, "job", args[0] if args else options.get("job", ""))
-        with keeping(getattr(job, "name", None) or str(job), NOTHING_DONE, at=self.root):
-            return method(self, *args, **options)
-
-    return cast(F, call)

@@ -105,7 +105,7 @@ class Site:
 
     def engine(self, *, lock_timeout_s: float = 5.0) -> StateEngine:
         engine = StateEngine(self.directory / "root", NO_SPARK)
-        engine._kernel = LogKernel(lock_timeout_s=lock_timeout_s)
+        engine.context._kernel = LogKernel(lock_timeout_s=lock_timeout_s)
         return engine
 
     def job(self) -> StatefulJob:

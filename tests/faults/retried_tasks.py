@@ -220,7 +220,7 @@ class Bed:
         site = self.site()
         gone = []
         with site.engine() as engine:
-            layout = engine._ran(site.workload.name).layout
+            layout = engine.context.ran(site.workload.name).layout
         for row in site.path():
             for uri, files in listed_files(layout, row):
                 if "/sinks/files" not in uri and "/sinks/csv" not in uri:

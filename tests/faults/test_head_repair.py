@@ -49,7 +49,7 @@ def put_back(site: Site) -> None:
 def replayed(site: Site) -> None:
     options = RunOptions(clock=lambda: CLOCK_MS, bounded=True, branch="again", begin_id=1)
     with site.engine() as engine:
-        assert engine._coordinator(site.job(), options).run_batch()
+        assert engine.context.coordinator(site.job(), options).run_batch()
 
 
 def promoted(site: Site) -> None:

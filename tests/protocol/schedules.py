@@ -86,7 +86,7 @@ class World:
 def empty_tables(directory: Path, spark: SparkSession) -> Path:
     """A root and a sink with all tables and no rows: most schedules start from a copy, which saves a second each."""
     with StateEngine(directory / "root", spark) as engine:
-        tables = engine._open(JOB)
+        tables = engine.context.tables(JOB)
         tables.ensure_operator_state()
         schemas = [recorded_schema(TOTAL), recorded_schema(SEEN)]
         tables.ensure_changelog(UID, str(KEY), schemas)

@@ -126,7 +126,7 @@ def _acted(case: Sleeper, world: World) -> int:
     attempt = _actor(world, case.who, work, case.skews_ms[0])
     if case.overtaken:
         _go_on(attempt, COMMITS)
-        world.engine()._maintenance(JOB, None).fence()
+        world.engine().context.maintenance(JOB, None).fence()
     _go_on(attempt, case.asleep_at)
     world.clock.pass_hours(case.hours)
     if case.robbed:

@@ -80,7 +80,7 @@ class Story:
             begun, kind=CheckpointKind.CHECKPOINT, checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
             created_at=datetime.now(UTC), requested_by="test",
         )  # fmt: skip
-        engine._ran("tiny").store.append(replace(row, branch=f"r{row.checkpoint_id}"))
+        engine.context.ran("tiny").store.append(replace(row, branch=f"r{row.checkpoint_id}"))
 
     def retain(self) -> None:
         self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))

@@ -301,7 +301,7 @@ class Everywhere:
         self, as_of: int, *, max_parallelism: int = GROUPS, key_groups: list[KeyGroupRange] | None = None
     ) -> list[DataFile]:
         """Write a base as of a checkpoint, and commit it on the head."""
-        path, tables = path_of(self.engine), self.engine._open("small")
+        path, tables = path_of(self.engine), self.engine.context.tables("small")
         head, base_id = path[-1], uuid7().hex
         found = [r for r in path if r.checkpoint_id <= as_of]
         operator = head.operator("sums")

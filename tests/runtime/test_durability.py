@@ -13,7 +13,7 @@ from state_engine import StateEngine
 from state_engine.cli import session as cli_session
 from state_engine.core.errors import ConfigurationError, SettingsError
 from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.engine import engine_base
+from state_engine.engine import context
 from state_engine.machine.settings import load
 from state_engine.publication import publication
 from state_engine.storage.delta.log_tail import LogDurability
@@ -30,9 +30,9 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(spark: Any, *, lock_timeout_s: float, durability: Durability) -> Any:
         return SimpleNamespace(spark=spark, disk=LogDurability(durability), close=lambda: None)
 
-    monkeypatch.setattr(engine_base, "DeltaKernel", kernel)
-    monkeypatch.setattr(engine_base, "check_session", lambda spark: None)
-    monkeypatch.setattr(engine_base, "ship_code", lambda spark: None)
+    monkeypatch.setattr(context, "DeltaKernel", kernel)
+    monkeypatch.setattr(context, "check_session", lambda spark: None)
+    monkeypatch.setattr(context, "ship_code", lambda spark: None)
     monkeypatch.setattr(cli_session, "local_session", lambda: SESSION)
     monkeypatch.setattr("state_engine.spark.session.local_session", lambda settings: SESSION)
     monkeypatch.setattr(SparkContext, "_active_spark_context", SESSION)

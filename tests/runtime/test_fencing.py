@@ -66,7 +66,7 @@ def site(tmp_path: Path, spark: SparkSession, expected: tuple[Path, Results]) ->
 
 
 def coordinator_of(engine: StateEngine, job: StatefulJob) -> CheckpointCoordinator:
-    return engine._coordinator(job, RunOptions(lambda: CLOCK_MS, {}, "test"))
+    return engine.context.coordinator(job, RunOptions(lambda: CLOCK_MS, {}, "test"))
 
 
 def prepared(coordinator: CheckpointCoordinator) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +140,15 @@ def test_rescaling_writes_one_row_and_no_state(site: Site, steps: tuple[int, ...
     changes = changes_of_state(site)
     for at, parallelism in enumerate(steps):
         job = site.job(parallelism=2)
-        row = site.engine().rescale(job, parallelism=parallelism)
-        assert row is not None
-        assert row.kind == "rescale"
+        planned = site.engine().rescale(job, parallelism=parallelism, dry_run=True)
+        done = site.engine().rescale(job, parallelism=parallelism)
+        assert (planned.changes, planned.committed_id) == (True, None)
+        assert done == replace(planned, committed_id=done.committed_id)
+        row = site.engine().checkpoints("tiny")[-1]
+        assert (row.checkpoint_id, row.kind) == (done.committed_id, "rescale")
         assert not [f for o in row.operators for f in (*o.changelog, *o.base_files)]
-        assert site.engine().rescale(job, parallelism=parallelism) is None
+        assert not site.engine().rescale(job, parallelism=parallelism, dry_run=True).changes
+        assert site.engine().rescale(job, parallelism=parallelism).committed_id is None
         assert changes_of_state(site) == changes + 2 * at
 
         site.put({"k": ["a", "e"], "v": [1, 1]}, f"more-{at}")
@@ -162,7 +167,7 @@ def test_the_later_word_on_parallelism_counts(site: Site) -> None:
     assert subtasks(site.job(parallelism=5), "y") == 5  # the declaration changed since
     assert subtasks(site.job(parallelism=2), "z") == 2
     site.engine().rescale(site.job(parallelism=2), parallelism=3)
-    assert site.engine().rescale(site.job(parallelism=2)) is not None  # back to what is declared
+    assert site.engine().rescale(site.job(parallelism=2)).changes  # back to what is declared
     assert subtasks(site.job(parallelism=2), "w") == 2
 
 

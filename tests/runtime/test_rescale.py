@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,8 @@ def test_keys_are_where_they_belong_and_no_byte_of_their_state_is_written(
         job = site.job(parallelism=sequence[0], max_parallelism=128)
         if at:
             before = keyed_writes(operators)
-            row = site.engine().rescale(job, parallelism=parallelism)
-            assert row is not None
-            assert row.operators[0].parallelism == parallelism
+            done = site.engine().rescale(job, parallelism=parallelism)
+            assert (done.changes, done.parallelism) == (True, {"sums": parallelism})
             assert keyed_writes(operators) == before
         one_of_each(site, f"{at}")
         site.engine().run(job)
@@ -234,10 +234,9 @@ def test_all_kinds_of_state_are_the_same_and_micro_batches_go_on(
 
     with monkeypatch.context() as patch:
         rounds = after_folding(patch, happens)
-        row = site.engine.rescale(site.job(GROUPS), max_parallelism=12)
-    assert row is not None
+        assert site.engine.rescale(site.job(GROUPS), max_parallelism=12).changes
     assert [r.kind for r in path_of(site.engine, "small")] == ["checkpoint"] * 4 + ["rescale"]
-    (operator,) = row.operators
+    (operator,) = path_of(site.engine, "small")[-1].operators
     assert (operator.max_parallelism, [b.checkpoint_id for b in operator.bases]) == (12, [4])
     assert site.states() == plain.states()
 
@@ -265,8 +264,10 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 def test_keys_move_to_their_new_key_groups(site: Site) -> None:
     saved = site.engine().savepoints("tiny").create("before")
-    row = site.engine().rescale(site.job(), max_parallelism=200, parallelism=7)
-    assert row is not None
+    planned = site.engine().rescale(site.job(), max_parallelism=200, parallelism=7, dry_run=True)
+    done = site.engine().rescale(site.job(), max_parallelism=200, parallelism=7)
+    assert planned == replace(done, committed_id=None)
+    assert (done.changes, done.parallelism, done.max_parallelism) == (True, {"sums": 7}, {"sums": 200})
     assert site.state() == dict.fromkeys(KEYS, 1)
     base = DeltaTable(str(site.directory / "root/tiny/operators/sums/base")).to_pyarrow_table().to_pylist()
     assert {r["key"]["k"]: r["key_group"] for r in base} == {k: assign_to_key_group(k, 200) for k in KEYS}
@@ -278,10 +279,9 @@ def test_keys_move_to_their_new_key_groups(site: Site) -> None:
     new = site.job(max_parallelism=200)
     site.engine().run(new)
     check_keys_on_their_subtasks(site, parallelism=7, groups=200)
-    assert site.engine().rescale(new, max_parallelism=200) is None
-    only = site.engine().rescale(new, max_parallelism=200, parallelism=3)
-    assert only is not None
-    assert not only.operators[0].base_files
+    assert not site.engine().rescale(new, max_parallelism=200).changes
+    assert site.engine().rescale(new, max_parallelism=200, parallelism=3).changes
+    assert not head(site).operators[0].base_files
 
     # what was saved before has its own number, here and elsewhere
     other = Site(site.directory / "other", site.spark)
@@ -313,7 +313,7 @@ def test_a_crash_before_the_commit_leaves_nothing_to_be_seen(
     one_of_each(site, "1")
     site.engine().run(site.job())
     check_keys_on_their_subtasks(site, parallelism=2, groups=128)
-    assert site.engine().rescale(site.job(), max_parallelism=256) is not None
+    assert site.engine().rescale(site.job(), max_parallelism=256).changes
     assert site.state() == dict.fromkeys(KEYS, 2)
 
 
@@ -322,7 +322,7 @@ def test_a_micro_batch_that_is_under_way_is_told(site: Site, monkeypatch: pytest
 
     def late(self: Any, attempt: Any) -> Any:
         made = stage(self, attempt)
-        assert site.engine().rescale(site.job(), max_parallelism=256) is not None
+        assert site.engine().rescale(site.job(), max_parallelism=256).changes
         return made
 
     outputs = site.outputs()
@@ -384,9 +384,8 @@ def test_a_parallelism_in_force_counts_not_only_one_that_is_declared(site: Site)
     site.engine().rescale(site.job(), parallelism=64)
     with pytest.raises(ConfigurationError, match="parallelism 64 is greater than max parallelism 32"):
         site.engine().rescale(site.job(), max_parallelism=32)
-    row = site.engine().rescale(site.job(), max_parallelism=32, parallelism=4)
-    assert row is not None
-    assert (row.operators[0].parallelism, row.operators[0].max_parallelism) == (4, 32)
+    done = site.engine().rescale(site.job(), max_parallelism=32, parallelism=4)
+    assert (done.changes, done.parallelism, done.max_parallelism) == (True, {"sums": 4}, {"sums": 32})
 
 
 class RawBytes(KeyedProcessFunction, CheckpointedFunction):

@@ -79,7 +79,12 @@ def test_a_savepoint_of_this_job_is_its_checkpoint_and_retention_keeps_it(site: 
     assert site.state() == {"a": 1}
     assert len(site.outputs()) == 1
 
-    site.engine().savepoints("tiny").delete("early")
+    files = site.engine().savepoints("tiny").delete("early", dry_run=True)
+    assert files
+    assert all(Path(file.removeprefix("file:")).is_file() for file in files)
+    assert site.engine().savepoints("tiny").verify("early").checkpoint_id == 1
+    assert site.engine().savepoints("tiny").delete("early") == files
+    assert not any(Path(file.removeprefix("file:")).exists() for file in files)
     assert not (site.directory / "root" / "tiny" / "savepoints" / "early").exists()
     assert site.engine().savepoints("tiny").list() == {}
 

@@ -1,23 +1,26 @@
-"""``EngineBase``: a state root, the Spark session on it, and the tables of its jobs."""
+"""``EngineContext``: what operations on a state root work with: location, Spark session, tables of jobs.
+
+Nothing here is an operation. Tables, publications and routers are kept, because making them costs reads.
+"""
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
-import time
 from collections.abc import Callable, Collection
-from typing import Self
 
 from pyspark.sql import SparkSession
 
+from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.names import check_name
+from state_engine.engine.arguments import job_name, requester
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.microbatch.planning import InputPlanner, Steps
 from state_engine.microbatch.routing.routing import Router
+from state_engine.operations.collector import Collector
+from state_engine.operations.head_moves import Operations
+from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Declared, Publication
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
@@ -27,12 +30,13 @@ from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import check_storage, open_root
 
-Clock = int | Callable[[], int] | None
-"""Processing time in milliseconds: a fixed one, a function that gives it, or None for the wall clock."""
 
+class EngineContext:
+    """One state root, and what is open on it.
 
-class EngineBase:
-    """See ``StateEngine``."""
+    Args:
+        root, spark, lock_timeout_s, single_writer, durability: see ``StateEngine``.
+    """
 
     def __init__(
         self,
@@ -47,9 +51,9 @@ class EngineBase:
             raise ConfigurationError(f"durability must be 'sync' or 'os', not {durability!r}")
         self._durability: Durability = durability
         self.root = normal_uri(root)
-        self._spark, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
+        self.session, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
-        self._tables: dict[str, JobTables] = {}
+        self._jobs: dict[str, JobTables] = {}
         self._publications: dict[str, Publication] = {}
         self._routers: dict[tuple[str, int], Router] = {}
         self._root_id: str | None = None
@@ -57,9 +61,9 @@ class EngineBase:
     @property
     def spark(self) -> SparkSession:
         """The session; started on first use."""
-        if self._spark is None:
-            self._spark = local_session()
-        return self._spark
+        if self.session is None:
+            self.session = local_session()
+        return self.session
 
     @property
     def kernel(self) -> DeltaKernel:
@@ -80,35 +84,30 @@ class EngineBase:
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
-            self._tables.clear()
+            self._jobs.clear()
             self._publications.clear()
 
-    def __enter__(self) -> Self:
-        return self
+    # -- jobs ------------------------------------------------------------------------------------------------------
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _ran(self, name: str) -> JobTables:
-        tables = self._existing(name)
+    def ran(self, name: str) -> JobTables:
+        """The tables of a job that has run. Raises ConfigurationError where it has not."""
+        tables = self.existing(name)
         if tables is None:
             raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
         return tables
 
-    def _publication(self, tables: JobTables) -> Publication:
+    def publication(self, tables: JobTables) -> Publication:
         """Of a job; kept, because it knows what is published."""
         name = tables.layout.job
         if name not in self._publications:
             self._publications[name] = Publication(self.kernel, tables)
         return self._publications[name]
 
-    def _declared(
+    def declared(
         self, tables: JobTables, job: StatefulJob | str, leave_alone: Collection[str] = ()
     ) -> Declared:
         """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
-        publication = self._publication(tables)
+        publication = self.publication(tables)
         if isinstance(job, StatefulJob):
             found = publication.declared(job.sinks.values())
             return found and frozenset(key for key in found if key[0] not in leave_alone)
@@ -120,79 +119,94 @@ class EngineBase:
             self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
         return self._routers[at]
 
-    def _planner(
+    def planner(
         self, job: StatefulJob, steps: Steps, clock: Callable[[], int], *, repeats_times: bool = True
     ) -> InputPlanner:
         """Of one run of a job that goes through certain steps."""
-        positions = self._open(job.name).positions
+        positions = self.tables(job.name).positions
         return InputPlanner(
             job, steps, positions=positions, spark=self.spark, clock=clock, repeats_times=repeats_times
         )
 
-    def _coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
+    def coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         """Of one run of a job."""
-        tables = self._open(job.name)
+        tables = self.tables(job.name)
         return CheckpointCoordinator(
             job,
             tables=tables,
             kernel=self.kernel,
             spark=self.spark,
             router=self._router(job),
-            publication=self._publication(tables),
+            publication=self.publication(tables),
             options=options,
         )
 
-    def _open(self, name: str) -> JobTables:
+    def tables(self, name: str) -> JobTables:
         """The job's tables, made if need be."""
-        if name not in self._tables:
+        if name not in self._jobs:
             kernel = self.kernel
             if self._root_id is None:
                 self._root_id = open_root(self.root, create=True)
             assert self._root_id is not None
-            self._tables[name] = JobTables(self.spark, kernel, JobLayout(self.root, name), self._root_id)
-        self._tables[name].create()
-        return self._tables[name]
+            self._jobs[name] = JobTables(self.spark, kernel, JobLayout(self.root, name), self._root_id)
+        self._jobs[name].create()
+        return self._jobs[name]
 
-    def _existing(self, name: str) -> JobTables | None:
+    def existing(self, name: str) -> JobTables | None:
         """The job's tables if it ever ran; makes nothing."""
-        if name in self._tables:
-            return self._tables[name]
+        if name in self._jobs:
+            return self._jobs[name]
         root_id = open_root(self.root, create=False)
         if root_id is None:
             return None
         tables = JobTables(self.spark, self.kernel, JobLayout(self.root, name), root_id)
         if not tables.store.check():
             return None
-        self._tables[name] = tables
+        self._jobs[name] = tables
         return tables
 
+    def rows(self, name: str) -> Rows:
+        """All rows of a job, by id; none where it never ran."""
+        tables = self.existing(name)
+        return tables.store.load() if tables else {}
 
-def job_name(job: StatefulJob | str) -> str:
-    """The name of a job, checked."""
-    return job.name if isinstance(job, StatefulJob) else check_name(job, what="job")
+    # -- what changes jobs -----------------------------------------------------------------------------------------
 
+    def operations(
+        self, job: StatefulJob | str, requested_by: str | None, leave_alone: Collection[str] = ()
+    ) -> Operations:
+        """What moves the head of a job."""
+        name = job_name(job)
+        tables = self.ran(name)
+        return Operations(
+            name,
+            tables=tables,
+            publication=self.publication(tables),
+            requested_by=requested_by or requester(),
+            declared=self.declared(tables, job, leave_alone),
+        )
 
-def code_of(job: StatefulJob | str, call: str) -> StatefulJob:
-    """A job that was given with its code. Raises ConfigurationError where only its name was."""
-    if isinstance(job, StatefulJob):
-        return job
-    raise ConfigurationError(f"{call} needs the job itself, not only its name '{job}': its code takes part")
+    def maintenance(self, job: StatefulJob | str, requested_by: str | None) -> Maintenance:
+        """What compacts a job and expires its checkpoints."""
+        name = job_name(job)
+        return Maintenance(
+            name,
+            tables=self.ran(name),
+            kernel=self.kernel,
+            spark=self.spark,
+            requested_by=requested_by or requester(),
+        )
 
-
-def clock_of(clock: Clock) -> Callable[[], int]:
-    """A function that gives the processing time in milliseconds."""
-    if clock is None:
-        return lambda: time.time_ns() // 1_000_000
-    if callable(clock):
-        return clock
-    fixed = int(clock)
-    return lambda: fixed
-
-
-def requester() -> str:
-    """Who runs this, where nobody says so: user, host and process."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()} pid {os.getpid()}"
+    def collector(self, job: StatefulJob | str, requested_by: str | None) -> Collector:
+        """What deletes files of a job that nobody needs."""
+        name = job_name(job)
+        tables = self.ran(name)
+        return Collector(
+            name,
+            tables=tables,
+            kernel=self.kernel,
+            maintenance=self.maintenance(job, requested_by),
+            publication=self.publication(tables),
+            declared=self.declared(tables, job),
+            sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
+        )

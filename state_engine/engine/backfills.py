@@ -1,0 +1,129 @@
+"""Backfills of time partitions: plan, run what is left on a branch, swap; again where ``main`` went on meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.engine.context import EngineContext
+from state_engine.engine.running import OnBatch, after_batch, maintain
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.coordinator import RunOptions
+from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partitions_of
+from state_engine.microbatch.planning import Steps
+from state_engine.microbatch.reports import BatchReport
+from state_engine.operations.head_moves import OutputsPolicy
+from state_engine.replay.backfill import BackfillReport, BackfillSteps, foreseen, swap
+from state_engine.replay.backfill_plan import (
+    BRANCH,
+    MODES,
+    ROLL_FORWARD,
+    BackfillPlan,
+    BackfillRequest,
+    Mode,
+    plan_backfill,
+)
+
+
+@dataclass(frozen=True)
+class JobBackfill:
+    """One backfill of one job.
+
+    Attributes:
+        context: of the root.
+        job: whose partitions run again.
+        code: the job to run, under the same name.
+        request: what was asked for.
+        outputs: what becomes of old outputs.
+        options: clock, parameters, and who asked.
+        repeats_times: whether recorded times of processing are those of the replay, too.
+        on_progress: called after every committed batch.
+        batches: what was run so far.
+    """
+
+    context: EngineContext
+    job: StatefulJob
+    code: StatefulJob
+    request: BackfillRequest
+    outputs: OutputsPolicy
+    options: RunOptions
+    repeats_times: bool
+    on_progress: OnBatch
+    batches: list[BatchReport] = field(default_factory=list)
+
+    def run(self, *, dry_run: bool) -> BackfillReport:
+        """See ``StateEngine.backfill``."""
+        partitions = partitions_of(self.job, "backfill()")
+        tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
+        resumed: list[str] | None = None
+        while True:
+            rows = tables.store.load() if tables else {}
+            plan = plan_backfill(self.job.name, partitions, rows, self.request)
+            report = foreseen(self.job.name, plan, partitions, outputs=self.outputs)
+            if dry_run or not plan.todo:
+                return report
+            resumed = report.resumed if resumed is None else resumed
+            report = replace(report, resumed=resumed, batches=self.batches, rows_withdrawn={}, rows_added={})
+            try:
+                self._run(plan)
+                if plan.branch == MAIN or self.request.mode == BRANCH:
+                    return report
+                operations = self.context.operations(self.job, self.options.requested_by)
+                publication = self.context.publication(self.context.tables(self.job.name))
+                move = swap(operations, publication, plan, outputs=self.outputs)
+            except StaleParentError:
+                if plan.branch == MAIN:
+                    raise
+                continue  # main went on meanwhile: the branch catches up
+            return replace(report, move=move, rows_withdrawn=move.rows_withdrawn, rows_added=move.rows_added)
+
+    def _run(self, plan: BackfillPlan) -> None:
+        """Run what is left of a plan, on its branch."""
+        begin_id = None if plan.branch == MAIN else plan.begin_id
+        steps = self._steps(plan)
+        clock = self.options.clock
+        script = self.context.planner(self.code, steps, clock, repeats_times=self.repeats_times)
+        options = replace(self.options, branch=plan.branch, begin_id=begin_id, script=script)
+        coordinator = self.context.coordinator(self.code, options)
+        while (report := coordinator.run_batch()) is not None:
+            self.batches.append(report)
+            after_batch(self.code, report, self.on_progress)
+            if plan.branch == MAIN:
+                maintain(self.context, self.code, report.checkpoint_id, options.requested_by)
+
+    def _steps(self, plan: BackfillPlan) -> Steps:
+        if plan.branch == MAIN:
+            return PartitionSteps(self.code, up_to=plan.request.last)
+        return BackfillSteps(plan)
+
+
+def backfill_request(
+    job: StatefulJob, code: StatefulJob, start: str, end: str, mode: str, *, rebatch: bool, branch: str | None
+) -> BackfillRequest:
+    """What was asked for, checked."""
+    partitions = partitions_of(job, "backfill()")
+    if code.name != job.name or code.partitions != partitions:
+        raise ConfigurationError(
+            f"the code to backfill job '{job.name}' with must have its name and its partitions"
+        )
+    if mode not in MODES:
+        raise ConfigurationError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    code.check()
+    asked = partitions.between(start, end)
+    return BackfillRequest(
+        asked[0], asked[-1], cast(Mode, mode), rebatch=rebatch, code_version=code.code_version, branch=branch
+    )
+
+
+def check_outputs(outputs: str, mode: str) -> None:
+    """Whether what is to become of old outputs goes with a mode. Raises ConfigurationError."""
+    if outputs not in ("withdraw", "keep"):
+        raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
+    if outputs == "keep" and mode != ROLL_FORWARD:
+        why = {
+            STOP: "with stop, outputs of later partitions leave the sinks when these run again",
+            BRANCH: "a branch changes no sink; say it to promote",
+        }
+        raise ConfigurationError(f"outputs='keep' goes with the mode {ROLL_FORWARD}: {why[mode]}")

@@ -1,0 +1,45 @@
+"""What happens around a call of the engine and is no fault of the job: raised with the job, what was kept, what to do.
+
+A storage that refuses, a process of Spark that died, a host name that does not resolve. See ``storage_failures`` and
+``lost_spark``, which know these errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from state_engine.spark.lost_spark import outside
+from state_engine.storage.storage_failures import NOTHING_DONE, keeping
+
+C = TypeVar("C", bound=type)
+
+
+def guarded(cls: C) -> C:
+    """Class decorator for what users call: its instances have a ``context``, and methods or instances a job."""
+    for name, member in list(vars(cls).items()):
+        if not name.startswith("_") and inspect.isfunction(member):
+            setattr(cls, name, _guarded(member))
+    return cls
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    takes_job = list(inspect.signature(method).parameters)[1:2] == ["job"]
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        job = options.get("job", next(iter(args), "")) if takes_job else getattr(self, "_job", "")
+        name = str(getattr(job, "name", job))
+        try:
+            with keeping(name, NOTHING_DONE, at=self.context.root) if name else nullcontext():
+                return method(self, *args, **options)
+        except Exception as error:
+            failure = outside(error, self.context.session, name)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return call

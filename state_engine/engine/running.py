@@ -1,0 +1,140 @@
+"""A run of a job: micro-batches until the sources have nothing new, and what is done between two of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.compaction_policy import compaction_due
+from state_engine.core.errors import ConfigurationError
+from state_engine.engine.arguments import job_name
+from state_engine.engine.context import EngineContext
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.batch import Script
+from state_engine.microbatch.coordinator import RunOptions
+from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
+from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
+
+_LOG = logging.getLogger(__name__)
+
+OnBatch = Callable[[BatchReport], object] | None
+"""Called after every committed batch."""
+
+
+def run(
+    context: EngineContext,
+    job: StatefulJob,
+    options: RunOptions,
+    *,
+    partition: str | None,
+    max_batches: int | None,
+    on_progress: OnBatch,
+) -> RunReport:
+    """See ``StateEngine.run``."""
+    script = _partition_script(context, job, partition, options)
+    options = replace(options, bounded=max_batches is not None, script=script)
+    coordinator = context.coordinator(job, options)
+    path, published = coordinator.settle()
+    batches: list[BatchReport] = []
+    compactions: list[CompactionReport] = []
+    caught_up = False
+    while max_batches is None or len(batches) < max_batches:
+        report = coordinator.run_batch()
+        if report is None:
+            caught_up = True
+            break
+        batches.append(report)
+        after_batch(job, report, on_progress)
+        compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
+    return RunReport(
+        job.name,
+        batches,
+        caught_up,
+        published,
+        compactions,
+        coordinator.files_waiting(),
+        left_alone=_left_alone(context, job, path),
+    )
+
+
+def publish_pending(
+    context: EngineContext, job: StatefulJob | str, *, from_checkpoint: int | None, dry_run: bool
+) -> list[int]:
+    """See ``StateEngine.publish_pending``."""
+    tables = context.tables(job.name) if isinstance(job, StatefulJob) else context.ran(job_name(job))
+    rows = tables.store.load()
+    head = lineage.head(rows)
+    path = lineage.path(rows, head.checkpoint_id if head else None)
+    if from_checkpoint is not None and from_checkpoint not in rows:
+        raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
+    publication, declared = context.publication(tables), context.declared(tables, job)
+    if dry_run:
+        return sorted({row.checkpoint_id for row, _ in publication.unpublished(path, declared)})
+    return publication.settle(path, declared, again_from=from_checkpoint)
+
+
+def after_batch(job: StatefulJob, report: BatchReport, on_progress: OnBatch) -> None:
+    """Report a committed batch: to the caller, and its late rows to the log where the job says so."""
+    if report.late_rows and job.partitions is not None and job.partitions.late == "warn":
+        _LOG.warning(
+            "job '%s': %d rows came after their partition had been run, found with partition %s; to take them in: "
+            "engine.backfill(..., rebatch=True), or TimePartitions(late='next')",
+            job.name, report.late_rows, report.partition,
+            extra={"job": job.name, "partition": report.partition, "late_rows": report.late_rows},
+        )  # fmt: skip
+    if on_progress is not None:
+        on_progress(report)
+
+
+def maintain(
+    context: EngineContext, job: StatefulJob, checkpoint_id: int, requested_by: str
+) -> list[CompactionReport]:
+    """Merge files of checkpoint rows, and compact what the job's policy sees a reason for, where it is time.
+
+    What fails here is tried again after the next micro-batch, and fails no run.
+    """
+    try:
+        context.tables(job.name).store.merge()
+        return _compacted(context, job, checkpoint_id, requested_by)
+    except Exception:
+        _LOG.warning(
+            "job '%s': maintenance after a micro-batch failed; it is tried again after the next one",
+            job.name,
+            exc_info=True,
+            extra={"job": job.name, "checkpoint_id": checkpoint_id},
+        )
+        return []
+
+
+def _compacted(
+    context: EngineContext, job: StatefulJob, checkpoint_id: int, requested_by: str
+) -> list[CompactionReport]:
+    if job.compaction is None:
+        return []
+    path = lineage.path(context.tables(job.name).store.rows, checkpoint_id)
+    due = compaction_due(path, job.compaction)
+    if not due:
+        return []
+    facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
+    _LOG.info("job '%s': compacting: %s", job.name, due.told, extra=facts)
+    return [context.maintenance(job, requested_by).compact(list(due.reasons))]
+
+
+def _left_alone(context: EngineContext, job: StatefulJob, path: Sequence[CheckpointRow]) -> dict[str, str]:
+    tables = context.tables(job.name)
+    left = context.publication(tables).left_alone(path, context.declared(tables, job))
+    return {staged.name: staged.path for staged in left}
+
+
+def _partition_script(
+    context: EngineContext, job: StatefulJob, partition: str | None, options: RunOptions
+) -> Script | None:
+    """What plans the micro-batches of a run in time partitions; None for a continuous job."""
+    if job.partitions is None and partition is None:
+        return None
+    partitions_of(job, "partition=")
+    steps = PartitionSteps(job, only=partition, drain=options.drain)
+    return context.planner(job, steps, options.clock)
