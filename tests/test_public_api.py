@@ -168,8 +168,8 @@ CALLS = {
     if not name.startswith("_")
 }
 LOOKS = {
-    "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters", "partitions",
-    "compare", "list", "verify", "close", "savepoints", "state_processor",
+    "branches", "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters",
+    "partitions", "compare", "list", "verify", "close", "savepoints", "state_processor",
 }  # fmt: skip
 RUNS = {"run", "replay", "create"}
 """A replay is what a run would do; a savepoint adds files of its own."""

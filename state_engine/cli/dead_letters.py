@@ -9,17 +9,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli.operations import Job
-from state_engine.cli.session import console, declared, opened
+from state_engine.cli.former import Commands
+from state_engine.cli.options import DryRun, Job
+from state_engine.cli.session import console, declared, opened, progress, say
 from state_engine.microbatch.letters import DeadLetter
 
-app = typer.Typer(help="Rows that were refused.", no_args_is_help=True)
+app = typer.Typer(help="Rows that were refused.", no_args_is_help=True, cls=Commands)
 _WIDTH = 60
-
-
-def add_to(application: typer.Typer) -> None:
-    """Add the commands to the application."""
-    application.add_typer(app, name="dead-letters")
 
 
 @app.command(name="list")
@@ -31,13 +27,13 @@ def list_letters(
 ) -> None:
     """List the rows that a job refused, and whether they can be sent again."""
     with opened() as engine:
-        found = engine.list_dead_letters(declared(job).job, sent=sent)
+        letters = engine.list_dead_letters(declared(job).job, sent=sent)
     if as_json:
-        for one in found[-limit:]:
+        for one in letters[-limit:]:
             typer.echo(json.dumps({k: v for k, v in vars(one).items() if not k.startswith("_")}))
         return
-    console.print(_table(found[-limit:]))
-    _print(f"{job}: {len(found):,} dead letters" + (" in all" if sent else " wait"))
+    console.print(_table(letters[-limit:]))
+    say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
 
 
 @app.command(name="replay")
@@ -48,19 +44,24 @@ def replay_letters(
     ] = None,
     operator: Annotated[str | None, typer.Option(help="Only what this operator refused.")] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Letters of a micro-batch.")] = 10_000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be sent.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Send dead letters through today's code, each exactly once."""
-    found = declared(job)
-    with opened() as engine:
-        found.prepare()
+    code = declared(job)
+    with opened() as engine, progress(f"{job}: sending dead letters") as on_progress:
+        code.prepare()
         report = engine.replay_dead_letters(
-            found.job, ids=ids or None, operator=operator, max_rows=max_rows, dry_run=dry_run
+            code.job,
+            ids=ids or None,
+            operator=operator,
+            max_rows=max_rows,
+            dry_run=dry_run,
+            on_progress=on_progress,
         )
     done = "would be sent" if dry_run else "were sent"
-    _print(f"{job}: {len(report.sent):,} dead letters {done}, {report.refused:,} were refused again")
+    say(f"{job}: {len(report.sent):,} dead letters {done}, {report.refused:,} were refused again")
     for name, why in list(report.left.items())[:10]:
-        _print(f"{job}: {name} cannot be sent: {why}")
+        say(f"{job}: {name} cannot be sent: {why}")
 
 
 def _table(letters: list[DeadLetter]) -> Table:
@@ -74,7 +75,3 @@ def _table(letters: list[DeadLetter]) -> Table:
 
 def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
-def _print(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)

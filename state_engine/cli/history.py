@@ -1,14 +1,17 @@
-"""The history of a job as a table: what was committed, upon what, and who abandoned what."""
+"""The command ``statelake checkpoints``: what was committed, upon what, and who abandoned what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
+import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli.options import Job
+from state_engine.cli.session import console, errors, opened, say
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.retention import pins, shown_kind
@@ -16,6 +19,20 @@ from state_engine.core.checkpoints.retention import pins, shown_kind
 _NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
 _USUAL = {"refused": {"0"}, "kind": {"checkpoint"}, "now": {""}}
 _TEXTS = _NAMES[6:]
+
+
+def checkpoints(
+    job: Job,
+    last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
+) -> None:
+    """List what a job has committed, newest last."""
+    with opened() as engine:
+        rows = engine.checkpoints(job)
+        if not rows:
+            errors.print(f"job '{job}' has no checkpoint in {engine.root}", soft_wrap=True, markup=False)
+            raise typer.Exit(code=1)
+        say(f"{job}: {len(rows)} checkpoints in {engine.root}")
+        console.print(history(rows, last=last))
 
 
 def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:

@@ -1,4 +1,4 @@
-"""Commands that look into a job's state: SQL over its views, and what changed between two checkpoints."""
+"""The command ``statelake sql``: SQL over the views of a job, and how answers are printed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli.operations import Job
+from state_engine.cli.options import Job, Limit
 from state_engine.cli.session import console, opened
-from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError
 from state_engine.queries.state_views import SqlView, plain_message, quiet
 
@@ -29,17 +28,7 @@ Format = Annotated[
     Literal["table", "csv", "json"],
     typer.Option("--format", help="For people; for spreadsheets; or one JSON object a line."),
 ]
-Limit = Annotated[int, typer.Option(min=0, help="Show so many rows; 0 for all.")]
-
 Cells = tuple[Any, ...]
-
-state = typer.Typer(help="Look at keyed state.", no_args_is_help=True)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(sql)
-    app.add_typer(state, name="state")
 
 
 def sql(
@@ -73,37 +62,17 @@ def sql(
             show(answer, output=output, limit=limit)
 
 
-@state.command("diff")
-def diff(
-    job: Job,
-    before: Annotated[str, typer.Argument(metavar="FROM", help="Id of a checkpoint, or a time.")],
-    after: Annotated[str, typer.Argument(metavar="TO", help="Id of a checkpoint, or a time.")],
-    operator: Annotated[str | None, typer.Option(metavar="UID", help="Only of this operator.")] = None,
-    name: Annotated[str | None, typer.Option("--state", metavar="NAME", help="Only this state.")] = None,
-    limit: Limit = 100,
-) -> None:
-    """Show what changed in keyed state between two checkpoints, entry by entry."""
-    with opened() as engine:
-        ends = [int(at) if at.isdigit() else moment(at) for at in (before, after)]
-        for found in engine.diff(job, *ends, operator=operator, state=name):
-            counts = found.counts()
-            told = ", ".join(f"{n:,} {kind}" for kind, n in counts.items() if n) or "no change"
-            console.print(f"{found.operator}.{found.state}: {told}", highlight=False, markup=False)
-            if any(counts.values()):
-                show(found.changes, output="table", limit=limit)
-
-
 def show(frame: DataFrame, *, output: str, limit: int) -> None:
-    """Print the rows of a DataFrame; tells where there are more."""
+    """Print the rows of a DataFrame; say where there are more."""
     try:
         with quiet():
-            found = (frame.limit(limit + 1) if limit else frame).toArrow()
+            rows = (frame.limit(limit + 1) if limit else frame).toArrow()
     except PySparkException as error:
         raise ConfigurationError(f"the query failed: {plain_message(error)}") from None
-    shown = found.slice(0, limit) if limit else found
+    shown = rows.slice(0, limit) if limit else rows
     columns = [[_plain(v, c.type) for v in c.to_pylist()] for c in shown.columns]
     _PRINTERS[output](shown.column_names, list(zip(*columns, strict=True)))
-    if shown.num_rows < found.num_rows:
+    if shown.num_rows < rows.num_rows:
         print(f"There are more than {limit} rows; --limit 0 shows all.", file=sys.stderr)
 
 
@@ -161,9 +130,9 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return str(value)
 
 
-def _views(found: Sequence[SqlView]) -> Table:
+def _views(views: Sequence[SqlView]) -> Table:
     table = Table("view", "columns", "a row is", box=box.SIMPLE)
-    for view in found:
+    for view in views:
         columns = ", ".join(f"{name} {kind}" for name, kind in view.columns)
         table.add_row(escape(view.sql_name), escape(columns), escape(view.about))
     return table

@@ -1,15 +1,16 @@
 """What the commands share: where they print, the settings of this directory, an engine on their root, and the jobs.
 
-Jobs are found by the registry of the engine, see ``state_engine.registry``.
+Jobs are looked up in the registry of the engine, see ``state_engine.registry``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,10 +19,22 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import LoadedSettings, Settings, load
+from state_engine.microbatch.reports import BatchReport
 from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
 
 console = Console()
+errors = Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """Print a line as it is: nothing in it is markup, and it is not wrapped."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def listed(values: Iterable[object], *, none: str = "none") -> str:
+    """Values with commas between them."""
+    return ", ".join(map(str, values)) or none
 
 
 def loaded_settings() -> LoadedSettings:
@@ -32,13 +45,50 @@ def loaded_settings() -> LoadedSettings:
 
 
 @contextmanager
-def opened() -> Iterator[StateEngine]:
-    """The engine on the root that the settings name."""
+def opened(doing: str = "") -> Iterator[StateEngine]:
+    """The engine on the root that the settings name.
+
+    Args:
+        doing: shown while the command works.
+    """
     with console.status("Starting Spark …"):
         settings = loaded_settings().settings
         engine = StateEngine(settings.root, local_session(), durability=settings.durability)
     with engine:
-        yield engine
+        if not doing:
+            yield engine
+            return
+        with console.status(f"{doing} …"):
+            yield engine
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[Any], None]]:
+    """What long work is given as ``on_progress``: a line for every micro-batch, and below them what is going on."""
+    with console.status(f"{doing} …") as status:
+
+        def show(at: Any) -> None:
+            if isinstance(at, BatchReport):
+                say(batch_line(at))
+                status.update(f"after {at.partition or f'checkpoint {at.checkpoint_id}'} …")
+            elif path := getattr(at, "path", None):
+                status.update(f"{path} …")
+            else:
+                status.update(f"{doing}: {at.done} of {at.of} tasks …")
+
+        yield show
+
+
+def batch_line(batch: BatchReport) -> str:
+    """One committed micro-batch."""
+    partition = f"{batch.partition}, " if batch.partition else ""
+    late = f", {batch.late_rows:,} late" if batch.late_rows else ""
+    refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
+    out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
+    return (
+        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{refused}{out} "
+        f"({batch.seconds:.1f} s)"
+    )
 
 
 def look_for_modules_here() -> None:
@@ -54,19 +104,19 @@ def declared(name: str) -> RegisteredJob:
         ConfigurationError: there is none; names those that there are.
     """
     settings = loaded_settings().settings
-    found = registered(settings)
-    if name not in found:
+    jobs = registered(settings)
+    if name not in jobs:
         raise ConfigurationError(
-            f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(found)}. "
+            f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(jobs)}. "
             "The setting jobs.modules names the modules that hold jobs"
         )
-    return found[name]
+    return jobs[name]
 
 
 def known(name: str) -> StatefulJob | str:
     """A job where a registry has it; else just its name."""
-    found = registered(loaded_settings().settings).get(name)
-    return name if found is None else found.job
+    job = registered(loaded_settings().settings).get(name)
+    return name if job is None else job.job
 
 
 def registered(settings: Settings) -> dict[str, RegisteredJob]:

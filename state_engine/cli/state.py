@@ -1,4 +1,4 @@
-"""Commands that change what a job remembers, for people who must: ``statelake state forget``. The engine does it."""
+"""Commands about keyed state: ``statelake state diff`` and ``erase-keys``, ``statelake change-key-type``."""
 
 from __future__ import annotations
 
@@ -8,39 +8,61 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from state_engine.cli.operations import DryRun, Job
-from state_engine.cli.session import console, opened
+from state_engine.cli.former import Commands
+from state_engine.cli.options import DryRun, Job, Limit
+from state_engine.cli.queries import show
+from state_engine.cli.session import console, declared, listed, opened, say
+from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError
 from state_engine.state_processor.forget import EraseReport
+from state_engine.state_processor.key_change import KeyTypeReport
+
+app = typer.Typer(help="Look at keyed state, and erase keys.", no_args_is_help=True, cls=Commands)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the application ``statelake state``."""
-    app.command()(forget)
+@app.command()
+def diff(
+    job: Job,
+    before: Annotated[str, typer.Argument(metavar="FROM", help="Id of a checkpoint, or a time.")],
+    after: Annotated[str, typer.Argument(metavar="TO", help="Id of a checkpoint, or a time.")],
+    operator: Annotated[str | None, typer.Option(metavar="UID", help="Only of this operator.")] = None,
+    name: Annotated[str | None, typer.Option("--state", metavar="NAME", help="Only this state.")] = None,
+    limit: Limit = 100,
+) -> None:
+    """Show what changed in keyed state between two checkpoints, entry by entry."""
+    with opened() as engine:
+        ends = [int(at) if at.isdigit() else moment(at) for at in (before, after)]
+        for change in engine.diff(job, *ends, operator=operator, state=name):
+            counts = change.counts()
+            text = listed((f"{n:,} {kind}" for kind, n in counts.items() if n), none="no change")
+            say(f"{change.operator}.{change.state}: {text}")
+            if any(counts.values()):
+                show(change.changes, output="table", limit=limit)
 
 
-def forget(
+@app.command()
+def erase_keys(
     job: Job,
     key: Annotated[
         list[str],
         typer.Option("--key", help="""A key as JSON, such as '{"tailnum": "N123"}'; may be repeated."""),
     ],
     operator: Annotated[str | None, typer.Option(help="Only this operator.")] = None,
-    dry_run: DryRun = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Also compact, give older checkpoints up, and collect.")
+        bool, typer.Option("--purge", help="Also compact, expire older checkpoints, and vacuum.")
     ] = False,
     sinks: Annotated[
         bool, typer.Option("--sinks", help="With --purge, also delete rows from Delta sinks.")
     ] = False,
     drop_branch: Annotated[
         list[str] | None,
-        typer.Option("--drop-branch", help="With --purge, a replay to give up; may be repeated."),
+        typer.Option("--drop-branch", help="With --purge, a branch to drop; may be repeated."),
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
-    """Take keys out of all states and timers, and tell what else still holds them."""
+    """Erase keys from all states and timers, and show what else still holds them."""
     keys = [_parsed(text) for text in key]
-    with opened() as engine, console.status("Forgetting …"):
+    with opened("Erasing") as engine:
         report = engine.state_processor(job).erase_keys(
             keys,
             operator=operator,
@@ -49,45 +71,72 @@ def forget(
             sinks=sinks,
             drop_branches=drop_branch or (),
         )
-    _tell(report, dry_run=dry_run)
+    _say_erased(report, dry_run=dry_run)
+
+
+def change_key_type(
+    job: Job,
+    operator: Annotated[str, typer.Option(help="Uid of the operator.")],
+    key_type: Annotated[
+        str | None,
+        typer.Option(help="Columns and types of the key, where sources have no input yet that shows them."),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Write the state of an operator anew under keys of the type that the job's code declares; old ones are cast."""
+    code = declared(job)
+    with opened(f"{job}: reading the state of {operator}") as engine:
+        code.prepare()
+        processor = engine.state_processor(code.job)
+        report = processor.change_key_type(operator, key_type=key_type, dry_run=dry_run)
+    for line in _key_type_lines(report, dry_run=dry_run):
+        say(line)
 
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        key = json.loads(text)
     except ValueError as error:
         raise ConfigurationError(
             f"--key {text!r} is no JSON ({error}): give the columns of the key"
         ) from None
-    if not isinstance(found, dict) or not found:
+    if not isinstance(key, dict) or not key:
         raise ConfigurationError(f"--key {text!r} is no JSON object with the columns of the key")
-    return found
+    return key
 
 
-def _tell(report: EraseReport, *, dry_run: bool) -> None:
+def _say_erased(report: EraseReport, *, dry_run: bool) -> None:
     done = report.transform
-    would = "would leave" if dry_run else "left"
+    verb = "would leave" if dry_run else "left"
     for one in (s for s in done.states if s.deleted):
-        console.print(
-            f"{one.operator}, {one.state}: {one.deleted:,} entries {would} the state",
-            highlight=False,
-            markup=False,
-        )
+        say(f"{one.operator}, {one.state}: {one.deleted:,} entries {verb} the state")
     if not done.changes:
-        console.print(
-            f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys", highlight=False
-        )
+        say(f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys")
     if done.committed_id is not None:
-        console.print(f"{report.job}: checkpoint {done.committed_id} says so", highlight=False)
+        say(f"{report.job}: checkpoint {done.committed_id} says so")
     if report.retired:
-        told = ", ".join(map(str, report.retired))
-        console.print(f"given up: checkpoints {told}", soft_wrap=True, highlight=False)
+        say(f"expired: checkpoints {listed(report.retired)}")
     if report.traces:
         table = Table("still held by", "", "rows", "what takes them away", title_justify="left")
         for trace in report.traces:
             table.add_row(trace.kind, trace.name, f"{trace.rows:,}", trace.remedy)
         console.print(table)
     else:
-        console.print("nothing that was looked at holds them any more", highlight=False)
+        say("nothing that was looked at holds them any more")
     for what in report.not_looked_at:
-        console.print(f"not looked at: {what}", soft_wrap=True, markup=False, highlight=False)
+        say(f"not looked at: {what}")
+
+
+def _key_type_lines(report: KeyTypeReport, *, dry_run: bool) -> list[str]:
+    change = f"{report.job}, {report.operator}: {report.before} → {report.after}"
+    if not report.is_needed:
+        return [change, "the keys are stored alike, so there is nothing to write"]
+    entries = listed(f"{state} {n:,}" for state, n in report.entries.items())
+    done = "would be written" if dry_run else "are written"
+    lines = [change, f"{report.keys:,} keys {done} anew; entries: {entries}"]
+    if report.committed_id is not None:
+        lines.append(
+            f"checkpoint {report.committed_id} says so; run the job to go on from there, or restore checkpoint "
+            f"{report.parent_id} to go back"
+        )
+    return lines

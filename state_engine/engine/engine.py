@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.disposal import Disposal
@@ -553,6 +554,11 @@ class StateEngine:
             on_progress=on_progress,
         )
         return work.run(dry_run=dry_run)
+
+    def branches(self, job: StatefulJob | str) -> dict[str, CheckpointRow]:
+        """Heads of the replays that are neither promoted nor dropped, by the names of their branches."""
+        heads = lineage.open_branches(self.context.rows(job_name(job)))
+        return {name: row for name, row in heads.items() if name != MAIN}
 
     def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> ComparisonReport:
         """What differs between two branches, row by row: outputs since their common ancestor, and state at their heads.

@@ -114,7 +114,7 @@ class KeyTraces:
             roots.add(root)
             count = sum(held[t][p] for t, p in files)
             if root in branches:
-                remedy = f"statelake drop-branch {self.job} {branches[root]}"
+                remedy = f"statelake branch drop {self.job} {branches[root]}"
                 traces.append(Trace("branch", branches[root], count, remedy))
             elif root in pinned:
                 remedy = f"statelake savepoint delete {self.job} {pinned[root]}"
@@ -124,9 +124,7 @@ class KeyTraces:
                 traces.append(Trace("checkpoint", str(root), count, remedy))
         rest = sum(n for t, files in held.items() for p, n in files.items() if (t, p) not in needed)
         if rest:
-            remedy = (
-                f"statelake collect {self.job}, a day after they were given up, and once more a day later"
-            )
+            remedy = f"statelake vacuum {self.job}, a day after they were expired, and once more a day later"
             traces.append(Trace("waiting", "files of state", rest, remedy))
         return traces, roots
 
@@ -149,7 +147,7 @@ class KeyTraces:
             if set(columns) <= set(opened.schema.names):
                 rows = opened.read(columns).to_pylist()
                 count += sum(tuple(str(r[c]) for c in columns) in texts for r in rows)
-        remedy = f"statelake collect {self.job}, a day after the attempt"
+        remedy = f"statelake vacuum {self.job}, a day after the attempt"
         return [Trace("exchange", "orphans", count, remedy)] if count else []
 
     def of_dead_letters(self, uids: Sequence[str], keys: Sequence[Key]) -> list[Trace]:

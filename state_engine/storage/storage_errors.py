@@ -27,7 +27,7 @@ _PASSES = (
 """Answers that callers ask for."""
 
 _FULL = "the disk, or the quota on it, is full"
-_FREE = "Free space there (statelake collect removes what no checkpoint needs), then run again"
+_FREE = "Free space there (statelake vacuum removes what no checkpoint needs), then run again"
 _HANDLES = "too many files are open"
 _RAISE = (
     "Raise the limit (ulimit -n, or LimitNOFILE of the service) or run fewer jobs at once, then run again"

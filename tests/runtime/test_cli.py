@@ -216,6 +216,7 @@ def test_a_job_is_operated_from_the_command_line(
     assert site.outputs() == before
     assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in told("restore", "tiny", "1")
     assert len(site.outputs()) == len(before) - 2
+    assert "sums: would write" in told("compact", "tiny", "--dry-run", "--full")
     assert "sums: 2 entries" in told("compact", "tiny")
     assert "nothing changed since the last compaction" in told("compact", "tiny")
 
@@ -224,13 +225,15 @@ def test_a_job_is_operated_from_the_command_line(
     directory = tmp_path / "root" / "tiny" / "savepoints" / "safe"
     assert "are what was written" in told("savepoint", "verify", str(directory))
     # the rows of operations that follow checkpoint 1 stay with it
-    assert "would give up 2" in told("retain", "tiny", "--keep-last", "1", "--dry-run")
+    assert "would expire 2" in told("expire-checkpoints", "tiny", "--keep-last", "1", "--dry-run")
     listed = told("checkpoints", "tiny")
     assert "left by 3" in listed
     assert "savepoint safe" in listed
+    assert "go from checkpoint" in told("restore", "tiny", "--savepoint", "safe", "--dry-run")
+    assert "would delete savepoint safe" in told("savepoint", "delete", "tiny", "safe", "--dry-run")
     assert "is deleted" in told("savepoint", "delete", "tiny", "safe")
     assert not directory.exists()
-    assert CliRunner().invoke(app, ["promote", "tiny", "nothing"]).exit_code == 1
+    assert CliRunner().invoke(app, ["branch", "promote", "tiny", "nothing"]).exit_code == 1
 
 
 @pytest.fixture
@@ -277,22 +280,27 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
     assert "sums: 3 rows in, caught up, head 2" in ran
     assert told("run", "sums").endswith("sums: nothing new")
 
-    assert "branch replay_1: 2 micro-batches, head 4" in told("replay", "sums")
-    assert "0 only in old, 0 only in new" in told("compare", "sums", "replay_1")
+    assert "branch replay_1: 2 micro-batches, head 4" in told("branch", "create", "sums")
+    assert "0 only in old, 0 only in new" in told("branch", "compare", "sums", "replay_1")
     sums_module.write_text(sums_module.read_text().replace("FACTOR = 1", "FACTOR = 10"))
     del sys.modules["sums_job"]
-    assert "promote sums fixed --expected-head 2" in told(
-        "replay", "sums", "--from", "1", "--branch", "fixed"
+    assert "branch promote sums fixed --expected-head 2" in told(
+        "branch", "create", "sums", "--from", "1", "--branch", "fixed"
     )
-    compared = told("compare", "sums", "fixed", "--rows", "5", exit_code=1)
+    compared = told("branch", "compare", "sums", "fixed", "--rows", "5", exit_code=1)
     assert "1 only in old, 1 only in new" in compared
-    assert "given up" in told("drop-branch", "sums", "replay_1")
-    refused = CliRunner().invoke(app, ["promote", "sums", "fixed", "--expected-head", "1"])
+    assert "is dropped; expired: 4" in told("branch", "drop", "sums", "replay_1")
+    refused = CliRunner().invoke(app, ["branch", "promote", "sums", "fixed", "--expected-head", "1"])
     assert "head" in str(refused.exception)
-    assert "sink out: 1 rows out, 1 rows back" in told("promote", "sums", "fixed", "--expected-head", "2")
-    assert "would delete" not in told("collect", "sums", "--dry-run")  # nothing is old enough
+    assert "sink out: 1 rows out, 1 rows back" in told(
+        "branch", "promote", "sums", "fixed", "--expected-head", "2"
+    )
+    assert "no file is to be deleted" in told("vacuum", "sums", "--dry-run")  # nothing is old enough
 
-    assert "totals: 3 of 128" in told("rescale", "sums", "--parallelism", "3")
+    only = ("rescale", "sums", "--parallelism", "3", "--operator", "totals")
+    assert "would put in force totals: 3 of 128" in told(*only, "--dry-run")
+    assert "puts in force totals: 3 of 128" in told(*only)
+    assert "nothing changes; in force are totals: 3 of 128" in told(*only)
     assert "declare max_parallelism=16" in told("rescale", "sums", "--max-parallelism", "16")
 
 

@@ -144,7 +144,7 @@ def test_branches_and_savepoints_are_told_and_left_alone(tmp_path: Path, spark: 
 
     report = engine.state_processor(job).erase_keys({"k": "a"}, purge=True)
     found = {(t.kind, t.name): t.remedy for t in report.traces}
-    assert found["branch", "again"] == "statelake drop-branch tiny again"
+    assert found["branch", "again"] == "statelake branch drop tiny again"
     assert found["savepoint", "before"] == "statelake savepoint delete tiny before"
     assert "savepoint delete" in found["checkpoint", "1"]
     assert {s.name for s in [*engine.savepoints(job).list().values()]} == {"before"}
@@ -187,11 +187,11 @@ def test_the_command_tells_what_it_did(
     site.engine().run(site.job())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    told = CliRunner().invoke(app, ["state", "forget", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
+    told = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
     assert "sums, total: 1 entries would leave the state" in told
     assert site.state() == {"a": 1, "b": 2}
-    told = CliRunner().invoke(app, ["state", "forget", "tiny", "--key", '{"k": "a"}']).output
+    told = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}']).output
     assert "tiny: checkpoint 2 says so" in told
     assert site.state() == {"b": 2}
-    bad = CliRunner().invoke(app, ["state", "forget", "tiny", "--key", "a"])
+    bad = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", "a"])
     assert isinstance(bad.exception, ConfigurationError)

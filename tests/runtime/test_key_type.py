@@ -30,7 +30,7 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.cli import key_type as cli_key_type
+from state_engine.cli import state as cli_state
 from state_engine.cli.main import app
 from state_engine.cli.session import console
 from state_engine.core.errors import (
@@ -339,7 +339,7 @@ def test_the_command_tells_what_it_would_do_and_does_it(
     site = Site(tmp_path, spark).put({"k": [1, 2, 1], "v": [1, 2, 3]})
     site.engine().run(site.job())
     registered = SimpleNamespace(job=site.job(through=cast("string")), prepare=lambda: None)
-    monkeypatch.setattr(cli_key_type, "declared", {"tiny": registered}.__getitem__)
+    monkeypatch.setattr(cli_state, "declared", {"tiny": registered}.__getitem__)
     monkeypatch.setattr(console, "width", 200)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
     for options, message in (

@@ -82,7 +82,7 @@ def test_a_savepoint_is_listed_as_one() -> None:
 
 
 def test_promote_has_the_option_that_sinks_recommend() -> None:
-    told = CliRunner().invoke(app, ["promote", "--help"], env={"COLUMNS": "200"}).output
+    told = CliRunner().invoke(app, ["branch", "promote", "--help"], env={"COLUMNS": "200"}).output
     assert "--outputs" in told
 
 

@@ -31,7 +31,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.cli import key_type as cli_key_type
+from state_engine.cli import state as cli_state
 from state_engine.cli.main import app
 
 # workers cannot import the tests
@@ -178,7 +178,7 @@ def test_a_key_gets_another_type(place: Place, monkeypatch: pytest.MonkeyPatch) 
     assert [r.kind for r in place.engine.checkpoints("planes")] == ["checkpoint", "transform"]
     line = block("change-key-type", "").strip()
     registered = SimpleNamespace(job=place.job(), prepare=lambda: None)
-    monkeypatch.setattr(cli_key_type, "declared", {"planes": registered}.__getitem__)
+    monkeypatch.setattr(cli_state, "declared", {"planes": registered}.__getitem__)
     monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
     done = CliRunner().invoke(app, shlex.split(line)[1:])
     assert done.exit_code == 0, done.output
@@ -250,7 +250,7 @@ def test_state_is_changed_and_a_key_is_forgotten(place: Place, monkeypatch: pyte
     place.engine.run(place.job())
     monkeypatch.chdir(place.directory)
     monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
-    dry, real = block("statelake state forget", "").splitlines()
+    dry, real = block("statelake state erase-keys", "").splitlines()
     for line, left in ((dry, {"N123", "N9", "TEST1"}), (real, {"N9", "TEST1"})):
         command, *arguments = shlex.split(line)
         assert command == "statelake"

@@ -1,0 +1,35 @@
+"""Commands by the names that they had in versions before 0.2: errors that say what they are called now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+from typer.core import TyperGroup
+
+from state_engine.core.errors import ConfigurationError
+
+COMMANDS = {
+    "collect": "vacuum",
+    "compare": "branch compare",
+    "drop-branch": "branch drop",
+    "promote": "branch promote",
+    "replay": "branch create",
+    "retain": "expire-checkpoints",
+    "state forget": "state erase-keys",
+    "version": "--version",
+}
+
+
+class Commands(TyperGroup):
+    """A group of commands that knows the former names of all commands."""
+
+    former: Mapping[str, str] = COMMANDS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """As in any group; raises ConfigurationError for a former name."""
+        command = super().get_command(ctx, cmd_name)
+        asked = " ".join([*ctx.command_path.split()[1:], cmd_name])
+        if command is None and asked in self.former:
+            raise ConfigurationError(f"statelake {asked} is called statelake {self.former[asked]} now")
+        return command

@@ -1,0 +1,111 @@
+"""Commands about this machine and the root: ``setup``, ``doctor``, ``config show``, ``upgrade``."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli.former import Commands
+from state_engine.cli.options import DryRun
+from state_engine.cli.repair import repair_root
+from state_engine.cli.session import console, loaded_settings, say
+from state_engine.engine.engine import StateEngine
+from state_engine.machine.jars import delta_jars
+from state_engine.machine.java import find_java_home
+from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
+from state_engine.monitoring import doctor as checks
+from state_engine.operations.root_upgrade import UpgradeReport
+from state_engine.spark.session import local_session
+
+config = typer.Typer(help="The settings.", no_args_is_help=True, cls=Commands)
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "red", "failed": "red"}
+
+
+def setup() -> None:
+    """Find or make a Java, and fetch Delta's jars; a second run only checks."""
+    settings = loaded_settings().settings.spark
+    java = find_java_home(environ=os.environ, explicit=settings.java_home)
+    say(f"Java {java.version}, {java.origin}: {java.path}")
+    with console.status("Delta's jars: checking, and fetching what is missing (once, about ten seconds) …"):
+        jars = delta_jars(settings.jars_dir, java=java)
+    say(f"Delta's jars: {len(jars)} in {jars[0].parent}")
+
+
+def doctor(
+    spark: Annotated[bool, typer.Option(help="Also start Spark, which takes some seconds.")] = True,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Repair what is damaged in the root, and nothing else. Stop its jobs first."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --repair: only show what would be done.")
+    ] = False,
+) -> None:
+    """Show what this machine has, and what to do about what is missing or damaged."""
+    loaded = loaded_settings()
+    if repair or dry_run:
+        repair_root(loaded.settings.root, dry_run=dry_run)
+        return
+    found = checks.examine(loaded.settings, environ=os.environ)
+    if spark:
+        with console.status("Starting Spark …"):
+            found.append(checks.check_spark(loaded.settings.spark))
+    table = Table("", "check", "found", title="statelake doctor", title_justify="left")
+    for check in found:
+        style = _STYLES[check.status]
+        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.found))
+    console.print(table)
+    for check in found:
+        if check.fix:
+            heading = f"[{_STYLES[check.status]}]{check.name}[/]"
+            console.print(f"{heading}: {escape(check.fix)}", soft_wrap=True, highlight=False)
+    if any(check.status in ("missing", "failed") for check in found):
+        raise typer.Exit(code=1)
+    console.print("Ready to run.")
+
+
+@config.command()
+def show() -> None:
+    """Print every effective setting and where it came from; secrets are masked."""
+    loaded = loaded_settings()
+    table = Table("setting", "value", "from")
+    for row in loaded.rows():
+        table.add_row(escape(row.key), escape(row.value), escape(row.origin))
+    console.print(table)
+    if loaded.file is None:
+        say(f"No {FILE_NAME} here, and {FILE_VARIABLE} is not set.")
+
+
+def upgrade(dry_run: DryRun = False) -> None:
+    """Bring the root to the format of this version. Stop its jobs first."""
+    with console.status("Starting Spark …"):
+        root, spark = loaded_settings().settings.root, local_session()
+    say(upgrade_text(StateEngine.upgrade(root, spark, dry_run=dry_run)))
+
+
+def upgrade_text(report: UpgradeReport) -> str:
+    """What an upgrade did, in words.
+
+    Example:
+        >>> print(upgrade_text(UpgradeReport("file:/r", 3, 4, ["format 4: names"], ["delays"], 7, dry_run=True)))
+        file:/r would be upgraded from format 3 to 4; nothing was done
+        format 4: names
+        jobs: delays; rows of checkpoints: 7
+    """
+    if report.before == report.after:
+        return f"{report.root} has format {report.after} already: nothing to do"
+    would = "would be upgraded" if report.dry_run else "was upgraded"
+    end = "; nothing was done" if report.dry_run else ""
+    lines = [
+        f"{report.root} {would} from format {report.before} to {report.after}{end}",
+        *report.steps,
+        f"jobs: {', '.join(report.jobs) or 'none'}; rows of checkpoints: {report.rows}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,180 @@
+"""Commands that run jobs: ``jobs``, ``run``, ``publish-pending``, ``backfill``, ``partitions``. The engine does it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from state_engine.cli.options import DryRun, Job, Outputs, Rebatch
+from state_engine.cli.session import (
+    console,
+    declared,
+    known,
+    listed,
+    loaded_settings,
+    opened,
+    progress,
+    registered,
+    say,
+)
+from state_engine.microbatch.partition_runs import PartitionStatus
+from state_engine.replay.backfill import BackfillReport
+
+
+def jobs() -> None:
+    """List the jobs that the settings and installed packages name; starts neither Spark nor Java."""
+    settings = loaded_settings().settings
+    table = Table("job", "schedule", "operators", "sinks", "about")
+    for name, one in registered(settings).items():
+        about = one.description.strip().split("\n\n")[0].replace("\n", " ")
+        operators = f"{len(one.job.operators)}, parallelism {one.job.parallelism}"
+        table.add_row(escape(name), one.cron, operators, escape(listed(one.job.sinks)), escape(about))
+    console.print(table)
+
+
+def run(
+    job: Job,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
+    ] = None,
+    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
+    ] = False,
+) -> None:
+    """Run micro-batches until the sources have nothing new."""
+    code = declared(job)
+    with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
+        code.prepare()
+        report = engine.run(
+            code.job, partition=partition, max_batches=max_batches, drain=drain, on_progress=on_progress
+        )
+    if report.published_pending:
+        say(f"{job}: published first what an earlier run had committed: {listed(report.published_pending)}")
+    for sink, path in report.left_alone.items():
+        say(f"{job}: sink {sink} at {path} is left alone: the code does not have it any more")
+    if report.batches:
+        end = "caught up" if report.caught_up else f"stopped after {len(report.batches)} micro-batches"
+        say(f"{job}: {report.rows_in:,} rows in, {end}, head {report.checkpoint_id}")
+    else:
+        say(f"{job}: nothing new")
+    for text in report.files_waiting:
+        say(f"{job}: waits: {text}")
+
+
+def publish_pending(
+    job: Job,
+    from_checkpoint: Annotated[
+        int | None,
+        typer.Option(min=1, help="Publish again what sinks do not show of this checkpoint and later ones."),
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Publish what was committed and is not published; also to a sink that was put back from a backup."""
+    code = known(job)
+    with opened("Publishing") as engine:
+        done = engine.publish_pending(code, from_checkpoint=from_checkpoint, dry_run=dry_run)
+    verb = "would publish" if dry_run else "published"
+    say(f"{job}: {verb} {listed(done)}" if done else f"{job}: everything is published")
+
+
+def backfill(
+    job: Job,
+    start: Annotated[str, typer.Option("--from", help="First partition, for example 2013-01-02.")],
+    end: Annotated[str, typer.Option("--to", help="Last partition.")],
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="roll_forward: later partitions too, then swap; stop: later ones become stale; branch: look first."
+        ),
+    ] = "roll_forward",
+    rebatch: Rebatch = False,
+    outputs: Outputs = "withdraw",
+    dry_run: DryRun = False,
+) -> None:
+    """Run time partitions again with today's code; the same call goes on with one that was interrupted."""
+    code = declared(job)
+    with opened() as engine, progress(f"{job}: looking up what was recorded") as on_progress:
+        if not dry_run:
+            code.prepare()
+        report = engine.backfill(
+            code.job,
+            start,
+            end,
+            mode,
+            rebatch=rebatch,
+            outputs=outputs,
+            dry_run=dry_run,
+            on_progress=on_progress,
+        )
+    say(backfill_text(report, dry_run=dry_run))
+
+
+def partitions(job: Job) -> None:
+    """List the time partitions of a job: done, stale or missing."""
+    code = declared(job)
+    with opened() as engine:
+        states = engine.partitions(code.job)
+    console.print(_partition_table(job, states))
+
+
+def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
+    """What a backfill did, in words.
+
+    Example:
+        >>> seen = BackfillReport("delays", "stop", "backfill_1", 3, ["2013-01-02"], [], {"2013-01-02": 842},
+        ...                       ["2013-01-03"], rows_withdrawn={"out": 842}, rows_added={"out": 842})
+        >>> print(backfill_text(seen, dry_run=True))
+        delays: 1 partitions, 2013-01-02 to 2013-01-02, would run on branch backfill_1 from checkpoint 3
+          2013-01-02: 842 rows were read before
+        sink out: 842 rows would leave, and if they come to the same, 842 would come
+        stale until they run again: 2013-01-03
+    """
+    if not report.partitions:
+        return f"{report.job}: nothing to do"
+    lines = _planned(report) if dry_run else [_done(report)]
+    for sink in sorted(report.rows_withdrawn.keys() | report.rows_added.keys()):
+        leave, come = report.rows_withdrawn.get(sink, 0), report.rows_added.get(sink, 0)
+        if dry_run:
+            lines.append(
+                f"sink {sink}: {leave:,} rows would leave, and if they come to the same, {come:,} would come"
+            )
+        else:
+            lines.append(f"sink {sink}: {leave:,} rows left, {come:,} came")
+    if report.stale:
+        lines.append(f"stale until they run again: {listed(report.stale)}")
+    if report.mode == "branch" and not dry_run:
+        lines.append(f"look at it: statelake branch compare {report.job} {report.branch}")
+        lines.append(f"then:       statelake branch promote {report.job} {report.branch}")
+    return "\n".join(lines)
+
+
+def _done(report: BackfillReport) -> str:
+    return f"{_span(report)}, on branch {report.branch}; {len(report.batches)} run by this call"
+
+
+def _planned(report: BackfillReport) -> list[str]:
+    begin = f"checkpoint {report.begin_id}" if report.begin_id else "the very beginning"
+    lines = [f"{_span(report)}, would run on branch {report.branch} from {begin}"]
+    for key in report.partitions:
+        rows = report.rows_recorded.get(key)
+        before = "never run before" if rows is None else f"{rows:,} rows were read before"
+        lines.append(f"  {key}: {before}{' (done on the branch)' if key in report.resumed else ''}")
+    return lines
+
+
+def _span(report: BackfillReport) -> str:
+    keys = report.partitions
+    return f"{report.job}: {len(keys)} partitions, {keys[0]} to {keys[-1]}"
+
+
+def _partition_table(job: str, states: list[PartitionStatus]) -> Table:
+    table = Table("partition", "state", "checkpoint", "rows", "late", title=job, title_justify="left")
+    for one in states:
+        checkpoint = "" if one.checkpoint_id is None else str(one.checkpoint_id)
+        table.add_row(one.key, one.state, checkpoint, f"{one.rows:,}", f"{one.late_rows:,}")
+    return table

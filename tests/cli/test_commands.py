@@ -1,0 +1,201 @@
+"""Each command calls the engine as its options say, former names are errors, and options agree. No Spark is started."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import metadata
+from typing import Any, cast
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
+from state_engine.cli import running, session
+from state_engine.cli.former import COMMANDS
+from state_engine.cli.main import app
+from state_engine.errors import ConfigurationError
+from state_engine.machine.settings import LoadedSettings, Settings
+from state_engine.registry import RegisteredJob
+
+
+class CalledError(Exception):
+    """What a command called, in place of a result."""
+
+
+class Calls:
+    """Plays the engine: a call with arguments that the engine would take raises what it was."""
+
+    def __init__(self, of: type = StateEngine, prefix: str = "") -> None:
+        self._of, self._prefix = of, prefix
+        self.root = "root"
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._of, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            given = inspect.signature(method).bind(None, *args, **options).arguments
+            given.pop("self")
+            if name in ("savepoints", "state_processor"):
+                part = JobSavepoints if name == "savepoints" else StateProcessor
+                return Calls(part, f"{name}({given['job']}).")
+            given.pop("on_progress", None)
+            raise CalledError(self._prefix + name, given)
+
+        return call
+
+    def __enter__(self) -> Calls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+JOB = StatefulJob("sums")
+JOB.source("rows", FileSource("rows", schema="k string"))
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(root="root")
+    monkeypatch.setattr(session, "StateEngine", lambda *_, **__: Calls())
+    monkeypatch.setattr(session, "local_session", lambda: None)
+    monkeypatch.setattr(
+        session, "loaded_settings", lambda: LoadedSettings(settings=settings, origins={}, file=None)
+    )
+    for module in (session, running):
+        monkeypatch.setattr(module, "registered", lambda _: {"sums": RegisteredJob(job=JOB)})
+
+
+MOVE = {"outputs": "withdraw", "leave_alone": (), "dry_run": False}
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "options"),
+    [
+        ("run sums", "run", {"partition": None, "max_batches": None, "drain": False}),
+        ("run sums --max-batches 2 --drain", "run", {"partition": None, "max_batches": 2, "drain": True}),
+        ("publish-pending sums --from-checkpoint 3 --dry-run", "publish_pending",
+         {"from_checkpoint": 3, "dry_run": True}),
+        ("restore sums 7 --dry-run", "restore",
+         {**MOVE, "dry_run": True, "checkpoint_id": 7, "savepoint": None, "allow_non_restored_state": False}),
+        ("restore sums --savepoint /there --allow-non-restored-state --outputs keep --leave-alone out", "restore",
+         {"checkpoint_id": None, "savepoint": "/there", "allow_non_restored_state": True, "outputs": "keep",
+          "leave_alone": ["out"], "dry_run": False}),
+        ("rescale sums", "rescale", {"parallelism": None, "max_parallelism": None, "dry_run": False}),
+        ("rescale sums --parallelism 3 --operator a --operator b --dry-run", "rescale",
+         {"parallelism": {"a": 3, "b": 3}, "max_parallelism": None, "dry_run": True}),
+        ("compact sums", "compact", {"operators": None, "full": False, "dry_run": False}),
+        ("compact sums --dry-run --full --operator a", "compact", {"operators": ["a"], "full": True, "dry_run": True}),
+        ("expire-checkpoints sums --keep-last 5 --keep-hours 1 --drop-branch b", "expire_checkpoints",
+         {"policy": RetentionPolicy(5, 3_600_000), "drop_branches": ["b"], "dry_run": False}),
+        ("vacuum sums --orphan-hours 48 --delta-vacuum", "vacuum",
+         {"orphan_age": timedelta(hours=48), "delta_vacuum": True, "dry_run": False}),
+        ("branch list sums", "branches", {}),
+        ("branch create sums --from 0 --to 4 --branch b --rebatch", "replay",
+         {"from_checkpoint": 0, "to_checkpoint": 4, "branch": "b", "rebatch": True}),
+        ("branch compare sums b", "compare", {"branch": "b"}),
+        ("branch promote sums b --expected-head 4", "promote", {**MOVE, "branch": "b", "expected_head": 4}),
+        ("branch drop sums b --dry-run", "drop_branch", {"branch": "b", "dry_run": True}),
+        ("backfill sums --from 1 --to 2 --rebatch --outputs keep --dry-run", "backfill",
+         {"start": "1", "end": "2", "mode": "roll_forward", "rebatch": True, "outputs": "keep", "dry_run": True}),
+        ("partitions sums", "partitions", {}),
+        ("checkpoints sums", "checkpoints", {}),
+        ("sql sums --views --checkpoint 3", "list_views", {"checkpoint_id": 3, "as_of": None}),
+        ("state diff sums 1 2", "diff", {"before": 1, "after": 2, "operator": None, "state": None}),
+        ("savepoint list sums", "savepoints(sums).list", {}),
+        ("savepoint create sums s --path /p --checkpoint 2", "savepoints(sums).create",
+         {"name": "s", "path": "/p", "checkpoint_id": 2}),
+        ("savepoint delete sums s --keep-files --dry-run", "savepoints(sums).delete",
+         {"name": "s", "keep_files": True, "dry_run": True}),
+        ("state erase-keys sums --key {\"k\":1} --purge --sinks --drop-branch b", "state_processor(sums).erase_keys",
+         {"keys": [{"k": 1}], "operator": None, "dry_run": False, "purge": True, "sinks": True,
+          "drop_branches": ["b"]}),
+        ("dead-letters list sums --sent", "list_dead_letters", {"sent": True}),
+        ("dead-letters replay sums --id x --max-rows 5 --dry-run", "replay_dead_letters",
+         {"ids": ["x"], "operator": None, "max_rows": 5, "dry_run": True}),
+    ],
+)  # fmt: skip
+def test_a_command_calls_the_engine_as_its_options_say(line: str, call: str, options: dict[str, Any]) -> None:
+    done = CliRunner().invoke(app, line.split())
+    assert isinstance(done.exception, CalledError), done.output
+    called, given = done.exception.args
+    job = given.pop("job", "sums")
+    assert job in ("sums", JOB)
+    assert (called, given) == (call, options)
+
+
+def test_operators_without_a_number_of_subtasks_are_refused() -> None:
+    done = CliRunner().invoke(app, ["rescale", "sums", "--operator", "a"])
+    assert "give --parallelism, too" in str(done.exception)
+
+
+@pytest.mark.parametrize("old", COMMANDS)
+def test_a_former_name_is_an_error_that_says_the_present_one(old: str) -> None:
+    done = CliRunner().invoke(app, [*old.split(), "sums"])
+    assert isinstance(done.exception, ConfigurationError)
+    assert str(done.exception) == f"statelake {old} is called statelake {COMMANDS[old]} now"
+    if COMMANDS[old] != "--version":
+        assert " ".join(COMMANDS[old].split()) in {name for name, _ in commands()}
+    unknown = CliRunner().invoke(app, ["nothing"])
+    assert "No such command 'nothing'" in unknown.output
+
+
+def test_the_version_is_an_option() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output.strip() == metadata.version("statelake")
+
+
+def test_jobs_are_listed_with_what_they_are() -> None:
+    done = CliRunner().invoke(app, ["jobs"])
+    assert done.exit_code == 0, done.output
+    assert "sums" in done.output
+
+
+def commands(group: click.Group | None = None, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    group = group or cast(click.Group, typer.main.get_command(app))
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+def test_commands_stand_in_the_order_in_which_people_need_them() -> None:
+    group = cast(click.Group, typer.main.get_command(app))
+    listed = group.list_commands(click.Context(group))
+    order = [
+        "setup",
+        "doctor",
+        "jobs",
+        "run",
+        "status",
+        "checkpoints",
+        "restore",
+        "rescale",
+        "compact",
+        "vacuum",
+    ]
+    assert [name for name in listed if name in order] == order
+
+
+def test_an_option_means_the_same_everywhere() -> None:
+    """What changes something has ``--dry-run``, spelt and explained alike; the job is the first argument."""
+    meanings: dict[str, set[str]] = {}
+    for _, command in commands():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name in (
+                "dry_run",
+                "rebatch",
+                "outputs",
+            ):
+                meanings.setdefault(str(parameter.name), set()).add(str(parameter.help))
+    meanings["dry_run"].discard("With --repair: only show what would be done.")
+    assert all(len(texts) == 1 for texts in meanings.values()), meanings
+    for name, command in commands():
+        assert command.help, name
+        arguments = [p.name for p in command.params if isinstance(p, click.Argument)]
+        if "job" in arguments:
+            assert arguments[0] == "job", name
