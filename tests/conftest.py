@@ -28,6 +28,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Subtasks of a few rows run in this process unless a test is about Spark tasks: that halves a micro-batch."""
+    if "spark" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark_tasks"):
+        return (yield)
+    from state_engine.testing import subtasks_in_process
+
+    with subtasks_in_process():
+        return (yield)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, as the engine itself starts it."""

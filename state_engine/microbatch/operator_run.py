@@ -5,7 +5,7 @@ Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,14 +26,14 @@ from state_engine.core.checkpoints.resumption import (
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.types.columns import one_chunk
 from state_engine.job.graph import OperatorNode, declared_key
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.few_subtasks import run_few
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import Routed
-from state_engine.microbatch.subtask.subtask import ArrowFunction, subtask_runner
+from state_engine.microbatch.subtask.subtask import in_task, subtask_function
 from state_engine.microbatch.subtask.subtask_spec import (
     REPORT_SCHEMA,
     BatchClocks,
@@ -42,7 +42,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
     SubtaskReport,
     SubtaskSpec,
 )
-from state_engine.spark.execution import collected, described
+from state_engine.spark.execution import collected
 from state_engine.spark.lost_subtasks import losing
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.state_files import state_files
@@ -113,16 +113,16 @@ def run_subtasks(
         SubtaskLostError: a process that ran a subtask died.
         StatelakeError: of the class that a subtask reported.
     """
-    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_runner(spec)
+    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
     with losing(job=job, operator=spec.uid):
         if isinstance(routed, DataFrame):
             rows = collected(
-                routed.mapInArrow(run, REPORT_SCHEMA),
+                routed.mapInArrow(in_task(run), REPORT_SCHEMA),
                 label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
             )  # fmt: skip
             found = [SubtaskReport.from_json(r["report"]) for r in rows]
         else:
-            found = [SubtaskReport.from_json(text) for text in _run_few(spark, routed, run, label)]
+            found = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
     reports = sorted(found, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
@@ -140,30 +140,6 @@ def run_subtasks(
             "not depend on the subtask"
         )
     return reports
-
-
-def _run_few(spark: SparkSession, tables: list[pa.Table], run: ArrowFunction, label: str) -> list[str]:
-    """One task for every table, which goes to it as it is: nothing to plan, nothing to shuffle."""
-
-    def task(packed: Iterable[bytes]) -> Iterator[str]:
-        for one in packed:
-            with pa.ipc.open_stream(one) as stream:
-                for report in run(stream):
-                    yield from report["report"].to_pylist()
-
-    with described(spark, label):
-        rows = spark.sparkContext.parallelize([_packed(t) for t in tables], len(tables))
-        return rows.mapPartitions(task).collect()
-
-
-def _packed(table: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as stream:
-        # also an empty table is told with its columns
-        stream.write_batch(
-            pa.RecordBatch.from_arrays([one_chunk(c) for c in table.columns], schema=table.schema)
-        )
-    return out.getvalue().to_pybytes()
 
 
 def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:

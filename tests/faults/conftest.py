@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.faults.ground import Ground, Grounds
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Faults are put into Spark's tasks, and the processes that run them are killed."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark_tasks)
 
 
 @pytest.fixture(scope="session")

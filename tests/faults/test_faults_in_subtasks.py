@@ -48,13 +48,13 @@ def ground(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Gro
 @pytest.fixture
 def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list[int]]:
     """Numbers of tables that the driver sent to subtasks."""
-    sent, real = list[int](), operator_run._run_few
+    sent, real = list[int](), operator_run.run_few
 
     def run_few(spark: Any, tables: Any, run: Any, label: str) -> Any:
         sent.append(len(tables))
         return real(spark, tables, run, label)
 
-    monkeypatch.setattr(operator_run, "_run_few", run_few)
+    monkeypatch.setattr(operator_run, "run_few", run_few)
     if route == "spark":
         monkeypatch.setattr(StreamFrame, "table", None)
     yield sent

@@ -19,6 +19,8 @@ from state_engine.core.errors import CodeVersionError
 from state_engine.spark.shipped_code import running_driver_code
 from tests.runtime.tiny import Site
 
+pytestmark = pytest.mark.spark_tasks
+
 SOURCE = '''
 from state_engine import KeyedProcessFunction
 from {helper} import scaled

@@ -18,6 +18,8 @@ from state_engine.sources.few_rows import FEW_ROWS
 from tests.runtime.small_job import CLOCK_MS, build, write_feed
 from tests.runtime.tiny import ROWS, Site
 
+pytestmark = pytest.mark.spark_tasks
+
 DELTA_TABLES = ("checkpoints", "changelog", "operator_state", "dead_letters")
 
 

@@ -24,6 +24,8 @@ from state_engine.core.errors import SetupError, SparkLostError, StatelakeError,
 from state_engine.spark.lost_spark import lost_process, unresolved_host
 from tests.runtime.tiny import Site
 
+pytestmark = pytest.mark.spark_tasks
+
 REPOSITORY = Path(__file__).parents[2]
 
 

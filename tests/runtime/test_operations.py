@@ -40,6 +40,7 @@ def changes_of_state(site: Site) -> int:
     return DeltaTable(str(site.directory / "root" / "tiny" / "operators" / "sums" / "changelog")).count()
 
 
+@pytest.mark.spark_tasks
 def test_a_restore_moves_state_positions_and_sinks(site: Site) -> None:
     outputs = site.outputs()
     planned = site.engine().restore("tiny", checkpoint_id=1, dry_run=True)

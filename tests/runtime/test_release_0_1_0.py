@@ -27,7 +27,7 @@ from tests.fixtures.release_0_1_0 import release_job as jobs
 FIXTURE = Path(jobs.__file__).parent
 ARCHIVE = FIXTURE / "release_0_1_0.tar.gz"
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ import pytest
 from state_engine.core.errors import SetupError
 from state_engine.spark.shipping import archived, ship_code
 
+pytestmark = pytest.mark.spark_tasks
+
 
 def imported(archive: Path, statement: str) -> str:
     """What a Python prints that has the archive and the libraries, but no link to this repository."""

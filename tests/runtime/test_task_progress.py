@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.spark.task_progress import task_progress
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
 
 
 def slowly(batches: Iterator[object]) -> Iterator[object]:

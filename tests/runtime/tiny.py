@@ -22,6 +22,7 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
+    open_state,
 )
 
 # workers cannot import the tests
@@ -110,8 +111,9 @@ class Site:
 
     def state(self, name: str = "total", operator: str = "sums") -> dict[Any, Any]:
         """A value state by key."""
-        rows = self.engine().read_state("tiny", operator, name).collect()
-        return {r[0] if len(r) == 2 else tuple(r)[:-1]: r["value"] for r in rows}
+        rows = open_state.read_state(self.directory / "root", "tiny", operator, name).to_pylist()
+        found = ([*row.values()] for row in rows)
+        return {values[0] if len(values) == 2 else tuple(values[:-1]): values[-1] for values in found}
 
     def nothing_happened(self, checkpoints: int = 0) -> bool:
         """Whether no checkpoint was added, and no row published or set aside."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,33 +63,66 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
 
 
-def subtask_runner(spec: SubtaskSpec) -> ArrowFunction:
-    """The function that a Spark task runs: once a subtask, with the code that this process has."""
+class TaskAttempt(NamedTuple):
+    """Who runs a subtask.
+
+    Attributes:
+        subtask: its index.
+        attempt_id: which no other attempt of this micro-batch has; part of the names of files.
+        number: how often the subtask was tried before.
+    """
+
+    subtask: int
+    attempt_id: int
+    number: int = 0
+
+
+SubtaskFunction = Callable[[list[pa.RecordBatch], TaskAttempt], str]
+"""Runs one subtask over its rows; its report, as JSON."""
+
+
+def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
+    """What runs each subtask of an operator, with the code that this process has."""
     outputs = [o.kind for o in spec.outputs] + [o.tag for o in spec.outputs]
     inputs = [one.declared for one in spec.routed.inputs]
     sent = shipped(spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form])
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: list[pa.RecordBatch], attempt: TaskAttempt) -> str:
+        try:
+            unpacked = sent.unpacked()
+        except CodeVersionError as error:
+            return SubtaskReport(attempt.subtask, error=_told(error)).to_json()
+        with _without_gc():
+            subtask = Subtask(unpacked, *attempt)
+            return subtask.run(pa.Table.from_batches(batches) if batches else None).to_json()
+
+    return run
+
+
+def in_task(run: SubtaskFunction) -> ArrowFunction:
+    """The same as a Spark task: the subtask is that of the partition."""
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        tables = list(batches)
-        try:
-            told = sent.unpacked()
-        except CodeVersionError as error:
-            report = SubtaskReport(context.partitionId(), error=_told(error))
-            yield pa.record_batch({"report": pa.array([report.to_json()])})
-            return
-        subtask = Subtask(told, context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
-        gc.disable()  # a batch makes millions of tuples and no cycles: collecting costs half of the run
-        try:
-            report = subtask.run(pa.Table.from_batches(tables) if tables else None)
-        finally:
-            gc.enable()
-        yield pa.record_batch({"report": pa.array([report.to_json()])})
+        attempt = TaskAttempt(context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
+        yield pa.record_batch({"report": pa.array([run(list(batches), attempt)])})
 
-    return run
+    return task
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """A batch makes millions of tuples and no cycles: collecting costs half of the run."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Subtask:

@@ -19,6 +19,8 @@ from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from tests.runtime.sources.runs import Numbered, with_one_key, write_ids
 
+pytestmark = pytest.mark.spark_tasks
+
 
 class Killed(BaseException):
     """Stands for the death of the process."""
