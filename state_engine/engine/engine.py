@@ -55,7 +55,7 @@ from state_engine.storage.durability import Durability
 
 @guarded
 class StateEngine:
-    """Runs stateful jobs; see the module docstring.
+    """Runs stateful jobs on a state root, shows what they remember, and operates on them.
 
     Args:
         root: directory of all state: local path or URI.
@@ -368,7 +368,7 @@ class StateEngine:
     ) -> RestoreReport:
         """Go back to an older checkpoint: state and source positions are what they were then, and so are the sinks.
 
-        What is left stays inspectable until retention collects it, and can be restored again. A savepoint of this very
+        What is left stays inspectable until it is expired, and can be restored again. A savepoint of this very
         job is its checkpoint; any other is copied into the job, which must not have run yet.
 
         Args:
@@ -607,8 +607,9 @@ class StateEngine:
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> list[int]:
-        """Drop a branch: it can neither go on nor be promoted; what only its head needs may be collected at once,
-        the rest of it after the next ``expire_checkpoints``.
+        """Drop a branch: it can neither go on nor be promoted.
+
+        ``vacuum`` may delete what only its head needs at once, the rest of it after the next ``expire_checkpoints``.
 
         Args:
             dry_run: only say what would be expired.
