@@ -74,51 +74,72 @@ class Same(MapFunction):
         return value
 
 
-@pytest.mark.spark
-def test_a_bad_text_is_named_or_set_aside(tmp_path: Path, spark: SparkSession) -> None:
-    engine = StateEngine(tmp_path / "root", spark)
+FORMATS = ["json", "csv", "quoted", "parquet", "by_spark", "delta"]
+WAYS = {name: ["by_function"] for name in FORMATS} | {
+    "parquet": ["by_function", "by_column", "sink"],
+    **{name: ["by_column", "sink"] for name in ("by_spark", "csv", "json")},
+}
+QUICK = {("json", "by_column"), ("csv", "sink"), ("parquet", "by_function"), ("by_spark", "by_column")}
 
-    def job(name: str, way: str, on_error: str) -> StatefulJob:
+
+class Texts:
+    """The sources with their bad texts, and jobs that read them."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.directory, self.sources = directory, prepared(directory, spark)
+        self.engine = StateEngine(directory / "root", spark)
+
+    def job(self, name: str, way: str, on_error: str) -> StatefulJob:
         job = StatefulJob(f"{name}_{way}_{on_error}", on_error=on_error)
-        stream = job.source("texts", sources[name])
+        stream = job.source("texts", self.sources[name])
         if way == "by_column":
             stream = stream.key_by("s").map(Same(), uid="same", output_type=COLUMNS)
         elif way == "by_function":
             stream = stream.key_by(lambda r: r.s, key_type=str).map(Same(), uid="same", output_type=COLUMNS)
-        stream.sink("out", DeltaSink(str(tmp_path / "out" / job.name)))
+        stream.sink("out", DeltaSink(str(self.directory / "out" / job.name)))
         return job
 
-    def outputs(made: StatefulJob) -> list[tuple[Any, ...]]:
-        rows = DeltaTable(str(tmp_path / "out" / made.name)).to_pyarrow_table().to_pylist()
+    def outputs(self, job: StatefulJob) -> list[tuple[Any, ...]]:
+        rows = DeltaTable(str(self.directory / "out" / job.name)).to_pyarrow_table().to_pylist()
         return sorted(tuple(row.values()) for row in rows)
 
-    sources = prepared(tmp_path, spark)
-    both = ["by_column", "sink"]
-    ways = {"parquet": ["by_function", *both], "by_spark": both, "csv": both, "json": both}
-    for name, way in [(n, w) for n in sources for w in ways.get(n, ["by_function"])]:
-        made = job(name, way, "dead_letter")
-        (batch,) = engine.run(made).batches
-        assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (3, 1, {"out": 2}), (name, way)
-        assert outputs(made) == GOOD, (name, way)
-        (letter,) = engine.dead_letters(made).collect()
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Texts:
+    return Texts(tmp_path_factory.mktemp("texts"), spark)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [pytest.param(n, w, marks=() if (n, w) in QUICK else pytest.mark.long) for n in FORMATS for w in WAYS[n]],
+)
+def test_a_bad_text_is_set_aside(texts: Texts, name: str, way: str) -> None:
+    job = texts.job(name, way, "dead_letter")
+    (batch,) = texts.engine.run(job).batches
+    assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (3, 1, {"out": 2})
+    assert texts.outputs(job) == GOOD
+    (letter,) = texts.engine.dead_letters(job).collect()
+    if name == "json":
+        assert base64.b64decode(json.loads(letter.row)["base64"]) == b'{"k":2,"s":"' + BAD + b'"}'
+        assert bytes(letter.data) == b'{"k":2,"s":"' + BAD + b'"}'
+    else:
         mark = base64.b64encode(BAD).decode()
-        if name == "json":
-            assert base64.b64decode(json.loads(letter.row)["base64"]) == b'{"k":2,"s":"' + BAD + b'"}'
-            assert bytes(letter.data) == b'{"k":2,"s":"' + BAD + b'"}'
-        else:
-            assert json.loads(letter.row) == {"k": 2, "s": {"base64": mark}}, (name, way)
-            assert letter.error == "SourceError: the column 's' holds text that is not UTF-8"
-        assert letter.source == "texts"
-        assert "source 'texts', file:" in letter.position, (name, way)
-        assert letter.position.endswith(", row 1"), (name, letter.position)
-    for name, way in [
-        ("parquet", "by_function"),
-        ("csv", "sink"),
-        ("json", "by_column"),
-        ("delta", "by_column"),
-    ]:
-        made = job(name, way, "fail")
-        with pytest.raises((UserFunctionError, SourceError), match=r"file:.*/a\.|part-0") as caught:
-            engine.run(made)
-        assert "UTF-8" in str(caught.value), name
-        assert engine.checkpoints(made) == []
+        assert json.loads(letter.row) == {"k": 2, "s": {"base64": mark}}
+        assert letter.error == "SourceError: the column 's' holds text that is not UTF-8"
+    assert letter.source == "texts"
+    assert "source 'texts', file:" in letter.position
+    assert letter.position.endswith(", row 1")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("parquet", "by_function"), ("csv", "sink"), ("json", "by_column"), ("delta", "by_column")],
+)
+def test_a_bad_text_is_named(texts: Texts, name: str, way: str) -> None:
+    job = texts.job(name, way, "fail")
+    with pytest.raises((UserFunctionError, SourceError), match=r"file:.*/a\.|part-0") as caught:
+        texts.engine.run(job)
+    assert "UTF-8" in str(caught.value)
+    assert texts.engine.checkpoints(job) == []

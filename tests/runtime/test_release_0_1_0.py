@@ -27,7 +27,10 @@ from tests.fixtures.release_0_1_0 import release_job as jobs
 FIXTURE = Path(jobs.__file__).parent
 ARCHIVE = FIXTURE / "release_0_1_0.tar.gz"
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:state .* folding state is deprecated:DeprecationWarning"),
+]
 
 
 @pytest.fixture
