@@ -58,17 +58,17 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
 
 def standing(rows: Mapping[int, CheckpointRow]) -> dict[int, str]:
     """What a person should know of a row today, by id: its branch, who abandoned it, whether it can be restored."""
-    found: dict[int, list[str]] = {}
+    texts_of: dict[int, list[str]] = {}
     for i, row in rows.items():
         if row.branch != MAIN:
-            found.setdefault(i, []).append(f"on {row.branch}")
+            texts_of.setdefault(i, []).append(f"on {row.branch}")
     for i, by in lineage.abandoned_by(rows).items():
-        found.setdefault(i, []).append(f"left by {by}")
+        texts_of.setdefault(i, []).append(f"left by {by}")
     for pin in pins(rows).values():
-        found.setdefault(pin.checkpoint_id, []).append(f"savepoint {pin.name}")
+        texts_of.setdefault(pin.checkpoint_id, []).append(f"savepoint {pin.name}")
     for i in lineage.retired(rows):
-        found.setdefault(i, []).append("retired")
-    return {i: ", ".join(texts) for i, texts in found.items()}
+        texts_of.setdefault(i, []).append("retired")
+    return {i: ", ".join(texts) for i, texts in texts_of.items()}
 
 
 def _cells(row: CheckpointRow, now: str) -> list[str]:

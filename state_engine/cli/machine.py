@@ -53,20 +53,20 @@ def doctor(
     if repair or dry_run:
         repair_root(loaded.settings.root, dry_run=dry_run)
         return
-    found = checks.examine(loaded.settings, environ=os.environ)
+    results = checks.examine(loaded.settings, environ=os.environ)
     if spark:
         with console.status("Starting Spark …"):
-            found.append(checks.check_spark(loaded.settings.spark))
+            results.append(checks.check_spark(loaded.settings.spark))
     table = Table("", "check", "found", title="statelake doctor", title_justify="left")
-    for check in found:
+    for check in results:
         style = _STYLES[check.status]
         table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.found))
     console.print(table)
-    for check in found:
+    for check in results:
         if check.fix:
             heading = f"[{_STYLES[check.status]}]{check.name}[/]"
             console.print(f"{heading}: {escape(check.fix)}", soft_wrap=True, highlight=False)
-    if any(check.status in ("missing", "failed") for check in found):
+    if any(check.status in ("missing", "failed") for check in results):
         raise typer.Exit(code=1)
     console.print("Ready to run.")
 

@@ -1,6 +1,6 @@
 """What ``statelake doctor --repair`` prints; what it repairs is listed in ``monitoring.repairs``.
 
-Exit codes: 0 nothing is damaged, or all of it was repaired; 1 something is left, or a dry run found something.
+Exit codes: 0 nothing is damaged, or all of it was repaired; 1 something is left, or a dry run shows something.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ def repair_root(root: str, *, dry_run: bool) -> None:
     """Show what is damaged in a root, and repair it unless only asked to show."""
     uri = normal_uri(root)
     if dry_run:
-        found = left = damages(uri)
-        for damage in found:
+        shown = left = damages(uri)
+        for damage in shown:
             _show(damage, "would do" if damage.apply else "to do")
     else:
-        found = []
+        shown = []
 
-        def shown(damage: Damage) -> None:
-            found.append(damage)
+        def show(damage: Damage) -> None:
+            shown.append(damage)
             _show(damage, "does" if damage.apply else "to do")
 
-        left = repair(uri, on_damage=shown, on_done=lambda done: _print(f"[green]done[/]: {escape(done)}"))
-    if not found:
+        left = repair(uri, on_damage=show, on_done=lambda done: _print(f"[green]done[/]: {escape(done)}"))
+    if not shown:
         _print(f"{escape(uri)}: nothing is damaged")
     elif dry_run:
         _print("Nothing was done.")

@@ -1,7 +1,7 @@
-"""The command ``statelake status``: how jobs are, for people and for monitoring; it starts neither Spark nor Java.
+"""The command ``statelake status``: the health of jobs, for people and for monitoring; starts neither Spark nor Java.
 
 Exit codes: 0 fine; 1 a job is stuck, its outputs are not published, or it refuses all its rows; 2 a job never ran, or
-it cannot be told.
+nothing is known of it.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ def status(
         float,
         typer.Option(
             min=0,
-            help="A job is stuck when so long nothing was committed, and a source has news or a partition is over.",
+            help="A job is stuck when nothing was committed for so long, and a source has new data or a partition is over.",
         ),
     ] = _MINUTES,
 ) -> None:
-    """Tell how jobs are; ends with 0: fine, 1: stuck, unpublished or refusing, 2: never ran or unknown."""
+    """Show the health of jobs; ends with 0: fine, 1: stuck, unpublished or refusing, 2: never ran or unknown."""
     try:
-        found = _looked_at(job, timedelta(minutes=stuck_minutes))
+        statuses = _statuses(job, timedelta(minutes=stuck_minutes))
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
     if as_json:
-        typer.echo(json.dumps({one.job: one.to_json() for one in found}, indent=2))
+        typer.echo(json.dumps({one.job: one.to_json() for one in statuses}, indent=2))
     else:
-        console.print(table(found))
-        for one in found:
+        console.print(table(statuses))
+        for one in statuses:
             for text in notes(one):
                 console.print(f"{escape(one.job)}: {escape(text)}", soft_wrap=True, highlight=False)
-    raise typer.Exit(code=worst(found))
+    raise typer.Exit(code=worst(statuses))
 
 
-def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
+def _statuses(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
     settings = loaded_settings().settings
     known = {name: one.job for name, one in registered(settings).items()}
     names = [check_name(job, what="job")] if job else list(known)
@@ -73,7 +73,7 @@ def _looked_at(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
 
 
 def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta) -> JobStatus:
-    """How one job is; whatever keeps it from being looked at makes it unknown."""
+    """The health of one job; unknown where it cannot be read."""
     try:
         history = read_history(root, name)
     except (StatelakeError, OSError) as error:
@@ -84,9 +84,9 @@ def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelt
     return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after)
 
 
-def worst(found: list[JobStatus]) -> int:
+def worst(statuses: list[JobStatus]) -> int:
     """The exit code over several jobs: what certainly is wrong counts more than what nobody knows."""
-    codes = {one.exit_code for one in found}
+    codes = {one.exit_code for one in statuses}
     return 1 if 1 in codes else max(codes, default=2)
 
 
@@ -102,7 +102,7 @@ def notes(one: JobStatus) -> list[str]:
     return [*waiting, *([one.problem] if one.problem else [])]
 
 
-def table(found: list[JobStatus]) -> Table:
+def table(statuses: list[JobStatus]) -> Table:
     """One line a job."""
     names = (
         "job",
@@ -112,12 +112,12 @@ def table(found: list[JobStatus]) -> Table:
         "age",
         "last batch",
         "unpublished",
-        "source has news",
+        "new data",
         "changelog files",
         "dead letters",
     )
     shown = Table(*names)
-    for one in found:
+    for one in statuses:
         shown.add_row(
             escape(one.job),
             f"[{_STYLES[one.state]}]{one.state}[/]",
@@ -126,14 +126,14 @@ def table(found: list[JobStatus]) -> Table:
             _age(one.head_age_s),
             _age(one.batch_age_s),
             ", ".join(map(str, one.unpublished)),
-            ", ".join(f"{name}: {_NEWS[news]}" for name, news in (one.lag or {}).items()),
+            ", ".join(f"{name}: {_ANSWERS[waiting]}" for name, waiting in (one.lag or {}).items()),
             str(one.changelog_files),
             f"{one.dead_letters:,}",
         )
     return shown
 
 
-_NEWS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}
+_ANSWERS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}
 
 
 def _text(value: object) -> str:

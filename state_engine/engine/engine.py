@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Never, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -123,7 +123,7 @@ class StateEngine:
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         drain: bool = False,
-        on_progress: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], object] | None = None,
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
 
@@ -320,7 +320,7 @@ class StateEngine:
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         dry_run: bool = False,
-        on_progress: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], object] | None = None,
     ) -> DeadLetterReport:
         """Send dead letters through today's code, each exactly once along the head's path.
 
@@ -452,7 +452,7 @@ class StateEngine:
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
-        on_progress: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], object] | None = None,
     ) -> ReplayReport:
         """Run the recorded micro-batches after a checkpoint again, on a branch that publishes nothing.
 
@@ -510,7 +510,7 @@ class StateEngine:
         outputs: OutputsPolicy = "withdraw",
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
-        on_progress: Callable[[BatchReport], Any] | None = None,
+        on_progress: Callable[[BatchReport], object] | None = None,
     ) -> BackfillReport:
         """Run time partitions again, from the state at the end of the one before the first of them.
 
@@ -686,7 +686,7 @@ class StateEngine:
         dry_run: bool = False,
         delta_vacuum: bool = False,
         clock: Clock = None,
-        on_progress: Callable[[Disposal], None] = lambda _: None,
+        on_progress: Callable[[Disposal], object] | None = None,
         requested_by: str | None = None,
     ) -> VacuumReport:
         """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
@@ -712,7 +712,7 @@ class StateEngine:
             now_ms=None if clock is None else clock_of(clock)(),
             dry_run=dry_run,
             delta_vacuum=delta_vacuum,
-            on_progress=on_progress,
+            on_progress=on_progress or (lambda _: None),
         )
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.functions.function import Function
@@ -34,31 +34,31 @@ class Stream:
     def __init__(self, job: StatefulJob, node: Node) -> None:
         self._job, self._node = job, node
 
-    def uid(self, uid: str) -> Any:
+    def uid(self, uid: str) -> Self:
         """Give the operator that makes this stream its identity: state is found by it. Returns the stream."""
         self._job.rename(self._operator("uid"), uid)
         return self
 
-    def name(self, name: str) -> Any:
+    def name(self, name: str) -> Self:
         """Give the operator that makes this stream a name for people. Returns the stream."""
         self._operator("name").name = name
         return self
 
-    def set_parallelism(self, parallelism: int) -> Any:
+    def set_parallelism(self, parallelism: int) -> Self:
         """Give the operator that makes this stream a number of subtasks of its own. Returns the stream."""
         operator = self._operator("set_parallelism")
         self._job.check_parallelism(parallelism, what=f"operator '{operator.uid}'")
         operator.parallelism = parallelism
         return self
 
-    def force_non_parallel(self) -> Any:
+    def force_non_parallel(self) -> Self:
         """One subtask for the operator that makes this stream: ``set_parallelism(1)``. Returns the stream."""
         return self.set_parallelism(1)
 
-    def drop_states(self, *names: str) -> Any:
-        """Give up keyed states of the operator that makes this stream. Returns the stream.
+    def drop_states(self, *names: str) -> Self:
+        """Drop keyed states of the operator that makes this stream. Returns the stream.
 
-        A state that a function merely declares no more is kept, for it may be declared again. One that is given up is
+        A state that a function merely declares no more is kept, for it may be declared again. One that is dropped is
         gone from the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a
         state that is declared under its name later starts empty. Flink has no such thing.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
@@ -60,7 +60,7 @@ class StreamShortcuts(Stream):
         """No effect: operators are not chained in one thread. Returns the stream."""
         return self._nothing("disable_chaining")
 
-    def slot_sharing_group(self, slot_sharing_group: Any) -> Self:
+    def slot_sharing_group(self, slot_sharing_group: object) -> Self:
         """No effect: Spark places tasks. Returns the stream."""
         return self._nothing("slot_sharing_group")
 
@@ -104,9 +104,19 @@ class StreamShortcuts(Stream):
         job.stream(self._node).sink(f"print_{number}", ForeachBatchSink(printed, name=name))
         return PrintSink()
 
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: None = None, **options: Any
+    ) -> CloseableIterator: ...
+
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, *, limit: int, **options: Any
+    ) -> list[Any]: ...
+
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None, **options: Any
-    ) -> Any:
+    ) -> CloseableIterator | list[Any]:
         """Run what this stream needs in a state of its own: a ``CloseableIterator`` of its elements, or a list.
 
         Args:

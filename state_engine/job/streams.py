@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
@@ -149,13 +149,25 @@ class DataStream(StreamShortcuts):
         """The rows of several streams with the same columns, merged by their order."""
         return DataStream(self._job, UnionNode((self._node, *(_of(self._job, o)._node for o in others))))
 
-    def connect(self, other: DataStream | BroadcastStream) -> Any:
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
         """Two streams into one function: ``ConnectedStreams``, or ``BroadcastConnectedStream``."""
         if isinstance(other, BroadcastStream):
             return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other))
         return ConnectedStreams(self._job, self._input(), _of(self._job, other)._input())
 
-    def broadcast(self, *descriptors: MapStateDescriptor) -> Any:
+    @overload
+    def broadcast(self) -> BroadcastDataStream: ...
+
+    @overload
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream | BroadcastDataStream:
         """A stream that every subtask sees whole.
 
         With descriptors a ``BroadcastStream``, to be connected with another one. Without, a stream as well: every
@@ -165,8 +177,9 @@ class DataStream(StreamShortcuts):
         Args:
             descriptors: the broadcast states; for readers, a function asks for them by descriptor.
         """
-        kind = BroadcastStream if descriptors else BroadcastDataStream
-        return kind(self._job, self._node)
+        if descriptors:
+            return BroadcastStream(self._job, self._node)
+        return BroadcastDataStream(self._job, self._node)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """What the operator that makes this stream yields as ``tag, value``."""

@@ -43,7 +43,7 @@ from state_engine.storage.store_clock import StoreClock, same_store
 ORPHAN_AGE = timedelta(milliseconds=MIN_ORPHAN_AGE_MS)
 """How long a file stays after it was written or needed, at least."""
 
-OnFile = Callable[[Disposal], None]
+OnFile = Callable[[Disposal], object]
 _DELETERS = 8
 _SHORTEST_VACUUM = timedelta(days=7)
 """Delta refuses less, and ought to: its own readers rely on it."""

@@ -8,13 +8,14 @@ location is given. Mirror ``org.apache.flink.runtime.state.memory.MemoryStateBac
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Self
 
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.keyed_state import Loader
 from state_engine.core.state.state_table import KeyContext
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.state_backends.rocksdb_options import PredefinedOptions
 from state_engine.state_backends.state_backend import KeyedStateBackend, StateBackend
 
 
@@ -67,7 +68,7 @@ class RocksDBStateBackend(_Legacy):
             EmbeddedRocksDBStateBackend(**settings), "EmbeddedRocksDBStateBackend", checkpoint_data_uri
         )
 
-    def set_predefined_options(self, options: Any) -> RocksDBStateBackend:
+    def set_predefined_options(self, options: PredefinedOptions) -> Self:
         """As EmbeddedRocksDBStateBackend."""
         assert isinstance(self._delegate, EmbeddedRocksDBStateBackend)
         self._delegate.set_predefined_options(options)

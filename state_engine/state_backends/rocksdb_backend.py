@@ -15,7 +15,7 @@ run, as in Flink. Mirrors ``EmbeddedRocksDBStateBackend`` and ``RocksDBKeyedStat
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange
@@ -68,7 +68,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         self._settings = check_settings(options if isinstance(options, Mapping) else {})
         self._local_directory, self._compact_after_writes = local_directory, compact_after_writes
 
-    def set_predefined_options(self, options: PredefinedOptions) -> EmbeddedRocksDBStateBackend:
+    def set_predefined_options(self, options: PredefinedOptions) -> Self:
         """Start from other predefined options; gives the backend itself."""
         if not isinstance(options, PredefinedOptions):
             raise ConfigurationError(f"set_predefined_options takes PredefinedOptions, not {options!r}")
