@@ -45,7 +45,7 @@ def status(
         float,
         typer.Option(
             min=0,
-            help="A job is stuck when nothing was committed for so long, and a source has new data or a partition is over.",
+            help="After so long without a commit, a job that has new data, or a partition that is over, is stuck.",
         ),
     ] = _MINUTES,
 ) -> None:

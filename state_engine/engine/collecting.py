@@ -31,7 +31,7 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
     with tempfile.TemporaryDirectory(prefix="statelake-collect-") as directory:
         part = _part_of(job, node)
         DataStream(part, node).sink(_SINK, FileSink(str(Path(directory) / "out")))
-        found: list[Any] = []
+        collected: list[Any] = []
         # closed before the directory goes: commits have background work in it
         with StateEngine(Path(directory) / "root", spark) as engine:
             engine.run(part, **options)
@@ -43,10 +43,10 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
                             join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}"),
                             footer=file.footer,
                         )
-                        found += elements(
+                        collected += elements(
                             table, table.schema.names, scalar=is_scalar(node), declared=declared_columns(node)
                         )
-        return found
+        return collected
 
 
 def _part_of(job: StatefulJob, node: Node) -> StatefulJob:

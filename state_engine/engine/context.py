@@ -109,8 +109,8 @@ class EngineContext:
         """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
         publication = self.publication(tables)
         if isinstance(job, StatefulJob):
-            found = publication.declared(job.sinks.values())
-            return found and frozenset(key for key in found if key[0] not in leave_alone)
+            sinks = publication.declared(job.sinks.values())
+            return sinks and frozenset(key for key in sinks if key[0] not in leave_alone)
         return publication.recorded(tables.store.load().values(), but=leave_alone) if leave_alone else None
 
     def _router(self, job: StatefulJob) -> Router:

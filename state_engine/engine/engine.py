@@ -162,7 +162,7 @@ class StateEngine:
         Args:
             job: given by its name, all sinks count, and not only those of its code.
             from_checkpoint: publish again what a sink does not show of this checkpoint and of later ones.
-            dry_run: only say which checkpoints wait.
+            dry_run: only report which checkpoints wait.
 
         Raises:
             SinkBehindError: a sink lacks outputs of earlier checkpoints, too.
@@ -305,8 +305,8 @@ class StateEngine:
             sent: whether those that were sent again are listed, too.
         """
         code = job if isinstance(job, StatefulJob) else None
-        found = letters.list_dead_letters(self.context, job_name(job), code)
-        return [letter for letter in found if sent or not letter.sent]
+        every = letters.list_dead_letters(self.context, job_name(job), code)
+        return [letter for letter in every if sent or not letter.sent]
 
     @renamed_parameters(on_batch="on_progress")
     def replay_dead_letters(
@@ -333,7 +333,7 @@ class StateEngine:
             operator: only those that it refused.
             max_rows: letters of a micro-batch.
             clock, parameters, requested_by, on_progress: as for ``run``.
-            dry_run: only tell what would be sent.
+            dry_run: only report what would be sent.
 
         Raises:
             ConfigurationError: a letter was sent before, or cannot be.
@@ -379,7 +379,7 @@ class StateEngine:
             allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
             leave_alone: names of sinks that stay as they are, whatever becomes of them; ``left_alone`` reports them.
                 Sinks that the code does not have any more are, where the job itself is given.
-            dry_run: only tell what would happen.
+            dry_run: only report what would happen.
 
         Raises:
             ConfigurationError: there is no such checkpoint, or it was retired.
@@ -424,7 +424,7 @@ class StateEngine:
             parallelism: of all operators, or by uid; None for what the job declares, or with ``max_parallelism`` for
                 what is in force.
             max_parallelism: number of key groups, 1 to 32768; None keeps it.
-            dry_run: only say what would be in force.
+            dry_run: only report what would be in force.
 
         Raises:
             ConfigurationError: more subtasks than key groups, or no such operator.
@@ -523,7 +523,7 @@ class StateEngine:
                 ones in one commit a sink; ``stop``: these only, the head ends with the last one, and later ones keep
                 their outputs and are stale until they run again; ``branch``: as ``roll_forward``, and left on the
                 branch, for ``compare`` and ``promote``.
-            dry_run: only tell what would be done.
+            dry_run: only report what would be done.
             clock: processing time in place of the recorded one.
             code: the job to run, under the same name; ``job`` itself by default.
             rebatch: read partitions from what the sources hold of them now, rows that were late included; by default,
@@ -612,7 +612,7 @@ class StateEngine:
         ``vacuum`` may delete what only its head needs at once, the rest of it after the next ``expire_checkpoints``.
 
         Args:
-            dry_run: only say what would be expired.
+            dry_run: only report what would be expired.
 
         Returns:
             Ids of the checkpoints that are expired.
@@ -644,8 +644,8 @@ class StateEngine:
             operators: uids; all by default.
             policy: pass over the operators that it sees no reason for; None to fold whatever changed.
             full: write all key groups anew.
-            dry_run: only say how many key groups would be written.
-            on_progress: told how many tasks are done, and of how many, from another thread.
+            dry_run: only report how many key groups would be written.
+            on_progress: called with how many tasks are done, and of how many, from another thread.
 
         Raises:
             ConfigurationError: the job never ran, or has no such operator.
@@ -669,7 +669,7 @@ class StateEngine:
         Args:
             policy: what to keep; ``RetentionPolicy()`` by default.
             drop_branches: branches that nobody is going to promote.
-            dry_run: only say what would be expired.
+            dry_run: only report what would be expired.
 
         Returns:
             Ids of the checkpoints that are expired.
@@ -698,7 +698,7 @@ class StateEngine:
         Args:
             job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.
             orphan_age: how long a file stays after it was written, or needed last; at least 24 hours.
-            dry_run: only tell what would go.
+            dry_run: only report what would go.
             delta_vacuum: let Delta clean up the job's own tables, too: what it does not list and is older than a week.
             clock: gives the time, in milliseconds since 1970; None for the clock of the storage that holds the files:
                 by that their ages are right whatever the clock of this machine says.
@@ -731,7 +731,7 @@ class StateEngine:
         Args:
             root: where the root is.
             spark: session; None for a local one.
-            dry_run: only tell what would happen.
+            dry_run: only report what would happen.
             single_writer: see ``StateEngine``.
 
         Raises:

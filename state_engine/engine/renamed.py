@@ -1,4 +1,4 @@
-"""Names of versions before 0.2, each with what it is called now: whoever uses one is told so."""
+"""Names of versions before 0.2, each with what it is called now: using one is an error that says so."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def renamed(owner: str, name: str, names: Mapping[str, str]) -> str:
 
 
 def renamed_parameters(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: who gives a parameter by a former name is told what it is called now.
+    """Decorator: a parameter that is given by a former name is an error that says the present one.
 
     Args:
         names: today's name by the former one.

@@ -40,7 +40,7 @@ class JobSavepoints:
             name: ``[a-z][a-z0-9_]*``, unique in the job.
             path: an empty or new directory; by default ``savepoints/<name>`` beside the job's tables.
             checkpoint_id: the head by default.
-            on_progress: told how many tasks are done, and of how many, from another thread.
+            on_progress: called with how many tasks are done, and of how many, from another thread.
 
         Raises:
             ConfigurationError: the name is taken, the directory is not empty, or there is no such checkpoint.
@@ -83,7 +83,7 @@ class JobSavepoints:
 
         Args:
             keep_files: only let retention have the checkpoint.
-            dry_run: only say which files would be deleted.
+            dry_run: only report which files would be deleted.
 
         Returns:
             The files that are deleted.

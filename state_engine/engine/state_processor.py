@@ -70,7 +70,7 @@ class StateProcessor:
                 now, or paths and patterns; of a ``DeltaSource`` ``"all"`` or the last version; of a collection how many
                 elements. A source that is not named is read from its beginning.
             clock: processing time of the first row, in milliseconds.
-            dry_run: check everything, and tell what would be written.
+            dry_run: check everything, and report what would be written.
 
         Raises:
             ConfigurationError: the job ran already; or there is no such operator, state or source; or a column or a
@@ -90,11 +90,11 @@ class StateProcessor:
                 "its first run. Use another job name, or transform_state to change what is there"
             )
         layout = JobLayout(self.context.root, job.name)
-        found = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        bootstrap = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
-            return found.planned(given)
-        return found.run(given, tables=self.context.tables(job.name))
+            return bootstrap.planned(given)
+        return bootstrap.run(given, tables=self.context.tables(job.name))
 
     def bootstrap_from_spark(
         self,
@@ -141,9 +141,9 @@ class StateProcessor:
             )
             for state, wanted in states.items()
         }
-        found = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
+        consumed = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
         return self.bootstrap(
-            {operator: frames}, positions=found, clock=clock, dry_run=dry_run, requested_by=requested_by
+            {operator: frames}, positions=consumed, clock=clock, dry_run=dry_run, requested_by=requested_by
         )
 
     def transform_state(
@@ -168,7 +168,7 @@ class StateProcessor:
             map: gives a DataFrame with the same columns from the state's: other values, other keys, more or fewer rows.
             filter: column or SQL text: which entries stay.
             delete_keys: a DataFrame with the key columns, or keys: as functions see them, or dicts by column.
-            dry_run: only tell what would change.
+            dry_run: only report what would change.
 
         Raises:
             ConfigurationError: not exactly one of the three; no such operator or state; columns are not the same.
@@ -186,12 +186,12 @@ class StateProcessor:
             raise ConfigurationError(
                 f"transform_state takes one of map, filter and delete_keys, not {chosen or 'none'}"
             )
-        found = self._transform(dry_run, requested_by)
+        transform = self._transform(dry_run, requested_by)
         if delete_keys is not None:
-            return found.without_keys({operator: delete_keys}, state)
+            return transform.without_keys({operator: delete_keys}, state)
         if state is None:
             raise ConfigurationError(f"transform_state needs the name of a state for {chosen[0]}")
-        return found.one_state(operator, state, map=map, filter=filter)
+        return transform.one_state(operator, state, map=map, filter=filter)
 
     def change_key_type(
         self,
@@ -214,8 +214,8 @@ class StateProcessor:
             convert: makes the new key, as today's code declares it, of an old one, as it is stored: scalars, or tuples
                 of several columns. By default they are cast, as far as nothing can be lost: numbers to wider ones, and
                 numbers, dates and booleans to text.
-            key_type: of today's key, such as ``"day string"``, where sources without input cannot tell it.
-            dry_run: check everything, and tell how much would be written.
+            key_type: of today's key, such as ``"day string"``, where sources have no input that shows it.
+            dry_run: check everything, and report how much would be written.
 
         Raises:
             ConfigurationError: two keys would become one, with examples; a cast could lose something; no such operator.
@@ -235,8 +235,8 @@ class StateProcessor:
             )
         operations, tables = self.context.operations(self._job, requested_by), self.context.ran(name)
         declared = known_key(self.context.spark, code, code.operators[operator], key_type)
-        found = KeyTypeChange(name, tables, self.context.kernel, operations, self.context.spark, dry_run)
-        return found.run(operator, declared, convert)
+        change = KeyTypeChange(name, tables, self.context.kernel, operations, self.context.spark, dry_run)
+        return change.run(operator, declared, convert)
 
     def erase_keys(
         self,
@@ -250,13 +250,14 @@ class StateProcessor:
         clock: Clock = None,
         requested_by: str | None = None,
     ) -> EraseReport:
-        """Take keys out of all states and timers of all operators that are keyed by these columns, and tell what else
-        still holds them.
+        """Erase keys from all states and timers of all operators that are keyed by these columns.
+
+        The report names what else still holds them: older checkpoints, branches, savepoints, dead letters, sinks.
 
         Args:
             keys: values by column of the key: ``{"tailnum": "N123"}``; or several.
             operator: only this one.
-            dry_run: only tell.
+            dry_run: only report.
             purge: go on: compact, expire the checkpoints that would bring the keys back, delete dead letters, vacuum.
                 Files go from the disk two days later at the earliest; purge or vacuum again by then.
             drop_branches: with ``purge``, replays to drop.
@@ -271,14 +272,14 @@ class StateProcessor:
         """
         if dry_run and purge:
             raise ConfigurationError(
-                "erase_keys takes either dry_run or purge: a dry run tells what a purge would do"
+                "erase_keys takes either dry_run or purge: a dry run reports what a purge would do"
             )
         if not purge and (drop_branches or sinks):
             raise ConfigurationError("erase_keys drops branches and deletes from sinks only with purge=True")
         name = job_name(self._job)
         tables, layout = self.context.ran(name), JobLayout(self.context.root, name)
         collector = self.context.collector(self._job, requested_by)
-        found = Forgetting(
+        erasure = Forgetting(
             traces=lambda rows: KeyTraces(name, layout, rows, self.context.spark, self.context.kernel),
             transform=self._transform(dry_run, requested_by),
             operations=self.context.operations(self._job, requested_by),
@@ -288,7 +289,9 @@ class StateProcessor:
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
         wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
-        return found.forget([keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted)
+        return erasure.forget(
+            [keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

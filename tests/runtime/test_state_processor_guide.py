@@ -1,4 +1,4 @@
-"""Every example of the guide to beginning with state, changing it and forgetting it runs, on a small job of flights."""
+"""Every example of the guide to beginning with state, changing it and erasing keys runs, on a small job of flights."""
 
 from __future__ import annotations
 
