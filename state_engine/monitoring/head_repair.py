@@ -19,7 +19,7 @@ from state_engine.core.errors import MissingFilesError, StatelakeError, StorageE
 from state_engine.monitoring.lost_outputs import LostChange, LostOutputs, LostRow
 from state_engine.operations.damage import Damage
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
-from state_engine.storage.delta.log_reader import read_log
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import jobs_in
 from state_engine.storage.storage_failures import keeping
@@ -46,7 +46,7 @@ def head_damages(uri: str) -> list[Damage]:
 def _of_job(uri: str, job: str) -> Iterator[Damage]:
     table = JobLayout(uri, job).checkpoints
     try:
-        log = read_log(table)
+        log = DeltaLog(table).newest()
     except StorageError:  # what is denied, or does not answer, is not damaged
         raise
     except (StatelakeError, ValueError) as error:

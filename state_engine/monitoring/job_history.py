@@ -34,8 +34,8 @@ from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
 from state_engine.storage.checkpoint_store import check_owner
-from state_engine.storage.delta.log_reader import commit_actions, read_log
-from state_engine.storage.files import join, normal_uri, open_location
+from state_engine.storage.delta.log import DeltaLog
+from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
 
@@ -110,7 +110,7 @@ class JobHistory:
         staged = change.staged
         app, uri = f"{self.root_id}/{self.layout.job}/{staged.name}", staged.path
         if staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS):
-            log = read_log(uri)
+            log = DeltaLog(uri).newest()
             return log.transactions.get(app, 0) if log else 0
         staging = Staging(self.layout.root)
         publishers = {
@@ -129,7 +129,7 @@ def read_history(root: str, job: str) -> JobHistory | None:
     """
     uri = normal_uri(root)
     root_id, layout = open_root(uri, create=False), JobLayout(uri, job)
-    log = read_log(layout.checkpoints) if root_id is not None else None
+    log = DeltaLog(layout.checkpoints).newest() if root_id is not None else None
     if root_id is None or log is None:
         return None
     check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
@@ -157,22 +157,17 @@ def has_news(source: Source, elements: list[Element]) -> bool | None:
 
 
 def _table_has_news(source: DeltaSource, elements: list[Element]) -> bool:
-    log = read_log(source.path)
-    if log is None:
+    log = DeltaLog(source.path)
+    newest = log.newest()
+    if newest is None:
         raise SourceError(f"{source.path} is not a Delta table: check the path, or create the table first")
     known = positions_in(elements)
     if not known:
         return True
     last = known[-1]
-    if last.table != log.table_id or last.files is not None:
+    if last.table != newest.table_id or last.files is not None:
         return True
-    at = open_location(join(source.path, "_delta_log"))
-    for version in range(last.version + 1, log.version + 1):
-        try:
-            actions = list(commit_actions(at, f"{version:020d}.json"))
-        except FileNotFoundError:
-            return True  # the source says what to do about it
-        changes = [a[kind] for a in actions for kind in ("add", "remove") if kind in a]
-        if any(change.get("dataChange", True) for change in changes):
-            return True
-    return False
+    try:
+        return any(log.commit(v).changes_data for v in range(last.version + 1, newest.version + 1))
+    except FileNotFoundError:
+        return True  # the source says what to do about it

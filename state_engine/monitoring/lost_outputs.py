@@ -21,7 +21,6 @@ from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, cont
 from state_engine.core.errors import SinkError
 from state_engine.publication.publication import Publication
 from state_engine.sinks.base import WRITE_ID, write_ids
-from state_engine.sinks.delta_log import find_transaction
 from state_engine.sinks.delta_tables import has_lineage
 from state_engine.sinks.file_moves import (
     STAGED_PREFIX,
@@ -39,6 +38,7 @@ from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql import attempts_in, ledger_note, target_of
 from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import open_location
 
 Files = list[DataFile]
@@ -161,7 +161,7 @@ class LostOutputs:
 
     def _of_table(self, key: SinkKey, sink: StagedSink) -> LostChange:
         app = self._publication.app(sink.name)
-        entry = find_transaction(sink.path, app, self._lost.checkpoint_id)
+        entry = DeltaLog(sink.path).transaction(app, self._lost.checkpoint_id)
         if entry is None:
             raise self._refusal(sink, "the log of its table does not hold what it changed any more")
         if entry.note:  # Spark wrote it

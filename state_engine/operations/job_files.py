@@ -30,7 +30,7 @@ from state_engine.sinks.files import FileSink
 from state_engine.sinks.spark_writer import SPARK_KIND, STAGED
 from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.delta.tombstones import removed_since
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, open_location
 
 _EXCHANGE, _CHECKPOINTS = "exchange", "checkpoints"
@@ -123,7 +123,7 @@ class JobFiles:
         active = frozenset(self._kernel.active_files(uri))
         if ours:  # what came since that, and what is gone; a log lists nothing that was not there before
             files |= _looked_up(uri, active - files.keys())
-        return Place(table, files, active, removed_since(uri, self._since_ms(table)), owners, ours)
+        return Place(table, files, active, DeltaLog(uri).removed_since(self._since_ms(table)), owners, ours)
 
 
 def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, Found]:

@@ -15,7 +15,7 @@ from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError, StatelakeError
 from state_engine.operations.damage import Damage
 from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.delta.log_reader import read_log
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import ROOT_PROPERTY, JobLayout
 from state_engine.storage.root import MARKER, jobs_in, new_marker, read_marker, write_marker
@@ -42,7 +42,7 @@ class RootOfJob:
 def root_of_job(uri: str, job: str) -> RootOfJob:
     """What the table of checkpoints of a job says of its root."""
     try:
-        log = read_log(JobLayout(uri, job).checkpoints)
+        log = DeltaLog(JobLayout(uri, job).checkpoints).newest()
     except (StatelakeError, OSError, ValueError, KeyError) as error:
         return RootOfJob(problem=f"{type(error).__name__}: {error}")
     if log is None:

@@ -32,7 +32,6 @@ from state_engine.sinks.base import (
     verify_files,
     with_lineage,
 )
-from state_engine.sinks.delta_log import find_transaction, writers
 from state_engine.sinks.delta_tables import (
     canonical,
     check_plain,
@@ -53,6 +52,7 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, normal_uri
 
 
@@ -93,7 +93,7 @@ class DeltaSink(Sink):
             facts = kernel.facts(self.path)
             assert facts is not None
         elif not (self.shared or request.known):
-            request.refuse_other_roots(writers(self.path), where=self.path)
+            request.refuse_other_roots(DeltaLog(self.path).writers(), where=self.path)
         kind, directory = self.kind, self.path
         if plain_problems(facts):
             check_spark_columns(self.path, facts, text)
@@ -124,7 +124,7 @@ class LogPublisher(Publisher):
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         check_published(staged, app, checkpoint_id, active=None)
-        entry = find_transaction(staged.path, app, checkpoint_id)
+        entry = DeltaLog(staged.path).transaction(app, checkpoint_id)
         check_shown(staged, {} if entry is None else entry.sizes, checkpoint_id=checkpoint_id)
 
 
@@ -211,7 +211,7 @@ def check_published(
             such an entry counts as this row's.
     """
     mine, withdrawn = {f.path for f in staged.files}, {f.path for f in staged.withdrawn}
-    entry = find_transaction(staged.path, app, checkpoint_id)
+    entry = DeltaLog(staged.path).transaction(app, checkpoint_id)
     if entry is None:
         listed = set(active(staged.path)) if active else mine
         same = mine <= listed and not (active and withdrawn & listed)

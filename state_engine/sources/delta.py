@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
-from state_engine.sources.delta_log import TableCommit, TableFile, TableLog, check_there, missing
 from state_engine.sources.delta_position import (
     SCHEMA,
     Position,
@@ -29,6 +28,7 @@ from state_engine.sources.delta_position import (
     schemas_up_to,
     stops,
 )
+from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, check_there, missing
 from state_engine.sources.places import place_columns
 from state_engine.sources.schema_change import incompatible_change
 from state_engine.spark.spark_names import F
@@ -82,7 +82,7 @@ class DeltaSource(Source):
         object.__setattr__(self, "path", normal_uri(self.path))
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        log = TableLog(spark, self.path)
+        log = SourceTable(spark, self.path)
         # the table's id tells whether it is the same one, so it may be moved
         before = [e for e in elements if not e["split"].endswith(SCHEMA)]
         schemas = [e for e in elements if e["split"].endswith(SCHEMA)]
@@ -99,7 +99,7 @@ class DeltaSource(Source):
         return _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
-        log, end = TableLog(spark, self.path), positions_in(appended)[-1]
+        log, end = SourceTable(spark, self.path), positions_in(appended)[-1]
         start = begin_of(before, end, self._told_start(end))
         files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
         check_there(files)
@@ -112,7 +112,7 @@ class DeltaSource(Source):
         if known and known[-1] == ends[-1]:
             return None
         check_read_once([*known, *ends], path=self.path)
-        log = TableLog(spark, self.path)
+        log = SourceTable(spark, self.path)
         start = known[-1] if known else begin_of([], ends[0], self._told_start(ends[0]))
         files, at = bounded(
             stops(log, start, ends[-1]),
@@ -136,7 +136,7 @@ class DeltaSource(Source):
 
     def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
         """``given``: the last version whose rows the state holds; or ``"all"`` for the newest."""
-        log = TableLog(spark, self.path)
+        log = SourceTable(spark, self.path)
         version = log.version if given == "all" else given
         if type(version) is not int or not 0 <= version <= log.version:
             raise ConfigurationError(
@@ -156,7 +156,7 @@ class DeltaSource(Source):
             return end
         return Position(end.table, start - 1, None) if isinstance(start, int) else None
 
-    def _first(self, log: TableLog, draft: _Draft) -> Position:
+    def _first(self, log: SourceTable, draft: _Draft) -> Position:
         start = self.starting_version
         if start == "snapshot":
             return Position(log.table_id, log.version, 0, snapshot=True)
@@ -177,7 +177,7 @@ class DeltaSlice:
 
     files: list[TableFile]
     version: int
-    log: TableLog
+    log: SourceTable
 
 
 @dataclass
@@ -185,7 +185,7 @@ class _Draft:
     """A slice while it is being planned."""
 
     source: DeltaSource
-    log: TableLog
+    log: SourceTable
     schema: str | None
     position: Position = field(default_factory=lambda: Position("", -1, None))
     files: list[TableFile] = field(default_factory=list)

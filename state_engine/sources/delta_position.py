@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from state_engine.core.errors import SourceError
 from state_engine.sources.base import Element
-from state_engine.sources.delta_log import TableFile, TableLog
+from state_engine.sources.delta_table import SourceTable, TableFile
 
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema of the table."""
@@ -71,7 +71,7 @@ def begin_of(before: Sequence[Element], end: Position, first: Position | None) -
     return start
 
 
-def stops(log: TableLog, start: Position, end: Position) -> Iterator[Stop]:
+def stops(log: SourceTable, start: Position, end: Position) -> Iterator[Stop]:
     """All files that were read between two positions of one table, in order.
 
     Commits that take rows away were passed over, or the recorded run would not have gone on.

@@ -37,7 +37,7 @@ from state_engine.state_processor.key_traces import (
 )
 from state_engine.state_processor.state_transform import StateTransform, TransformReport
 from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.delta.tombstones import removed_since
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import open_location
 
 
@@ -196,7 +196,7 @@ class Forgetting:
             _delete_rows(look, uri, condition)
         published = {f.path for row in look.rows.values() for f in row.dead_letters}
         before_ms = now_ms - int(ORPHAN_AGE / timedelta(milliseconds=1))
-        active, lately = look.kernel.active_files(uri), removed_since(uri, before_ms)
+        active, lately = look.kernel.active_files(uri), DeltaLog(uri).removed_since(before_ms)
         for file in parquet_files(uri):
             path = file.removeprefix(uri + "/")
             if path not in active and path not in lately and path in published:

@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, StructType
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Source
 from state_engine.sources.delta import DeltaSource
-from state_engine.sources.delta_log import TableLog
+from state_engine.sources.delta_table import SourceTable
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import quoted
 from state_engine.storage.files import join, normal_uri, open_location
@@ -161,7 +161,7 @@ class SparkQuery:
         return sorted(consumed & there)
 
     def _version(self, offset: Mapping[str, Any], source: DeltaSource, name: str) -> int | None:
-        log = TableLog(self.spark, source.path)
+        log = SourceTable(self.spark, source.path)
         if offset["reservoirId"] != log.table_id:
             raise ConfigurationError(
                 f"source '{name}': the query reads the Delta table {offset['reservoirId']}, and "

@@ -29,7 +29,7 @@ from state_engine.storage.delta.kernel import (
     TransactionTakenError,
 )
 from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.delta.log_reader import read_log
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import TABLE_PROPERTIES
 
@@ -217,7 +217,7 @@ def test_a_log_is_cleaned_up_and_forgets_no_transaction(kernel: DeltaKernel, uri
     assert left == sorted([*kept, *checksums])
     assert kernel.latest_transaction(uri, "app") == 7
     assert rows(uri) == sorted([("me", 0), *(("old", n) for n in range(28)), *(("new", n) for n in range(5))])
-    found = read_log(uri)
+    found = DeltaLog(uri).newest()
     assert found is not None
     assert (found.version, found.transactions["app"], len(found.files)) == (34, 7, 34)
 

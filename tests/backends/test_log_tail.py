@@ -9,7 +9,7 @@ import pytest
 
 from state_engine.core.errors import CommitFailedError
 from state_engine.storage import durability
-from state_engine.storage.delta.log_reader import is_whole, read_log
+from state_engine.storage.delta.log import DeltaLog, is_whole
 from state_engine.storage.delta.log_tail import LogDurability, mend_log
 from state_engine.storage.durability import sync_directories, sync_files
 
@@ -73,7 +73,7 @@ def test_a_checksum_that_is_cut_goes_and_leaves_its_file(table: Path) -> None:
 
 def test_readers_do_not_count_it_either(table: Path) -> None:
     entry(table, 2).write_text(ENTRY[:-9])
-    log = read_log(table.as_uri())
+    log = DeltaLog(table.as_uri()).newest()
     assert log is not None
     assert log.version == 1
     assert log.files == {"0.parquet", "1.parquet"}
@@ -83,7 +83,7 @@ def test_a_table_whose_only_entry_is_cut_is_none(tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
     (log / f"{0:020d}.json").touch()
-    assert read_log(tmp_path.as_uri()) is None
+    assert DeltaLog(tmp_path.as_uri()).newest() is None
 
 
 def test_whole_entries_stay_as_others_write_them(table: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_engine.storage.delta.tombstones import removed_since
+from state_engine.storage.delta.log import DeltaLog
 
 
 def commit(table: Path, version: int, at_ms: int, *actions: dict[str, object]) -> None:
@@ -27,28 +27,28 @@ def removal(path: str, at_ms: int | None) -> dict[str, object]:
 
 def test_removals_are_told_until_they_are_old(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
-    assert removed_since(uri, 0) == set(), "no table, no removals"
+    assert DeltaLog(uri).removed_since(0) == set(), "no table, no removals"
     commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))
     commit(tmp_path, 1, 2_000_000, removal("c", 2_000_000), removal("d", 1_500_000), removal("e", None))
     (tmp_path / "_delta_log" / "_last_checkpoint").write_text("{}")
-    assert removed_since(uri, 0) == {"write_id=1/a b", "c", "d", "e"}
-    assert removed_since(uri, 1_000_001) == {"c", "d", "e"}
-    assert removed_since(uri, 2_000_000) == {"c", "d", "e"}
-    assert removed_since(uri, 2_000_001) == set()
+    assert DeltaLog(uri).removed_since(0) == {"write_id=1/a b", "c", "d", "e"}
+    assert DeltaLog(uri).removed_since(1_000_001) == {"c", "d", "e"}
+    assert DeltaLog(uri).removed_since(2_000_000) == {"c", "d", "e"}
+    assert DeltaLog(uri).removed_since(2_000_001) == set()
 
 
 def test_the_clock_of_who_removed_files_does_not_matter(tmp_path: Path) -> None:
     days = 2 * 24 * 3_600_000
     commit(tmp_path, 0, 10 * days, removal("behind", 9 * days), removal("ahead", 11 * days))
-    assert removed_since(f"file://{tmp_path}", 10 * days) == {"behind", "ahead"}
-    assert removed_since(f"file://{tmp_path}", 10 * days + 1) == set()
+    assert DeltaLog(f"file://{tmp_path}").removed_since(10 * days) == {"behind", "ahead"}
+    assert DeltaLog(f"file://{tmp_path}").removed_since(10 * days + 1) == set()
 
 
 def test_commits_from_before_that_time_are_not_even_read(tmp_path: Path) -> None:
     commit(tmp_path, 0, 1_000_000)
     (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{ damaged")
     os.utime(tmp_path / "_delta_log" / f"{0:020d}.json", (1_000, 1_000))
-    assert removed_since(f"file://{tmp_path}", 1_000_001) == set()
+    assert DeltaLog(f"file://{tmp_path}").removed_since(1_000_001) == set()
 
 
 def test_removals_whose_commits_were_cleaned_up_are_in_the_log_checkpoint(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_removals_whose_commits_were_cleaned_up_are_in_the_log_checkpoint(tmp_pa
     kind = pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64())])
     table = pa.table({"remove": pa.array(removed, kind)})
     pq.write_table(table, tmp_path / "_delta_log" / f"{2:020d}.checkpoint.parquet")
-    assert removed_since(f"file://{tmp_path}", 0) == {"write_id=1/a b", "d"}
-    assert removed_since(f"file://{tmp_path}", 999_990) == {"d"}
+    assert DeltaLog(f"file://{tmp_path}").removed_since(0) == {"write_id=1/a b", "d"}
+    assert DeltaLog(f"file://{tmp_path}").removed_since(999_990) == {"d"}

@@ -27,8 +27,8 @@ from state_engine.storage.delta.kernel import (
     TransactionTakenError,
 )
 from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_names import COMMIT
-from state_engine.storage.delta.log_reader import commit_actions
 from state_engine.storage.delta.log_tail import LogDurability, mend_log
 from state_engine.storage.delta.table_facts import TableFacts
 from state_engine.storage.durability import Durability
@@ -69,7 +69,7 @@ class LogKernel(DeltaKernel):
         for name in sorted(n for n in at.names(missing_ok=True) if COMMIT.fullmatch(n)):
             found.version += 1
             assert int(name[:20]) == found.version, f"{uri} has no version {found.version}"
-            for action in commit_actions(at, name):
+            for action in DeltaLog(uri).commit(found.version).actions:
                 match action:
                     case {"add": add}:
                         found.adds[unquote(add["path"])] = add

@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -35,8 +34,8 @@ from state_engine.storage.delta.commit_ends import (
 )
 from state_engine.storage.delta.kernel_classes import KernelClasses, log_stores
 from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_cleanup import clean_log
-from state_engine.storage.delta.log_reader import commit_actions
 from state_engine.storage.delta.log_tail import LogDurability, mend_log
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
 from state_engine.storage.durability import Durability
@@ -302,8 +301,7 @@ class DeltaKernel:
         if version is None:
             return
         if files:
-            actions = commit_actions(open_location(join(uri, "_delta_log")), f"{version:020d}.json")
-            added = [unquote(a["add"]["path"]) for a in actions if "add" in a]
+            added = DeltaLog(uri).commit(version).added
             self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
         self.disk.entry(uri, version)
 

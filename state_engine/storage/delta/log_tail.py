@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from state_engine.core.errors import CommitFailedError
 from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log import is_whole
 from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, version_of
-from state_engine.storage.delta.log_reader import is_whole
 from state_engine.storage.durability import Durability, sync_directories, sync_files
 from state_engine.storage.files import Location, is_local, join, local_path, open_location
 from state_engine.storage.storage_errors import storage_errors

@@ -19,8 +19,8 @@ from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.delta import DeltaPublisher
-from state_engine.sinks.delta_log import writers
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import file_name
 from tests.runtime.sinks.requests import APP, asked
 
@@ -274,7 +274,7 @@ def test_a_second_root_is_refused_unless_both_say_that_they_share(kernel: DeltaK
     assert list(log.glob("*.checkpoint.parquet"))
     for commit in log.glob("0000000000000000000[0-9].json"):
         commit.unlink()
-    assert writers(f"file://{table}") == {APP}
+    assert DeltaLog(f"file://{table}").writers() == {APP}
     shared = DeltaSink(table, shared=True).prepare(asked(kernel, SCHEMA, "w2", app=other))
     known = DeltaSink(table).prepare(replace(asked(kernel, SCHEMA, "w2", app=other), known=True))
     assert shared == known

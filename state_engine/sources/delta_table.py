@@ -1,8 +1,8 @@
-"""The log of a Delta table that a source reads: versions, the files that they add, schemas; and scans of such files.
+"""A Delta table that a source reads: versions, the files that they add, schemas; and scans of such files.
 
 Scans go through Delta's own reader, so deletion vectors, column mapping, widened types and partition columns are
-right; commits are read as the JSON files that they are, without a Spark job. Everything that the log cannot give any
-more is a SourceError that says so.
+right; commits are read without a Spark job (``DeltaLog``). Everything that the log cannot give any more is a
+SourceError that says so.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from py4j.protocol import Py4JJavaError
 from state_engine.core.errors import SourceError
 from state_engine.sources.parquet_files import parquet_row_count
 from state_engine.spark.spark_names import F
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, open_location
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class TableCommit:
     table_id: str | None
 
 
-class TableLog:
-    """The newest state of a table's log, and its history.
+class SourceTable:
+    """The newest version of a table, and its history.
 
     Args:
         spark: session with Delta.
@@ -123,21 +124,19 @@ class TableLog:
         Raises:
             SourceError: it is not in the log any more.
         """
-        at = open_location(join(self.uri, "_delta_log", f"{version:020d}.json"))
         try:
-            lines = at.read().decode().splitlines()
+            found = DeltaLog(self.uri).commit(version)
         except FileNotFoundError:
             raise SourceError(
                 f"{self.uri}: version {version} is not in the log any more (its retention is "
                 "delta.logRetentionDuration), so what it changed cannot be told"
             ) from None
-        actions = [json.loads(line) for line in lines if line.strip()]
-        added = [a["add"] for a in actions if "add" in a and a["add"].get("dataChange", True)]
-        metadata = next((a["metaData"] for a in actions if "metaData" in a), None)
+        added = [add for add in found.of("add") if add.get("dataChange", True)]
+        metadata = next(found.of("metaData"), None)
         return TableCommit(
             files=[self._file(add, _rows_of(add)) for add in added],
-            removes=any(a["remove"].get("dataChange", True) for a in actions if "remove" in a),
-            operation=next((a["commitInfo"].get("operation", "") for a in actions if "commitInfo" in a), ""),
+            removes=any(remove.get("dataChange", True) for remove in found.of("remove")),
+            operation=found.operation,
             schema=metadata["schemaString"] if metadata else None,
             table_id=metadata["id"] if metadata else None,
         )

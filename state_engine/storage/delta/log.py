@@ -1,0 +1,259 @@
+"""``DeltaLog``: the log of a Delta table, read as the files that it is: no Spark, no Java, in milliseconds.
+
+For whoever only looks: monitoring, sensors, checks, sources and sinks. Guarantees what Delta's own readers do of the
+actions that it knows (``add``, ``remove``, ``txn``, ``metaData``), from the newest log checkpoint on; whoever commits
+uses ``DeltaKernel``. A newest entry that a power cut left empty or cut was not committed. Tables are read from log
+checkpoints of the classic kind, whole or in parts; a table of ours has no other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+from pyarrow.fs import FileInfo
+
+from state_engine.core.errors import DamagedFileError, RootError
+from state_engine.storage import store_clock
+from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, newest_checkpoint
+from state_engine.storage.files import join, open_location
+from state_engine.storage.parquet_reading import read_parquet
+
+Action = dict[str, Any]
+_OF_A_TABLE = ("add", "txn", "metaData")
+_OTHER_CHECKPOINT = ".checkpoint."
+
+
+@dataclass(frozen=True)
+class LogCommit:
+    """One entry of a log.
+
+    Attributes:
+        actions: of the entry, in order.
+    """
+
+    actions: list[Action]
+
+    def of(self, kind: str) -> Iterator[dict[str, Any]]:
+        """What the actions of a kind, such as ``add``, hold."""
+        return (action[kind] for action in self.actions if action.get(kind))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the files that it added, by path relative to the table."""
+        return {unquote(add["path"]): int(add["size"]) for add in self.of("add")}
+
+    @property
+    def added(self) -> set[str]:
+        """Paths of the files that it added, relative to the table."""
+        return {unquote(add["path"]) for add in self.of("add")}
+
+    @property
+    def removed(self) -> set[str]:
+        """Paths of the files that it removed, relative to the table."""
+        return {unquote(remove["path"]) for remove in self.of("remove")}
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """The version that each application committed with it."""
+        return {txn["appId"]: int(txn["version"]) for txn in self.of("txn")}
+
+    @property
+    def note(self) -> str:
+        """What the writer noted with it, if anything."""
+        return next((info.get("userMetadata") or "" for info in self.of("commitInfo")), "")
+
+    @property
+    def operation(self) -> str:
+        """Delta's name of what was done."""
+        return next((info.get("operation") or "" for info in self.of("commitInfo")), "")
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether it did more than to rearrange rows."""
+        return any(change.get("dataChange", True) for kind in ("add", "remove") for change in self.of(kind))
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A version of a table.
+
+    Attributes:
+        version: its number.
+        files: paths, relative to the table, of the files in it.
+        transactions: the highest version that each application committed.
+        table_id: of the table.
+        properties: of the table.
+    """
+
+    version: int
+    files: frozenset[str]
+    transactions: Mapping[str, int]
+    table_id: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class DeltaLog:
+    """The log of one table, as it is when the first question is asked; ask another object for what came since.
+
+    Args:
+        uri: of the table; where there is none, the log is empty.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri, self._at = uri, open_location(join(uri, "_delta_log"))
+        self._read: dict[int, LogCommit] = {}
+
+    @cached_property
+    def _names(self) -> dict[str, FileInfo]:
+        return {info.base_name: info for info in self._at.listing(missing_ok=True)}
+
+    @cached_property
+    def versions(self) -> list[int]:
+        """Versions of which there is an entry, oldest first."""
+        found = sorted(int(match[1]) for name in self._names if (match := COMMIT.fullmatch(name)))
+        if found:
+            try:
+                self._read[found[-1]] = self.commit(found[-1])
+            except DamagedFileError:
+                del found[-1]
+        return found
+
+    def commit(self, version: int) -> LogCommit:
+        """An entry.
+
+        Raises:
+            FileNotFoundError: it is not there, or not any more.
+            DamagedFileError: it is empty or cut.
+        """
+        if version in self._read:
+            return self._read[version]
+        actions = _actions(self._at.inside(_name(version)).read())
+        if not actions:
+            raise DamagedFileError(
+                f"{join(self._at.path, _name(version))}, an entry of the log of a table, is empty or cut: nothing of "
+                "it was used. Run again; if it stays so, put the file back from a backup, or restore a savepoint into "
+                "another root"
+            )
+        return LogCommit(actions)
+
+    def newest(self) -> TableVersion | None:
+        """The newest version of the table; None where there is no table.
+
+        Raises:
+            RootError: entries are missing, or log checkpoints are of a kind that is not known here.
+        """
+        begin, parts = newest_checkpoint(self._names)
+        since = [version for version in self.versions if version > begin]
+        newest = max([begin, *since])
+        if newest < 0:
+            return None
+        missing = set(range(begin + 1, newest + 1)) - set(since)
+        if missing:
+            raise RootError(
+                f"{self._uri}: version {min(missing)} is not in the table's log, and no log checkpoint stands for it: "
+                "restore the directory _delta_log, or look at the table with Spark"
+            )
+        tail = (action for version in since for action in self.commit(version).actions)
+        return _folded(newest, self._checkpointed(parts, _OF_A_TABLE), tail)
+
+    def transaction(self, app: str, version: int) -> LogCommit | None:
+        """The entry with this transaction id, searched from the newest; None where the log does not hold it."""
+        for number in reversed(self.versions):
+            commit = self.commit(number)
+            if commit.transactions.get(app) == version:
+                return commit
+        return None
+
+    def writers(self) -> set[str]:
+        """Applications of all transactions in the table: of its newest log checkpoint of any kind, and since."""
+        shortcuts = log_checkpoints(self._names)
+        for name in self._names:  # of a newer kind, with a unique name
+            if _OTHER_CHECKPOINT in name and len(name.split(".")) == 4 and name[:20].isdigit():
+                shortcuts.setdefault(int(name[:20]), []).append(name)
+        begin = max(shortcuts, default=-1)
+        actions = [action for name in shortcuts.get(begin, []) for action in self._transactions_in(name)]
+        actions += [a for version in self.versions if version > begin for a in self.commit(version).actions]
+        return {action["txn"]["appId"] for action in actions if action.get("txn")}
+
+    def removed_since(self, since_ms: int) -> set[str]:
+        """Paths, relative to the table, of the files whose removal is younger than a time: readers may have them open.
+
+        Entries that the storage says were written since then are read; what clock their writers had does not matter.
+        So is the newest log checkpoint, which tells of removals whose entries were cleaned up, for as long as
+        ``delta.deletedFileRetentionDuration``: a week, if the table says nothing else. Of these only the time that
+        their writer gave them is known.
+
+        Args:
+            since_ms: milliseconds since 1970.
+        """
+        _, parts = newest_checkpoint(self._names)
+        removals = (action["remove"] for action in self._checkpointed(parts, ["remove"]))
+        removed = {unquote(r["path"]) for r in removals if (r.get("deletionTimestamp") or 0) > since_ms}
+        for version in self.versions:
+            if store_clock.written_ms(self._names[_name(version)]) >= since_ms:
+                # cleaned up this moment: the log checkpoint has what it removed
+                with suppress(FileNotFoundError):
+                    removed |= self.commit(version).removed
+        return removed
+
+    def _checkpointed(self, parts: Iterable[str], kinds: Iterable[str]) -> Iterator[Action]:
+        """The actions of some kinds in the files of a log checkpoint."""
+        for part in parts:
+            table = read_parquet(join(self._uri, "_delta_log", part))
+            for kind in kinds:
+                if kind in table.column_names:
+                    yield from ({kind: found} for found in table[kind].drop_null().to_pylist())
+
+    def _transactions_in(self, name: str) -> Iterable[Action]:
+        at = self._at.inside(name)
+        if name.endswith(".json"):
+            return _actions(at.read())
+        found: list[Action] = at.parquet().read(columns=["txn.appId"]).to_pylist()
+        return found
+
+
+def is_whole(entry: bytes) -> bool:
+    """Whether a log entry is neither empty nor cut: every line of it is a JSON object, and there is one.
+
+    Example:
+        >>> is_whole(b'{"commitInfo":{}}'), is_whole(b""), is_whole(b'{"commitInfo":{}}\\n{"add":{"pa')
+        (True, False, False)
+    """
+    return bool(_actions(entry))
+
+
+def _actions(entry: bytes) -> list[Action]:
+    """The actions of an entry; none where it is empty or cut."""
+    try:
+        actions = [json.loads(line) for line in entry.splitlines() if line.strip()]
+    except ValueError:
+        return []
+    return actions if all(isinstance(action, dict) for action in actions) else []
+
+
+def _name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> TableVersion:
+    files: set[str] = set()
+    transactions: dict[str, int] = {}
+    metadata: dict[str, Any] = {}
+    for actions in (before, after):
+        for action in actions:
+            if found := action.get("add"):
+                files.add(unquote(found["path"]))
+            elif found := action.get("remove"):
+                files.discard(unquote(found["path"]))
+            elif found := action.get("txn"):
+                transactions[found["appId"]] = int(found["version"])
+            elif found := action.get("metaData"):
+                metadata = found
+    properties = dict(metadata.get("configuration") or {})  # of Parquet, a map is a list of pairs
+    return TableVersion(version, frozenset(files), transactions, str(metadata.get("id", "")), properties)

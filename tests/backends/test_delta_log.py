@@ -1,0 +1,144 @@
+"""The log of a Delta table read without Java: compared with what delta-rs says of the same table, and by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from state_engine.core.errors import DamagedFileError, RootError
+from state_engine.storage.delta.log import DeltaLog
+
+
+def add(table: Path, number: int, **options: object) -> None:
+    transaction = CommitProperties(app_transactions=[Transaction("writer", number)])
+    rows = pa.table({"k": [number], "part": ["a b" if number % 2 else "é%"]})
+    write_deltalake(
+        str(table),
+        rows,
+        mode="append",
+        partition_by=["part"],
+        commit_properties=transaction,
+        configuration={"delta.logRetentionDuration": "interval 30 days"} if number == 0 else None,
+    )
+
+
+def same(table: Path) -> None:
+    found, expected = DeltaLog(f"file://{table}").newest(), DeltaTable(str(table))
+    assert found is not None
+    assert found.version == expected.version()
+    prefix = str(table) + "/"
+    assert {prefix + path for path in found.files} == {
+        str(uri).removeprefix("file://") for uri in expected.file_uris()
+    }
+    assert found.transactions == {"writer": expected.transaction_version("writer")}
+    assert found.table_id == str(expected.metadata().id)
+    assert found.properties == {"delta.logRetentionDuration": "interval 30 days"}
+
+
+def test_where_there_is_no_table_there_is_no_log(tmp_path: Path) -> None:
+    assert DeltaLog(f"file://{tmp_path}/none").newest() is None
+
+
+def test_a_log_with_removals_is_read_with_and_without_a_log_checkpoint(tmp_path: Path) -> None:
+    for number in range(4):
+        add(tmp_path / "t", number)
+    same(tmp_path / "t")
+    DeltaTable(str(tmp_path / "t")).delete("k = 2")
+    same(tmp_path / "t")
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    for version in range(3):  # log clean-up
+        (tmp_path / "t" / "_delta_log" / f"{version:020d}.json").unlink()
+    same(tmp_path / "t")
+    add(tmp_path / "t", 9)
+    DeltaTable(str(tmp_path / "t")).delete("k = 0")
+    same(tmp_path / "t")
+
+
+def test_a_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
+    for number in range(3):
+        add(tmp_path / "t", number)
+    (tmp_path / "t" / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(RootError, match="version 1 is not in the table's log"):
+        DeltaLog(f"file://{tmp_path}/t").newest()
+
+
+def entry(table: Path, version: int, *actions: dict[str, Any]) -> Path:
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    file = log / f"{version:020d}.json"
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    return file
+
+
+def written(app: str, version: int, name: str, *, gone: str | None = None) -> list[dict[str, Any]]:
+    removes = [] if gone is None else [{"remove": {"path": gone, "deletionTimestamp": 1}}]
+    add = {"path": name, "size": 7}
+    return [
+        {"commitInfo": {"operation": "WRITE"}},
+        {"txn": {"appId": app, "version": version}},
+        {"add": add},
+        *removes,
+    ]
+
+
+def test_every_question_is_answered_without_an_entry_that_is_cut(tmp_path: Path) -> None:
+    entry(tmp_path, 0, *written("a", 1, "one%20file"))
+    entry(tmp_path, 1, *written("a", 2, "two", gone="one%20file"))
+    cut = entry(tmp_path, 2, *written("b", 1, "three", gone="two"))
+    log = DeltaLog(tmp_path.as_uri())
+    newest = log.newest()
+    assert newest is not None
+    assert (newest.version, set(newest.files), dict(newest.transactions)) == (2, {"three"}, {"a": 2, "b": 1})
+    assert (log.writers(), log.removed_since(0)) == ({"a", "b"}, {"one file", "two"})
+    assert log.transaction("b", 1) == log.commit(2)
+
+    cut.write_bytes(cut.read_bytes()[:-9])
+    log = DeltaLog(tmp_path.as_uri())
+    newest = log.newest()
+    assert newest is not None
+    assert (newest.version, set(newest.files), dict(newest.transactions)) == (1, {"two"}, {"a": 2})
+    assert (log.writers(), log.removed_since(0)) == ({"a"}, {"one file"})
+    assert log.transaction("b", 1) is None
+    with pytest.raises(DamagedFileError, match="is empty or cut"):
+        log.commit(2)
+
+
+def test_an_entry_that_is_cut_in_the_middle_of_a_log_is_an_error(tmp_path: Path) -> None:
+    cut = entry(tmp_path, 0, *written("a", 1, "one"))
+    entry(tmp_path, 1, *written("a", 2, "two"))
+    cut.write_bytes(cut.read_bytes()[:-9])
+    log = DeltaLog(tmp_path.as_uri())
+    for ask in (log.newest, log.writers, lambda: log.removed_since(0), lambda: log.transaction("a", 1)):
+        with pytest.raises(DamagedFileError, match="is empty or cut"):
+            ask()
+    assert log.transaction("a", 2) == log.commit(1)
+
+
+def test_what_an_entry_says(tmp_path: Path) -> None:
+    note = {"commitInfo": {"operation": "MERGE", "userMetadata": "w1"}}
+    add = {"add": {"path": "k=1/a%20b", "size": 5, "dataChange": False}}
+    entry(tmp_path, 0, note, add, {"remove": {"path": "c", "dataChange": False}})
+    commit = DeltaLog(tmp_path.as_uri()).commit(0)
+    assert (commit.added, commit.removed, commit.sizes) == ({"k=1/a b"}, {"c"}, {"k=1/a b": 5})
+    assert (commit.operation, commit.note, commit.changes_data) == ("MERGE", "w1", False)
+    assert DeltaLog((tmp_path / "none").as_uri()).transaction("a", 1) is None
+    assert DeltaLog((tmp_path / "none").as_uri()).writers() == set()
+
+
+def test_writers_are_known_from_log_checkpoints_of_any_kind(tmp_path: Path) -> None:
+    entry(tmp_path, 3, *written("new", 1, "x"))
+    log = tmp_path / "_delta_log"
+    transactions = pa.array(
+        [{"appId": "old", "version": 4}, None], pa.struct([("appId", pa.string()), ("version", pa.int64())])
+    )
+    pq.write_table(pa.table({"txn": transactions}), log / f"{1:020d}.checkpoint.parquet")
+    assert DeltaLog(tmp_path.as_uri()).writers() == {"old", "new"}
+    name = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    (log / name).write_text(json.dumps({"txn": {"appId": "newer", "version": 1}}) + "\n")
+    assert DeltaLog(tmp_path.as_uri()).writers() == {"newer", "new"}
