@@ -108,7 +108,8 @@ def _columns(found: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, 
     schema = pa.schema([(name, kind) for name, (_, kind) in zip(names, wanted, strict=True)])
     if entries is None:
         return schema.empty_table()
-    column = _shown(one_chunk(entries[state_column(found.schema.column_name)]), found.shown_type)
+    # fields are called as they were declared: some are stored under the names that they had before
+    column = one_chunk(entries[state_column(found.schema.column_name)]).view(found.shown_type)
     arrays = [*one_chunk(entries["key"]).flatten()]
     updated = lasting = one_chunk(entries["updated_at"])
     if found.shape == "map":
@@ -147,23 +148,6 @@ def _times_of_lists(lengths: pa.Array, times: pa.Array) -> tuple[pa.Array, pa.Ar
     newest = one_chunk(found["at_max"]).cast(_TIME)
     whole = pc.equal(one_chunk(found["at_count"]), lengths.cast(pa.int64()))
     return newest, pc.if_else(whole, newest, pa.scalar(None, _TIME))
-
-
-def _shown(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column with its fields called as they were declared: some are stored under the names that they had before."""
-    if array.type == kind:
-        return array
-    p = pa.types
-    if p.is_struct(kind):
-        parts = [_shown(array.field(i), field.type) for i, field in enumerate(kind)]
-        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
-    if p.is_list(kind):
-        values = _shown(array.values, kind.value_type)
-        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=array.is_null())
-    if p.is_map(kind):
-        keys, items = _shown(array.keys, kind.key_type), _shown(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
-    return array
 
 
 def _lists(lengths: pa.Array, values: pa.Array) -> pa.Array:

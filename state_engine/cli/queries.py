@@ -22,6 +22,7 @@ from rich.table import Table
 from state_engine.cli.options import Job, Limit
 from state_engine.cli.session import console, opened
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.walk import Convert, converter
 from state_engine.queries.state_views import SqlView, plain_message, quiet
 
 Format = Annotated[
@@ -70,7 +71,8 @@ def show(frame: DataFrame, *, output: str, limit: int) -> None:
     except PySparkException as error:
         raise ConfigurationError(f"the query failed: {plain_message(error)}") from None
     shown = rows.slice(0, limit) if limit else rows
-    columns = [[_plain(v, c.type) for v in c.to_pylist()] for c in shown.columns]
+    turned = (converter(c.type, _plain_leaf, entries=_entries) for c in shown.columns)
+    columns = [list(map(turn, c.to_pylist())) for turn, c in zip(turned, shown.columns, strict=True)]
     _PRINTERS[output](shown.column_names, list(zip(*columns, strict=True)))
     if shown.num_rows < rows.num_rows:
         print(f"There are more than {limit} rows; --limit 0 shows all.", file=sys.stderr)
@@ -104,30 +106,25 @@ def _text(cell: Any) -> str:
     return "" if cell is None else cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """What JSON can hold: instants are ISO 8601 in UTC, binary is base64, decimals are text.
+def _plain_leaf(kind: pa.DataType) -> Convert:
+    """What JSON can hold: instants are ISO 8601 in UTC, binary is base64, decimals are text."""
 
-    Maps are objects where their keys are texts, else arrays of pairs.
-    """
-    p = pa.types
-    if value is None:
-        return None
-    if p.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    if p.is_map(kind):
-        pairs = [[_plain(k, kind.key_type), _plain(v, kind.item_type)] for k, v in value]
-        return dict(pairs) if p.is_string(kind.key_type) else pairs
-    if p.is_list(kind):
-        return [_plain(part, kind.value_type) for part in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        return (
-            value.isoformat() if kind.tz is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        )
-    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        if isinstance(value, datetime):
+            instant = value if kind.tz is None else value.astimezone(UTC)
+            return instant.isoformat() if kind.tz is None else instant.isoformat().replace("+00:00", "Z")
+        if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        return str(value)
+
+    return plain
+
+
+def _entries(kind: pa.DataType, pairs: list[tuple[Any, Any]]) -> Any:
+    """Maps are objects where their keys are texts, else arrays of pairs."""
+    return dict(pairs) if pa.types.is_string(kind.key_type) else [list(pair) for pair in pairs]
 
 
 def _views(views: Sequence[SqlView]) -> Table:

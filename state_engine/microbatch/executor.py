@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType as SparkStruct
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import UserFunctionError
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
@@ -60,7 +61,6 @@ from state_engine.sources.frames import (
     StreamFrame,
     from_source,
     order_name,
-    quoted,
     united,
 )
 from state_engine.sources.output_type import OutputType

@@ -23,12 +23,12 @@ from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.ttl import TtlTime
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import ListType, TypeInformation
 from state_engine.core.types.every_type import StructType as Record
 from state_engine.core.types.type_parsing import to_type
 from state_engine.core.types.type_text import shown_storage, type_from_text
 from state_engine.queries.stored_columns import as_stored, renamed
-from state_engine.sources.frames import quoted
 from state_engine.spark.key_columns import (
     canonical_column,
     canonical_type,

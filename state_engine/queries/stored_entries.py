@@ -22,7 +22,7 @@ from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
-from state_engine.core.types.ddl import parse_ddl
+from state_engine.core.types.ddl import parse_ddl, quoted
 from state_engine.core.types.durations import Instant
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import arrow_type, to_type
@@ -38,7 +38,6 @@ from state_engine.queries.state_rows import (
     StateForm,
 )
 from state_engine.queries.stored_columns import renamed, spark_data_type
-from state_engine.sources.frames import quoted
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries

@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStat
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.sink_moves import Outputs, content
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.ddl import quoted
 from state_engine.publication.output_reader import OutputReader
 from state_engine.replay.differences import (
     COUNT,
@@ -30,7 +31,6 @@ from state_engine.replay.differences import (
     sides,
 )
 from state_engine.sinks.staging import Staging
-from state_engine.sources.frames import quoted
 from state_engine.storage.layout import JobLayout
 
 

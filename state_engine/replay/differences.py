@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.time_travel import declared_states
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.ddl import quoted
 from state_engine.queries.state_pairs import StatePair, state_pairs
 from state_engine.queries.state_reader import read_state
 from state_engine.queries.stored_entries import key_schema
-from state_engine.sources.frames import quoted
 from state_engine.storage.layout import JobLayout
 
 COUNT = "_rows"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.few_rows import FEW_ROWS
@@ -347,11 +348,6 @@ def watermark_column(frame: StreamFrame) -> Column:
     if WATERMARK in frame.schema.names:
         return F.col(WATERMARK)
     return F.lit(None).cast("bigint")
-
-
-def quoted(column: str) -> str:
-    """A column name that Spark takes literally, dots included."""
-    return "`" + column.replace("`", "``") + "`"
 
 
 def _milliseconds(name: str, kind: T.DataType) -> Column:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.ddl import quoted
 from state_engine.sources.base import FILE_COLUMN, SourceFrame
-from state_engine.sources.frames import from_source, quoted
+from state_engine.sources.frames import from_source
 from state_engine.spark.execution import execution
 from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F, T

@@ -16,8 +16,8 @@ from pyspark.sql.types import IntegralType, TimestampType
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
+from state_engine.core.types.ddl import quoted
 from state_engine.queries.state_rows import MAP_KEY, VALUE
-from state_engine.sources.frames import quoted
 
 Timers = Mapping[str, DataFrame]
 """DataFrames with the key columns and the time, by ``event`` or ``processing``."""

@@ -26,10 +26,10 @@ from state_engine.core.checkpoints.lineage import MAIN
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.ddl import quoted
 from state_engine.queries.stored_entries import key_schema
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.spark_writer import SPARK_KIND
-from state_engine.sources.frames import quoted
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout

@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.types.ddl import quoted
 from state_engine.sources.base import Source
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.delta_table import SourceTable
 from state_engine.sources.file import FileSource
-from state_engine.sources.frames import quoted
 from state_engine.storage.files import join, normal_uri, open_location
 
 _WAY_OUT = "give its position in positions={...}, in the terms of StateEngine.bootstrap"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,7 @@ from state_engine.core.types.every_type import (
     TypeInformation,
 )
 from state_engine.core.types.spark_types import spark_type
+from state_engine.core.types.walk import walked
 
 _NAMED: dict[str, Any] = {
     **dict.fromkeys(("tinyint", "byte"), lambda: IntegerType(pa.int8())),
@@ -172,13 +173,31 @@ def ddl_text(kind: pa.DataType) -> str:
         >>> ddl_text(pa.struct([("key", pa.string()), ("value", pa.list_(pa.int64()))]))
         'struct<`key`: string, `value`: array<bigint>>'
     """
-    if pa.types.is_list(kind):
-        return f"array<{ddl_text(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<{ddl_text(kind.key_type)}, {ddl_text(kind.item_type)}>"
-    if pa.types.is_struct(kind):
-        fields = (f"{quoted(f.name)}: {ddl_text(f.type)}" for f in kind)
-        return f"struct<{', '.join(fields)}>"
+    return walked(
+        kind,
+        leaf=_leaf_text,
+        record=lambda part, texts: record_text([quoted(f.name) for f in part], texts),
+        sequence=lambda _, element: list_text(element),
+        mapping=lambda _, key, value: map_text(key, value),
+    )
+
+
+def list_text(element: str) -> str:
+    """DDL of a list, from that of its elements."""
+    return f"array<{element}>"
+
+
+def map_text(key: str, value: str) -> str:
+    """DDL of a map, from that of its keys and values."""
+    return f"map<{key}, {value}>"
+
+
+def record_text(names: Iterable[str], types: Iterable[str]) -> str:
+    """DDL of a record, from the names of its fields as they are to stand there, and their types."""
+    return f"struct<{', '.join(f'{name}: {kind}' for name, kind in zip(names, types, strict=True))}>"
+
+
+def _leaf_text(kind: pa.DataType) -> str:
     name = str(spark_type(kind))
     return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(name, name)
 

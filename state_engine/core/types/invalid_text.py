@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.types.walk import Convert, converter, walked
+
 _BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
@@ -50,7 +52,8 @@ def shown(column: pa.ChunkedArray | pa.Array, row: int) -> Any:
     one = column.slice(row, 1)
     if not (_holds_text(one.type) or _holds_bytes(one.type)):
         return one[0].as_py()
-    return _plain(one.cast(_with_bytes(one.type))[0].as_py(), one.type)
+    plain = converter(one.type, _shown_leaf, entries=lambda _, pairs: [list(pair) for pair in pairs])
+    return plain(one.cast(_with_bytes(one.type))[0].as_py())
 
 
 def _is_valid(column: pa.Array) -> bool:
@@ -86,28 +89,22 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 def _with_bytes(kind: pa.DataType) -> pa.DataType:
     """The type with bytes for text."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _with_bytes(f.type), f.nullable) for f in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_with_bytes(kind.value_type))
-    return _BYTES.get(kind, kind)
+    return walked(
+        kind,
+        leaf=lambda part: _BYTES.get(part, part),
+        record=lambda part, types: pa.struct(
+            [pa.field(f.name, t, f.nullable) for f, t in zip(part, types, strict=True)]
+        ),
+        sequence=lambda _, element: pa.list_(element),
+        mapping=lambda _, key, value: pa.map_(key, value),
+    )
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A value of a type with bytes for text, as JSON can hold it."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {f.name: _plain(value[f.name], f.type) for f in kind}
-    if pa.types.is_map(kind):
-        return [[_plain(k, kind.key_type), _plain(v, kind.item_type)] for k, v in value]
-    if pa.types.is_list(kind):
-        return [_plain(v, kind.value_type) for v in value]
-    if not isinstance(value, bytes):
-        return value
-    return marked(value) if kind not in _BYTES else text_or_bytes(value)
+def _shown_leaf(kind: pa.DataType) -> Convert:
+    """From a value of a type with bytes for text to one that JSON can hold."""
+    if kind in _BYTES:
+        return text_or_bytes
+    return lambda value: marked(value) if isinstance(value, bytes) else value
 
 
 def text_or_bytes(value: bytes) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -24,8 +24,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_text import type_to_text
-
-_Convert = Callable[[Any], Any]
+from state_engine.core.types.walk import Convert, converter
 
 
 def to_json(kind: TypeInformation, values: Sequence[Any]) -> tuple[str, ...]:
@@ -66,38 +65,26 @@ def type_text(kind: TypeInformation) -> str:
     return str(kind) if isinstance(kind, PlainType) else type_to_text(kind)
 
 
-def _writer(kind: pa.DataType) -> _Convert:
+def _writer(kind: pa.DataType) -> Convert:
     """From a value in an Arrow array of this type to what JSON can hold."""
-    p = pa.types
-    if p.is_struct(kind):
-        writers = {field.name: _writer(field.type) for field in kind}
-        return _nullable(lambda v: {name: write(v[name]) for name, write in writers.items()})
-    if p.is_map(kind):
-        key, item = _writer(kind.key_type), _writer(kind.item_type)
-        return _nullable(lambda v: [{"key": key(k), "value": item(i)} for k, i in v])
-    if p.is_list(kind):
-        each = _writer(kind.value_type)
-        return _nullable(lambda v: [each(e) for e in v])
-    return _nullable(_scalar(kind)[0])
+    return converter(
+        kind,
+        lambda part: _scalar(part)[0],
+        entries=lambda _, pairs: [{"key": key, "value": value} for key, value in pairs],
+    )
 
 
-def _reader(kind: pa.DataType) -> _Convert:
-    """The way back of ``_writer``."""
-    p = pa.types
-    if p.is_struct(kind):
-        readers = {field.name: _reader(field.type) for field in kind}
-        # a field that was not there yet when the text was written is null; one that is gone is not looked for
-        return _nullable(lambda v: {name: read(v.get(name)) for name, read in readers.items()})
-    if p.is_map(kind):
-        key, item = _reader(kind.key_type), _reader(kind.item_type)
-        return _nullable(lambda v: [(key(e["key"]), item(e["value"])) for e in v])
-    if p.is_list(kind):
-        each = _reader(kind.value_type)
-        return _nullable(lambda v: [each(e) for e in v])
-    return _nullable(_scalar(kind)[1])
+def _reader(kind: pa.DataType) -> Convert:
+    """The way back of ``_writer``: a field that was not there yet when the text was written is null."""
+    return converter(
+        kind,
+        lambda part: _scalar(part)[1],
+        entries=lambda _, pairs: pairs,
+        pairs=lambda value: [(entry["key"], entry["value"]) for entry in value],
+    )
 
 
-def _scalar(kind: pa.DataType) -> tuple[_Convert, _Convert]:
+def _scalar(kind: pa.DataType) -> tuple[Convert, Convert]:
     """How values of a type without parts are written and read."""
     p = pa.types
     if p.is_integer(kind) or p.is_boolean(kind) or p.is_string(kind):
@@ -113,10 +100,6 @@ def _scalar(kind: pa.DataType) -> tuple[_Convert, _Convert]:
     if p.is_decimal(kind):
         return lambda v: format(v, "f"), Decimal
     raise ConfigurationError(f"values of the Arrow type {kind} cannot be stored in operator state")
-
-
-def _nullable(convert: _Convert) -> _Convert:
-    return lambda value: None if value is None else convert(value)
 
 
 def _same(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.walk import walked
 
 _SPARK_NAMES = {
     pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long", pa.float32(): "float",
@@ -20,25 +21,38 @@ _SPARK_NAMES = {
 
 def spark_type(kind: pa.DataType) -> Any:
     """The JSON form (nested dicts and strings) that Spark and Delta use for an Arrow type."""
-    if kind in _SPARK_NAMES:
-        return _SPARK_NAMES[kind]
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind):
-        return {"type": "array", "elementType": spark_type(kind.value_type), "containsNull": True}
-    if pa.types.is_map(kind):
-        return {"type": "map", "keyType": spark_type(kind.key_type), "valueType": spark_type(kind.item_type),
-                "valueContainsNull": True}  # fmt: skip
-    if pa.types.is_struct(kind):
-        return {"type": "struct", "fields": [spark_field(f) for f in kind]}
-    raise ConfigurationError(f"the Arrow type {kind} has no Delta type")
+    return walked(kind, leaf=_leaf, record=_record, sequence=_list, mapping=_map)
 
 
 def spark_field(field: pa.Field) -> dict[str, Any]:
     """One field in Spark's JSON form; always nullable."""
-    return {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}}
+    return _field(field.name, spark_type(field.type))
 
 
 def spark_schema(schema: pa.Schema) -> dict[str, Any]:
     """A whole Arrow schema in Spark's JSON form."""
     return {"type": "struct", "fields": [spark_field(f) for f in schema]}
+
+
+def _leaf(kind: pa.DataType) -> Any:
+    if kind in _SPARK_NAMES:
+        return _SPARK_NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    raise ConfigurationError(f"the Arrow type {kind} has no Delta type")
+
+
+def _record(kind: pa.DataType, types: list[Any]) -> Any:
+    return {"type": "struct", "fields": [_field(f.name, t) for f, t in zip(kind, types, strict=True)]}
+
+
+def _field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _list(_: pa.DataType, element: Any) -> Any:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def _map(_: pa.DataType, key: Any, value: Any) -> Any:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}

@@ -33,6 +33,7 @@ from state_engine.core.types.every_type import (
     TimeType,
     TypeInformation,
 )
+from state_engine.core.types.walk import walked
 
 _PYTHON: dict[Any, Any] = {
     int: lambda: IntegerType(pa.int64()),
@@ -90,6 +91,16 @@ def _to_type(declared: Any) -> TypeInformation:
 
 def arrow_type(kind: pa.DataType) -> TypeInformation:
     """The type for an Arrow type; structs come back as Rows."""
+    return walked(
+        kind,
+        leaf=_arrow_leaf,
+        record=lambda part, types: StructType([f.name for f in part], types, "row"),
+        sequence=lambda _, element: ListType(element),
+        mapping=lambda _, key, value: DictType(key, value),
+    )
+
+
+def _arrow_leaf(kind: pa.DataType) -> TypeInformation:
     p = pa.types
     if p.is_signed_integer(kind):
         return IntegerType(kind)
@@ -107,12 +118,6 @@ def arrow_type(kind: pa.DataType) -> TypeInformation:
         return TimestampType(kind.tz)
     if p.is_decimal128(kind):
         return DecimalType(kind.precision, kind.scale)
-    if p.is_list(kind) or p.is_large_list(kind):
-        return ListType(arrow_type(kind.value_type))
-    if p.is_map(kind):
-        return DictType(arrow_type(kind.key_type), arrow_type(kind.item_type))
-    if p.is_struct(kind):
-        return StructType([f.name for f in kind], [arrow_type(f.type) for f in kind], "row")
     raise ConfigurationError(f"the Arrow type {kind} is not supported; use a signed integer, float, string, binary, "
                              "boolean, date32, timestamp, decimal128, list, map or struct")  # fmt: skip
 

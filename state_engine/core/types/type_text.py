@@ -12,7 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.types.ddl import ddl_text, parse_ddl, quoted
+from state_engine.core.types.ddl import ddl_text, list_text, map_text, parse_ddl, quoted, record_text
 from state_engine.core.types.every_type import (
     BigIntegerType,
     BooleanType,
@@ -81,12 +81,11 @@ def type_to_text(kind: TypeInformation) -> str:
         'array<time_of_day>'
     """
     if isinstance(kind, ListType):
-        return f"array<{type_to_text(kind.element)}>"
+        return list_text(type_to_text(kind.element))
     if isinstance(kind, DictType):
-        return f"map<{type_to_text(kind.key)}, {type_to_text(kind.value)}>"
+        return map_text(type_to_text(kind.key), type_to_text(kind.value))
     if isinstance(kind, StructType):
-        fields = zip(kind.names, kind.stored, kind.types, strict=True)
-        return f"struct<{', '.join(f'{_named(n, at)}: {type_to_text(t)}' for n, at, t in fields)}>"
+        return record_text(map(_named, kind.names, kind.stored), map(type_to_text, kind.types))
     if type(kind) in _WORDS:
         return _WORDS[type(kind)]
     if type(kind) in _PLAIN:

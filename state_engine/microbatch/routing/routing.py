@@ -22,6 +22,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import OperatorNode, SelectedKey
 from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, step_finder
@@ -53,7 +54,6 @@ from state_engine.sources.frames import (
     merged_orders,
     order_name,
     origin_column,
-    quoted,
     shared_names,
     source_column,
     time_refusal_column,

@@ -27,6 +27,7 @@ from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
+from state_engine.storage.state.entry_codes import leaves
 
 Hashes = np.ndarray[Any, Any]
 
@@ -289,22 +290,12 @@ def _latest(table: pa.Table) -> pa.Table:
         return table
     last = len(hashes) - 1 - first
     kept = pa.array(last[which][::-1])
-    for column in _leaves(one_chunk(table["key"])):
+    for column in leaves(one_chunk(table["key"])):
         other = column.take(kept)
         same = pc.fill_null(pc.equal(column, other), pc.and_(pc.is_null(column), pc.is_null(other)))
         if not pc.all(same).as_py():
             return table  # two keys share a hash: the whole key decides, row by row
     return table.take(pa.array(np.sort(last)))
-
-
-def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The columns that a record consists of, those of records in it included; Arrow compares no records."""
-    if not pa.types.is_struct(array.type):
-        yield array
-        return
-    yield array.is_valid()
-    for column in array.flatten():
-        yield from _leaves(column)
 
 
 def _fold_value(

@@ -23,7 +23,7 @@ def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
         [0, 1, 0]
     """
     codes, size = np.zeros(len(columns[0]), np.int64), 1
-    for leaf in (leaf for column in columns for leaf in _leaves(column)):
+    for leaf in (leaf for column in columns for leaf in leaves(column)):
         if pa.types.is_floating(leaf.type):
             leaf = pc.add(leaf, pa.scalar(0.0, leaf.type))  # makes -0.0 to 0.0
         encoded = leaf.dictionary_encode(null_encoding="encode")
@@ -36,11 +36,12 @@ def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
     return codes
 
 
-def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+def leaves(column: pa.Array) -> Iterator[pa.Array]:
+    """The columns that a record consists of, those of records in it included; Arrow compares no records."""
     if not pa.types.is_struct(column.type):
         yield column
         return
     if column.null_count:
         yield column.is_valid()
     for child in column.flatten():
-        yield from _leaves(child)
+        yield from leaves(child)

@@ -1,0 +1,98 @@
+"""``walked``: the one walk over an Arrow type and its parts, from the inside out; and values turned along such a walk.
+
+What a type becomes (text, JSON, another type, a converter of values) is said for a type without parts, a record, a list
+and a map. Plays the part of Flink's ``LogicalTypeVisitor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+Made = TypeVar("Made")
+Convert = Callable[[Any], Any]
+"""From a value to another one."""
+
+
+def walked(
+    kind: pa.DataType,
+    *,
+    leaf: Callable[[pa.DataType], Made],
+    record: Callable[[pa.DataType, list[Made]], Made],
+    sequence: Callable[[pa.DataType, Made], Made],
+    mapping: Callable[[pa.DataType, Made, Made], Made],
+) -> Made:
+    """What a type becomes; each function gets the type that it is at, and what its parts became.
+
+    Args:
+        leaf: of a type without parts.
+        record: of a struct, from its fields.
+        sequence: of a list, from its elements.
+        mapping: of a map, from its keys and its values.
+
+    Example:
+        >>> def depth(kind: pa.DataType) -> int:
+        ...     return walked(
+        ...         kind,
+        ...         leaf=lambda _: 0,
+        ...         record=lambda _, fields: 1 + max(fields),
+        ...         sequence=lambda _, element: 1 + element,
+        ...         mapping=lambda _, key, value: 1 + max(key, value),
+        ...     )
+        >>> depth(pa.list_(pa.struct([("a", pa.int64()), ("b", pa.map_(pa.string(), pa.int64()))])))
+        3
+    """
+
+    def walk(part: pa.DataType) -> Made:
+        if pa.types.is_struct(part):
+            return record(part, [walk(field.type) for field in part])
+        if pa.types.is_map(part):
+            return mapping(part, walk(part.key_type), walk(part.item_type))
+        if pa.types.is_list(part) or pa.types.is_large_list(part):
+            return sequence(part, walk(part.value_type))
+        return leaf(part)
+
+    return walk(kind)
+
+
+def converter(
+    kind: pa.DataType,
+    leaf: Callable[[pa.DataType], Convert],
+    *,
+    entries: Callable[[pa.DataType, list[tuple[Any, Any]]], Any],
+    pairs: Callable[[Any], Iterable[tuple[Any, Any]]] = iter,
+) -> Convert:
+    """What turns a value of a type, as ``to_pylist`` gives it, into one that is built alike; None stays None.
+
+    Args:
+        leaf: gives what turns a value of a type without parts.
+        entries: of the type of a map and its turned keys and values, what they become.
+        pairs: gives the keys and values of a map, where it is no list of pairs.
+
+    Example:
+        >>> kind = pa.struct([("a", pa.list_(pa.int64()))])
+        >>> texts = converter(kind, lambda _: str, entries=lambda _, pairs: dict(pairs))
+        >>> texts({"a": [1, None]})
+        {'a': ['1', None]}
+    """
+    return walked(
+        kind,
+        leaf=lambda part: _nullable(leaf(part)),
+        record=lambda part, fields: _nullable(_of_record([f.name for f in part], fields)),
+        sequence=lambda _, element: _nullable(lambda value: [element(v) for v in value]),
+        mapping=lambda part, key, item: _nullable(
+            lambda value: entries(part, [(key(k), item(v)) for k, v in pairs(value)])
+        ),
+    )
+
+
+def _of_record(names: list[str], fields: list[Convert]) -> Convert:
+    pairs = list(zip(names, fields, strict=True))
+    # a field that is not there is null
+    return lambda value: {name: field(value.get(name)) for name, field in pairs}
+
+
+def _nullable(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
