@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.time_travel import (
-    LAST_MS,
     METADATA,
     DeclaredState,
     Expiry,
@@ -131,12 +130,11 @@ def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Arra
     never = pa.nulls(len(updated), _TIME)
     if expiry.ttl_ms is None:
         return [never, never]
-    last_us, ttl_ms = lasting.cast(pa.int64()), expiry.ttl_ms
-    # what would end after the last time that can be told does not end
-    if ttl_ms >= 2 * LAST_MS:
+    if expiry.latest_ms is None:
         return [updated, never]
-    ends = pc.add(last_us, ttl_ms * 1000)
-    ends = pc.if_else(pc.less_equal(ends, LAST_MS * 1000 + 999), ends, pa.scalar(None, pa.int64()))
+    last_us = lasting.cast(pa.int64())
+    shown = pc.less_equal(last_us, expiry.latest_ms * 1000 + 999)
+    ends = pc.if_else(shown, pc.add(last_us, expiry.ttl_ms * 1000), pa.scalar(None, pa.int64()))
     return [updated, ends.cast(_TIME)]
 
 

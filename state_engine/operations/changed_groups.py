@@ -17,7 +17,7 @@ import numpy as np
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
-from state_engine.core.state.ttl_horizon import expired_until_us
+from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.storage.state.changelog import open_state_file
 from state_engine.storage.state.state_files import StateFile
 
@@ -52,7 +52,7 @@ def groups_to_write(
         changes = [f for f in files if not f.is_base]
         for found in pool.map(_changed, changes, repeat(operator.max_parallelism)):
             wanted |= found
-        if (until_us := _expired_until_us(path[-1], operator)) is not None:
+        if (until_us := _cleaned_until_us(path[-1], operator)) is not None:
             kept = [f for f in files if f.is_base and f.key_group_min not in wanted]
             for file, oldest_us in zip(kept, pool.map(_oldest_us, kept), strict=True):
                 if oldest_us is not None and oldest_us <= until_us:
@@ -75,10 +75,10 @@ def as_ranges(groups: Sequence[int]) -> list[KeyGroupRange]:
     return list(map(KeyGroupRange, first, last))
 
 
-def _expired_until_us(row: CheckpointRow, operator: OperatorCheckpoint) -> int | None:
+def _cleaned_until_us(row: CheckpointRow, operator: OperatorCheckpoint) -> int | None:
     """Of all states the latest: where several live differently long, a key group is written once too often."""
     limits = (
-        expired_until_us(state, clock_ms=row.clock_ms, watermark_ms=row.watermark_ms)
+        cleaned_until_us(state.ttl, clock_ms=row.clock_ms, watermark_ms=row.watermark_ms)
         for state in operator.states
     )
     return max((us for us in limits if us is not None), default=None)

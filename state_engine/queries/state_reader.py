@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.time_travel import (
-    LAST_MS,
     METADATA,
     DeclaredState,
     Expiry,
@@ -108,10 +107,11 @@ def _metadata(found: DeclaredState, expiry: Expiry) -> list[Column]:
     never = F.lit(None).cast("timestamp")
     times = [never, never]
     if expiry.ttl_ms is not None:
+        times = [F.col("updated_at"), never]
+    if expiry.ttl_ms is not None and expiry.latest_ms is not None:
         last = F.unix_millis("_lasting")
         ends = F.timestamp_millis(last + F.lit(expiry.ttl_ms))
-        # what would end after the last time that can be told does not end
-        times = [F.col("updated_at"), F.when(last <= LAST_MS - expiry.ttl_ms, ends).otherwise(never)]
+        times[1] = F.when(last <= expiry.latest_ms, ends).otherwise(never)
     group = F.pmod("key_hash", F.lit(found.operator.max_parallelism))
     return [column.alias(name) for column, name in zip([*times, group], METADATA, strict=True)]
 

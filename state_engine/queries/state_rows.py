@@ -8,7 +8,6 @@ expressions. Plays the part of the ``KeyedStateBootstrapFunction`` of Flink's St
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -22,7 +21,7 @@ from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
-from state_engine.core.state.ttl import TtlTime
+from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import ListType, TypeInformation
 from state_engine.core.types.every_type import StructType as Record
@@ -97,7 +96,8 @@ class StateForm:
     @property
     def event_time(self) -> bool:
         """Whether it expires by event time."""
-        return bool(self.schema.ttl) and json.loads(self.schema.ttl)["time"] == TtlTime.EventTime.name
+        life = Lifetime.recorded(self.schema.ttl)
+        return life is not None and life.by_event_time
 
 
 def key_schema_of(frame: DataFrame, names: Sequence[str], *, what: str) -> KeySchema:

@@ -22,7 +22,7 @@ from state_engine.core.checkpoints.time_travel import (
     why_missing,
 )
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.state.ttl import Stamped, StateTtlConfig, TtlTime, expired
+from state_engine.core.state.ttl import Stamped, StateTtlConfig, TtlTime, expired, horizon
 from state_engine.core.types.durations import Time
 from tests.core.rows import checkpoint, operator
 
@@ -121,7 +121,7 @@ def test_what_is_hidden_is_what_has_expired(
     found = expiry_of(state, include_expired=False)
     hidden = stamp is not None and found.hidden_ms is not None and stamp <= found.hidden_ms
     now_ms = watermark_ms if event_time else clock_ms
-    assert hidden == expired(Stamped(1, stamp), ttl_ms=ttl_ms, now_ms=now_ms)
+    assert hidden == expired(Stamped(1, stamp), horizon(now_ms, ttl_ms))
     assert expiry_of(state, include_expired=True) == Expiry(ttl_ms)
 
 

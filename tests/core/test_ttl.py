@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
@@ -12,7 +14,7 @@ from state_engine.core.state.descriptors import (
     SortedMapStateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.state.ttl import Stamped, StateTtlConfig, expiration
+from state_engine.core.state.ttl import Stamped, StateTtlConfig, cleaned_until_us, expired, horizon
 from state_engine.core.types.durations import Time
 from tests.core.steps import Steps, ttl, with_ttl
 from tests.core.ttl_kinds import BOTH, CLOCKS, EVERY_KIND, KINDS, Kind, Life
@@ -83,10 +85,22 @@ def test_the_sum_of_time_and_ttl_does_not_overflow(kind: Kind, restoring: bool) 
     assert life.shows(50, 1)
 
 
-def test_expiration_stays_a_long() -> None:
-    assert expiration(10, 2**63 - 1) == 2**63 - 1
-    assert expiration(-(2**63), 1) == -(2**63) + 1
-    assert expiration(-(2**63), -5) == -(2**63)
+LONGS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1])
+
+
+@given(at_ms=LONGS, ttl_ms=st.integers(1, 2**63 - 1), now_ms=LONGS)
+def test_the_horizon_is_the_rule_of_flink(at_ms: int, ttl_ms: int, now_ms: int) -> None:
+    """``TtlUtils.expired``: the sum of time and time to live, which stays a long, is not after now."""
+    expires_ms = min(at_ms + ttl_ms, 2**63 - 1)
+    assert expired(Stamped("a", at_ms), horizon(now_ms, ttl_ms)) == (expires_ms <= now_ms)
+
+
+@given(at_ms=st.integers(-(2**53), 2**53), ttl_ms=st.integers(1, 2**63 - 1), now_ms=st.none() | LONGS)
+def test_a_base_leaves_out_what_has_expired(at_ms: int, ttl_ms: int, now_ms: int | None) -> None:
+    recorded = ttl(ttl_ms=ttl_ms, event_time=True).to_json()
+    until_us = cleaned_until_us(recorded, clock_ms=0, watermark_ms=now_ms, full_snapshot=True)
+    left_out = until_us is not None and at_ms * 1000 <= until_us
+    assert left_out == expired(Stamped("a", at_ms), horizon(now_ms, ttl_ms))
 
 
 @EVERY_KIND

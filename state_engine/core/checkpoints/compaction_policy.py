@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StateSchema
 from state_engine.core.checkpoints.state_files import keyed_state_files, position_files
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.state.ttl_horizon import has_passed
+from state_engine.core.state.ttl import Lifetime, cleaned_until_us
 from state_engine.core.time.timers import TIMERS
 
 _POSITIONS = 2
@@ -105,13 +105,23 @@ def _expired(path: Sequence[CheckpointRow], uid: str, base: Sequence[DataFile]) 
     states = [state for state in last.states if state.name != TIMERS]
     stood_for = {b.checkpoint_id for b in last.bases}
     rows = {row.checkpoint_id: row for row in path if row.checkpoint_id in stood_for}
-    passed = {i for i, row in rows.items() if states and all(has_passed(s, row, path[-1]) for s in states)}
+    passed = {i for i, row in rows.items() if states and all(_has_passed(s, row, path[-1]) for s in states)}
     ranges = [b for b in last.bases if b.checkpoint_id in passed]
     return [
         file
         for file in base
         if any(b.key_group_start <= (file.key_group_min or 0) <= b.key_group_end for b in ranges)
     ]
+
+
+def _has_passed(state: StateSchema, since: CheckpointRow, now: CheckpointRow) -> bool:
+    """Whether everything that a state held as of a checkpoint, and that was not renewed, has expired by another one."""
+    life = Lifetime.recorded(state.ttl)
+    until_us = cleaned_until_us(state.ttl, clock_ms=now.clock_ms, watermark_ms=now.watermark_ms)
+    if life is None or until_us is None:
+        return False
+    written_ms = life.now_ms(clock_ms=since.clock_ms, watermark_ms=since.watermark_ms)
+    return written_ms is not None and written_ms * 1000 <= until_us
 
 
 @dataclass(frozen=True)

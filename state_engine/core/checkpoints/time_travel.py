@@ -6,7 +6,6 @@ Flink has no counterpart: its State Processor API opens one savepoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
-from state_engine.core.state.ttl import TtlTime, TtlVisibility
+from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import shown_storage, type_from_text
 
@@ -185,19 +184,23 @@ class Expiry:
     ttl_ms: int | None = None
     hidden_ms: int | None = None
 
+    @property
+    def latest_ms(self) -> int | None:
+        """Items accessed last after this time expire after the last time that can be shown; None where all do."""
+        if self.ttl_ms is None or self.ttl_ms >= 2 * LAST_MS:
+            return None
+        return LAST_MS - self.ttl_ms
+
 
 def expiry_of(state: DeclaredState, *, include_expired: bool) -> Expiry:
     """By the clock or watermark that the checkpoint recorded, and only where the job itself never sees what expired."""
-    if not state.schema.ttl:
+    life = Lifetime.recorded(state.schema.ttl)
+    if life is None:
         return Expiry()
-    config = json.loads(state.schema.ttl)
-    ttl_ms = int(config["ttl_ms"])
-    event_time = config.get("time") == TtlTime.EventTime.name
-    now = state.row.watermark_ms if event_time else state.row.clock_ms
-    shown = include_expired or config["visibility"] != TtlVisibility.NeverReturnExpired.name
-    if now is None or shown:
-        return Expiry(ttl_ms)
-    return Expiry(ttl_ms, max(now - ttl_ms, -(2**63)))
+    if include_expired or not life.hides_expired:
+        return Expiry(life.ttl_ms)
+    row = state.row
+    return Expiry(life.ttl_ms, life.horizon_ms(clock_ms=row.clock_ms, watermark_ms=row.watermark_ms))
 
 
 def _told(at: datetime) -> str:

@@ -1,14 +1,16 @@
 """Time to live: ``StateTtlConfig``, and the rule of when a stored item has expired.
 
 An item (a value, a list element, a map entry) is stored with the time of its last access. It has expired when that
-time plus the time to live is not after now. Mirrors ``org.apache.flink.api.common.state.StateTtlConfig`` and
-``org.apache.flink.runtime.state.ttl.TtlUtils``; event time is ours.
+time plus the time to live is not after now (``horizon``). Mirrors
+``org.apache.flink.api.common.state.StateTtlConfig`` and ``org.apache.flink.runtime.state.ttl.TtlUtils``; event time is
+ours.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,19 +30,100 @@ class Stamped(NamedTuple):
     at: int | None
 
 
-def expiration(at_ms: int, ttl_ms: int) -> int:
-    """When an item expires; the sum never leaves the range of a long."""
-    return max(min(at_ms + ttl_ms, _MAX), _MIN)
+def horizon(now_ms: int | None, ttl_ms: int) -> int | None:
+    """The time of the newest item that has expired, in milliseconds; None where nothing has.
+
+    That is the whole rule: an item has expired when the time of its last access plus ``ttl_ms`` is not after now. At
+    the end of time (the watermark of a stream that has ended) everything has expired.
+
+    Args:
+        now_ms: by the clock that counts; None where it is not known yet.
+
+    Example:
+        >>> horizon(150, 100), horizon(None, 100)
+        (50, None)
+    """
+    if now_ms is None or now_ms == _MAX:
+        return now_ms
+    reached_ms = now_ms - ttl_ms
+    return reached_ms if reached_ms >= _MIN else None
 
 
-def expired(item: Stamped, *, ttl_ms: int, now_ms: int | None) -> bool:
+def expired(item: Stamped, horizon_ms: int | None) -> bool:
     """Whether an item has expired. Items without a time live until they are written again.
 
     Example:
-        >>> [expired(Stamped("a", 50), ttl_ms=100, now_ms=now) for now in (149, 150)]
+        >>> [expired(Stamped("a", 50), horizon(now, 100)) for now in (149, 150)]
         [False, True]
     """
-    return item.at is not None and now_ms is not None and expiration(item.at, ttl_ms) <= now_ms
+    return item.at is not None and horizon_ms is not None and item.at <= horizon_ms
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """How long the items of a state live, as a checkpoint records it.
+
+    Attributes:
+        ttl_ms: how long.
+        by_event_time: whether the watermark counts, and not the clock.
+        hides_expired: whether running jobs never see what has expired.
+        in_full_snapshot, in_compaction: whether full snapshots, and compactions, leave out what has expired.
+    """
+
+    ttl_ms: int
+    by_event_time: bool = False
+    hides_expired: bool = True
+    in_full_snapshot: bool = False
+    in_compaction: bool = True
+
+    @classmethod
+    def recorded(cls, text: str) -> Lifetime | None:
+        """From what ``StateTtlConfig.to_json`` made; None where nothing expires."""
+        if not text:
+            return None
+        config = json.loads(text)
+        return cls(
+            ttl_ms=int(config["ttl_ms"]),
+            by_event_time=config.get("time") == TtlTime.EventTime.name,
+            hides_expired=config.get("visibility") == TtlVisibility.NeverReturnExpired.name,
+            in_full_snapshot=bool(config.get("full_snapshot")),
+            in_compaction=bool(config.get("compaction")),
+        )
+
+    def now_ms(self, *, clock_ms: int, watermark_ms: int | None) -> int | None:
+        """The time that counts."""
+        return watermark_ms if self.by_event_time else clock_ms
+
+    def horizon_ms(self, *, clock_ms: int, watermark_ms: int | None) -> int | None:
+        """The time of the newest item that has expired by these clocks; None where nothing has."""
+        return horizon(self.now_ms(clock_ms=clock_ms, watermark_ms=watermark_ms), self.ttl_ms)
+
+
+def cleaned_until_us(
+    recorded: str, *, clock_ms: int, watermark_ms: int | None, full_snapshot: bool = False
+) -> int | None:
+    """The time of the newest item that a new base leaves out, in microseconds since 1970; None where all stay.
+
+    Args:
+        recorded: the time to live, as the checkpoint recorded it.
+        clock_ms, watermark_ms: of the checkpoint that the base stands for.
+        full_snapshot: whether it is a snapshot for itself, and not background clean-up.
+
+    Example:
+        >>> cleaned_until_us("", clock_ms=0, watermark_ms=None) is None
+        True
+    """
+    life = Lifetime.recorded(recorded)
+    if life is None:
+        return None
+    if full_snapshot:
+        cleaned = life.hides_expired or life.in_full_snapshot
+    else:  # a compaction, which is background clean-up
+        cleaned = life.hides_expired and life.in_compaction
+    until_ms = life.horizon_ms(clock_ms=clock_ms, watermark_ms=watermark_ms) if cleaned else None
+    if until_ms is None or until_ms * 1000 < _MIN:
+        return None
+    return min(until_ms * 1000, _MAX)
 
 
 class StampedType(TypeInformation):
@@ -139,6 +222,13 @@ class StateTtlConfig:
     def get_cleanup_strategies(self) -> TtlCleanup:
         """How expired items are removed."""
         return self._cleanup
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """How long items live, without what only a running job needs."""
+        found = Lifetime.recorded(self.to_json())
+        assert found is not None
+        return found
 
     def to_json(self) -> str:
         """What a checkpoint records: enough to know what has expired, and whether a reader may still see it."""

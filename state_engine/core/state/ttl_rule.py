@@ -13,7 +13,7 @@ from typing import Any
 from state_engine.core.errors import StateAccessError
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.state_table import KeyContext, StateTable
-from state_engine.core.state.ttl import Stamped, TtlTime, TtlUpdateType, TtlVisibility, expired
+from state_engine.core.state.ttl import Stamped, TtlUpdateType, expired, horizon
 
 
 class TtlRule:
@@ -24,17 +24,16 @@ class TtlRule:
         shows_expired: whether an expired item that is still there is returned.
     """
 
-    __slots__ = ("_cleanup_size", "_context", "_event_time", "_every_record", "_round", "_table", "_ttl_ms",
-                 "renews_on_read", "shows_expired")  # fmt: skip
+    __slots__ = ("_cleanup_size", "_context", "_every_record", "_life", "_round", "_table", "renews_on_read",
+                 "shows_expired")  # fmt: skip
 
     def __init__(self, table: StateTable, context: KeyContext) -> None:
         config = table.descriptor.ttl
         assert config is not None
         self._table, self._context = table, context
-        self._ttl_ms = config.get_ttl().to_milliseconds()
-        self._event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
+        self._life = config.lifetime
         self.renews_on_read = config.get_update_type() is TtlUpdateType.OnReadAndWrite
-        self.shows_expired = config.get_state_visibility() is TtlVisibility.ReturnExpiredIfNotCleanedUp
+        self.shows_expired = not self._life.hides_expired
         cleanup = config.get_cleanup_strategies().get_incremental_cleanup_strategy()
         self._cleanup_size = cleanup.get_cleanup_size() if cleanup else 0
         self._every_record = bool(cleanup and cleanup.run_cleanup_for_every_record())
@@ -44,7 +43,7 @@ class TtlRule:
 
     def now(self) -> int | None:
         """The clock that counts, in milliseconds; None where event time is not known yet."""
-        if not self._event_time:
+        if not self._life.by_event_time:
             return self._context.clock_ms
         if not self._context.has_event_time:
             raise StateAccessError(
@@ -55,7 +54,7 @@ class TtlRule:
 
     def expired(self, item: Stamped) -> bool:
         """Whether an item has expired."""
-        return item.at is not None and expired(item, ttl_ms=self._ttl_ms, now_ms=self.now())
+        return item.at is not None and expired(item, horizon(self.now(), self._life.ttl_ms))
 
     def stamp(self, value: Any) -> Stamped:
         """A value that lives from now on."""
@@ -123,16 +122,14 @@ def drop_expired(table: StateTable, context: KeyContext, *, query_time_after: in
     """
     config = table.descriptor.ttl
     assert config is not None
-    ttl_ms = config.get_ttl().to_milliseconds()
-    event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
-    looked_at, now_ms = 0, None
+    life, looked_at, until_ms = config.lifetime, 0, None
 
     def gone(item: Stamped) -> bool:
-        nonlocal looked_at, now_ms
+        nonlocal looked_at, until_ms
         if looked_at % max(query_time_after, 1) == 0:
-            now_ms = context.watermark_ms if event_time else context.clock_ms
+            until_ms = life.horizon_ms(clock_ms=context.clock_ms, watermark_ms=context.watermark_ms)
         looked_at += 1
-        return expired(item, ttl_ms=ttl_ms, now_ms=now_ms)
+        return expired(item, until_ms)
 
     entries, keep = table.entries, _KEEP[table.descriptor.shape]
     for key in list(entries):
@@ -152,11 +149,7 @@ def without_expired(
     config = descriptor.ttl
     if config is None:
         return dict(entries)
-    event_time = config.get_ttl_time_characteristic() is TtlTime.EventTime
-    now_ms, ttl_ms = watermark_ms if event_time else clock_ms, config.get_ttl().to_milliseconds()
+    until_ms = config.lifetime.horizon_ms(clock_ms=clock_ms, watermark_ms=watermark_ms)
     keep = _KEEP[descriptor.shape]
-    kept = {
-        key: keep(stored, lambda item: expired(item, ttl_ms=ttl_ms, now_ms=now_ms))
-        for key, stored in entries.items()
-    }
+    kept = {key: keep(stored, lambda item: expired(item, until_ms)) for key, stored in entries.items()}
     return {key: stored for key, stored in kept.items() if stored}

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
-from state_engine.core.state.ttl_horizon import expired_until_us
+from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
@@ -289,8 +289,8 @@ def _size(codes: Hashes) -> int:
 
 def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
     """What had not expired by the clocks of a checkpoint, or may be seen all the same."""
-    oldest_us = expired_until_us(
-        state, clock_ms=spec.clock_ms, watermark_ms=spec.watermark_ms, full_snapshot=spec.full_snapshot
+    oldest_us = cleaned_until_us(
+        state.ttl, clock_ms=spec.clock_ms, watermark_ms=spec.watermark_ms, full_snapshot=spec.full_snapshot
     )
     if oldest_us is None:
         return lambda at: pa.repeat(True, len(at))
