@@ -23,6 +23,7 @@ class Execution:
         dead_letters: files of refused rows.
         rows_by_source: rows that came straight from each source.
         max_event_ms: by source, the largest event time.
+        watermarks_ms: of the sources with event time, after the batch.
         refused: number of refused rows.
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
@@ -35,6 +36,7 @@ class Execution:
     dead_letters: list[DataFile] = field(default_factory=list)
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
+    watermarks_ms: dict[str, int | None] = field(default_factory=dict)
     refused: int = 0
     letters_from: set[str] = field(default_factory=set)
 

@@ -22,7 +22,7 @@ from state_engine.core.names import stored_name
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state.operator_state_ref import build_ref
 from state_engine.core.state.stored_states import kept_states
-from state_engine.core.time.watermarks import advanced, slowest
+from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force
 from state_engine.microbatch.batch import BatchContext
@@ -46,7 +46,7 @@ def build_row(
 ) -> CheckpointRow:
     """The row to commit; durations are added at the commit."""
     batch, done = attempt.batch, attempt.done
-    sources = [_progress(job, attempt, name) for name in job.sources]
+    sources = [_progress(attempt, name) for name in job.sources]
     sources += _letters_sent(attempt)
     refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.moved.items()}
@@ -59,7 +59,7 @@ def build_row(
         write_id=batch.write_id,
         created_at=created_at,
         clock_ms=batch.clock_ms,
-        watermark_ms=_watermark(job, sources),
+        watermark_ms=slowest(done.watermarks_ms.values()),
         rows_in=sum(done.rows_by_source.values()),
         rows_refused=done.refused,
         operators=[o for uid in job.operators if (o := _operator(job, attempt, uid)) is not None],
@@ -128,20 +128,15 @@ def _operator_state(
     return found
 
 
-def _progress(job: StatefulJob, attempt: Attempt, name: str) -> SourceProgress:
-    parent, part = attempt.batch.parent, attempt.batch.moved.get(name)
-    before = next((s.watermark_ms for s in parent.sources if s.name == name), None) if parent else None
-    newest = attempt.done.max_event_ms.get(name)
-    node = job.sources[name]
-    if not node.timed:  # what is taken away begins anew where it comes back
-        before, newest = None, None
-    delay_ms = node.max_out_of_orderness_ms
+def _progress(attempt: Attempt, name: str) -> SourceProgress:
+    part = attempt.batch.moved.get(name)
     return SourceProgress(
         name=name,
         position_from=part.position_from if part else attempt.positions[name],
         position_to=part.position_to if part else attempt.positions[name],
         rows=attempt.done.rows_by_source.get(name, 0),
-        watermark_ms=advanced(before, newest, out_of_orderness_ms=delay_ms),
+        # event time that is taken away begins anew where it comes back
+        watermark_ms=attempt.done.watermarks_ms.get(name),
     )
 
 
@@ -153,12 +148,6 @@ def _letters_sent(attempt: Attempt) -> list[SourceProgress]:
         rows = attempt.done.rows_by_source.get(LETTERS, 0)
         return [SourceProgress(LETTERS, part.slice.position_from, part.slice.position_to, rows, None)]
     return [replace(before, position_from=before.position_to, rows=0)] if before else []
-
-
-def _watermark(job: StatefulJob, sources: list[SourceProgress]) -> int | None:
-    """The smallest watermark of the sources with event time; None until all of them have one."""
-    timed = [s for s in sources if s.name in job.sources and job.sources[s.name].timed]
-    return slowest(s.watermark_ms for s in timed)
 
 
 def _scope(uid: str) -> str:

@@ -50,7 +50,7 @@ from state_engine.microbatch.subtask.output_files import exchange_reader, order_
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
-from state_engine.microbatch.watermarks import Watermarks
+from state_engine.microbatch.watermarks import Watermarks, reached_ms
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
@@ -124,6 +124,8 @@ class GraphExecutor:
             if output_of(sink.parent) is None:
                 self._write_sink(sink, batch, done, frames)
         self._set_bad_files_aside(batch, done)
+        timed = {name: node for name, node in self._job.sources.items() if node.timed}
+        done.watermarks_ms = reached_ms(timed, batch, done.max_event_ms)
         return done
 
     def _set_bad_files_aside(self, batch: BatchContext, done: Execution) -> None:

@@ -11,12 +11,28 @@ from collections.abc import Mapping, Sequence
 
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced, slowest
-from state_engine.job.graph import OperatorNode
+from state_engine.job.graph import OperatorNode, SourceNode
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.few_routing import newest_by_source
 from state_engine.microbatch.routing.origins import Origins, origins_of, timed_sources
 from state_engine.microbatch.subtask.subtask_spec import BatchClocks
 from state_engine.sources.frames import StreamFrame
+
+
+def reached_ms(
+    sources: Mapping[str, SourceNode], batch: BatchContext, newest_ms: Mapping[str, int]
+) -> dict[str, int | None]:
+    """The watermark of each source after a batch, as far as is known; None before its first row.
+
+    Args:
+        sources: with event time, by name.
+        newest_ms: by source, the largest event time of the batch.
+    """
+    known = batch.watermarks_ms
+    return {
+        name: advanced(known.get(name), newest_ms.get(name), out_of_orderness_ms=node.max_out_of_orderness_ms)
+        for name, node in sources.items()
+    }
 
 
 class Watermarks:
@@ -67,13 +83,7 @@ class Watermarks:
 
     def end(self) -> int:
         """Where it is after the batch, as far as is known."""
-        known, newest = self._batch.watermarks_ms, self._max_event_ms
-        return _or_none_yet(
-            slowest(
-                advanced(known.get(n), newest.get(n), out_of_orderness_ms=node.max_out_of_orderness_ms)
-                for n, node in self._sources.items()
-            )
-        )
+        return _or_none_yet(slowest(reached_ms(self._sources, self._batch, self._max_event_ms).values()))
 
     def clocks(self) -> BatchClocks:
         """Time in this batch, as subtasks see it."""
