@@ -14,7 +14,8 @@ from typing import Any
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.evolved_entries import as_declared
-from state_engine.core.state.state_table import APPEND, CLEAR, PUT, Change
+from state_engine.core.state.folding import fold
+from state_engine.core.state.state_table import Change
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TIMERS
@@ -61,8 +62,7 @@ class MemoryState:
         )
         self.entries[name] = as_declared(entries, was, descriptor)
         self.descriptors[name] = descriptor.stored(stored_as, descriptor.value_type)
-        for change in changes:
-            _APPLY[descriptor.shape](self.entries[name], change)
+        fold(descriptor.shape, self.entries[name], changes)
 
     def _known(self, descriptor: StateDescriptor, operator: str = "") -> tuple[str | None, str]:
         """The name under which a state is kept, None where it is not, and the name that it is stored as."""
@@ -97,36 +97,6 @@ class MemoryState:
         return list(self.entries.get(TIMERS, ()))
 
 
-def _apply_value(entries: Entries, change: Change) -> None:
-    if change.op == PUT:
-        entries[change.key] = change.value
-    else:
-        entries.pop(change.key, None)
-
-
-def _apply_list(entries: Entries, change: Change) -> None:
-    if change.op == CLEAR:
-        entries.pop(change.key, None)
-    elif change.op == APPEND:
-        entries.setdefault(change.key, []).extend(change.value)
-
-
-def _apply_map(entries: Entries, change: Change) -> None:
-    if change.op == CLEAR:
-        entries.pop(change.key, None)
-    elif change.op == PUT:
-        entries.setdefault(change.key, {})[change.value[0]] = change.value[1]
-    else:
-        entries[change.key].pop(change.value[0])
-        if not entries[change.key]:
-            del entries[change.key]
-
-
-_APPLY: dict[str, Callable[[Entries, Change], None]] = {
-    "value": _apply_value,
-    "list": _apply_list,
-    "map": _apply_map,
-}
 _UNSTAMPED: dict[str, Callable[[Any], Any]] = {
     "value": lambda item: item.value,
     "list": lambda items: [item.value for item in items],

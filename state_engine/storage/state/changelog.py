@@ -9,7 +9,7 @@ RocksDB backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,7 +22,8 @@ from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
-from state_engine.core.state.state_table import APPEND, CLEAR, PUT
+from state_engine.core.state.folding import fold
+from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
@@ -119,7 +120,8 @@ class StoredState:
         """Entries of one state by key, as of the end of the path."""
         entries: dict[Any, Any] = {}
         keys = self._key_schema.decode_struct(one_chunk(table["key"]))
-        _FOLDS[descriptor.shape](entries, descriptor, keys, table)
+        items = _ITEMS[descriptor.shape](descriptor, table)
+        fold(descriptor.shape, entries, zip(keys, table["op"].to_pylist(), items, strict=True))
         return entries
 
 
@@ -298,52 +300,27 @@ def _latest(table: pa.Table) -> pa.Table:
     return table.take(pa.array(np.sort(last)))
 
 
-def _fold_value(
-    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
-) -> None:
+def _items_of_values(descriptor: StateDescriptor, table: pa.Table) -> Iterable[Any]:
     values = descriptor.value_type.from_arrow(one_chunk(table[state_column(descriptor.stored_as)]))
-    items = _stamped(descriptor, values, table)
-    for key, op, item in zip(keys, table["op"].to_pylist(), items, strict=True):
-        if op == PUT:
-            entries[key] = item
-        else:
-            entries.pop(key, None)
+    return _stamped(descriptor, values, table)
 
 
-def _fold_list(
-    entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table
-) -> None:
+def _items_of_lists(descriptor: StateDescriptor, table: pa.Table) -> Iterable[Any]:
     array = one_chunk(table[state_column(descriptor.stored_as)])
     elements = array.flatten()
     items = descriptor.value_type.from_arrow(elements.field("value"))
     if descriptor.ttl is not None:
         items = list(map(Stamped, items, _milliseconds(elements.field("updated_at"))))
     start = 0
-    for key, op, length in zip(keys, table["op"].to_pylist(), array.value_lengths().to_pylist(), strict=True):
-        if op == CLEAR:
-            entries.pop(key, None)
-        else:
-            entries.setdefault(key, []).extend(items[start : start + length])
+    for length in array.value_lengths().to_pylist():
+        yield items[start : start + (length or 0)]
         start += length or 0
 
 
-def _fold_map(entries: dict[Any, Any], descriptor: StateDescriptor, keys: list[Any], table: pa.Table) -> None:
-    key_type, array = (
-        cast(MapStateDescriptor, descriptor).key_type,
-        one_chunk(table[state_column(descriptor.stored_as)]),
-    )
-    map_keys, values = array.flatten()
+def _items_of_maps(descriptor: StateDescriptor, table: pa.Table) -> Iterable[Any]:
+    map_keys, values = one_chunk(table[state_column(descriptor.stored_as)]).flatten()
     items = _stamped(descriptor, descriptor.value_type.from_arrow(values), table)
-    rows = zip(keys, table["op"].to_pylist(), key_type.from_arrow(map_keys), items, strict=True)
-    for key, op, map_key, item in rows:
-        if op == PUT:
-            entries.setdefault(key, {})[map_key] = item
-        elif op == CLEAR:
-            entries.pop(key, None)
-        elif (found := entries.get(key)) is not None:
-            found.pop(map_key, None)
-            if not found:
-                del entries[key]
+    return zip(cast(MapStateDescriptor, descriptor).key_type.from_arrow(map_keys), items, strict=True)
 
 
 def _stamped(descriptor: StateDescriptor, values: list[Any], table: pa.Table) -> list[Any]:
@@ -358,4 +335,9 @@ def _milliseconds(stamps: pa.Array) -> list[int | None]:
     return found
 
 
-_FOLDS: dict[str, Callable[..., None]] = {"value": _fold_value, "list": _fold_list, "map": _fold_map}
+_ITEMS: dict[str, Callable[[StateDescriptor, pa.Table], Iterable[Any]]] = {
+    "value": _items_of_values,
+    "list": _items_of_lists,
+    "map": _items_of_maps,
+}
+"""By shape: what each row holds, as ``fold`` takes it."""
