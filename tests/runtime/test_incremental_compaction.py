@@ -187,7 +187,7 @@ def test_a_compaction_that_fails_fails_no_run(
     monkeypatch.setattr(engine_module.StateEngine, "compact", fails)
     report = site.engine().run(job)
     assert (len(report.batches), report.caught_up, report.compactions) == (4, True, [])
-    assert "job 'tiny': tidying up failed; it is tried again" in caplog.text
+    assert "job 'tiny': maintenance after a micro-batch failed; it is tried again" in caplog.text
     assert "the disk is full" in caplog.text
 
 
