@@ -59,7 +59,7 @@ class JobBackfill:
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
         while True:
-            rows = tables.store.load() if tables else {}
+            rows = tables.log.load() if tables else {}
             plan = plan_backfill(self.job.name, partitions, rows, self.request)
             report = foreseen(self.job.name, plan, partitions, outputs=self.outputs)
             if dry_run or not plan.todo:

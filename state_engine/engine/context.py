@@ -111,7 +111,7 @@ class EngineContext:
         if isinstance(job, StatefulJob):
             sinks = publication.declared(job.sinks.values())
             return sinks and frozenset(key for key in sinks if key[0] not in leave_alone)
-        return publication.recorded(tables.store.load().values(), but=leave_alone) if leave_alone else None
+        return publication.recorded(tables.log.load().values(), but=leave_alone) if leave_alone else None
 
     def _router(self, job: StatefulJob) -> Router:
         at = (job.name, job.max_parallelism)
@@ -160,7 +160,7 @@ class EngineContext:
         if root_id is None:
             return None
         tables = JobTables(self.spark, self.kernel, JobLayout(self.root, name), root_id)
-        if not tables.store.check():
+        if not tables.log.check():
             return None
         self._jobs[name] = tables
         return tables
@@ -168,7 +168,7 @@ class EngineContext:
     def rows(self, name: str) -> Rows:
         """All rows of a job, by id; none where it never ran."""
         tables = self.existing(name)
-        return tables.store.load() if tables else {}
+        return tables.log.load() if tables else {}
 
     # -- what changes jobs -----------------------------------------------------------------------------------------
 

@@ -480,7 +480,7 @@ class StateEngine:
                 f"the code to replay job '{job_name(job)}' with is of job '{code.name}': give it the same name"
             )
         code.check()
-        rows = self.context.ran(code.name).store.load()
+        rows = self.context.ran(code.name).log.load()
         recorded = recording(
             code.name, rows, branch=branch, from_checkpoint=from_checkpoint, to_checkpoint=to_checkpoint
         )
@@ -571,7 +571,7 @@ class StateEngine:
         """
         tables = self.context.ran(job_name(job))
         staging = Staging(tables.layout.root)
-        return compare(self.spark, tables.layout, staging, tables.store.load(), new=branch, old=against)
+        return compare(self.spark, tables.layout, staging, tables.log.load(), new=branch, old=against)
 
     def promote(
         self,

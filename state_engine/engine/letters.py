@@ -90,7 +90,7 @@ def _letters(
     path: Sequence[CheckpointRow] | None = None,
 ) -> list[DeadLetter]:
     if path is None:
-        rows = tables.store.load()
+        rows = tables.log.load()
         top = lineage.head(rows)
         path = lineage.path(rows, top.checkpoint_id if top else None)
     uri = tables.layout.dead_letters

@@ -40,7 +40,7 @@ def replay(
         try:
             report = coordinator.run_batch()
         except StaleParentError:
-            if recorded.begin_id is not None or recorded.branch in lineage.branches(tables.store.load()):
+            if recorded.begin_id is not None or recorded.branch in lineage.branches(tables.log.load()):
                 raise
             continue  # main went on meanwhile, and this batch has no parent that it could be put upon
         if report is None:
@@ -48,7 +48,7 @@ def replay(
         batches.append(report)
         if on_progress is not None:
             on_progress(report)
-    head = lineage.head(tables.store.load(), recorded.branch)
+    head = lineage.head(tables.log.load(), recorded.branch)
     return ReplayReport(
         job=code.name,
         branch=recorded.branch,
@@ -65,7 +65,7 @@ def drop_branch(
 ) -> list[int]:
     """See ``StateEngine.drop_branch``."""
     name = job_name(job)
-    rows = context.ran(name).store.load()
+    rows = context.ran(name).log.load()
     if branch == MAIN:
         raise ConfigurationError(f"job '{name}': '{MAIN}' cannot be dropped")
     known = {n: row for n, row in lineage.open_branches(rows).items() if n != MAIN}

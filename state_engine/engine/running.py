@@ -65,7 +65,7 @@ def publish_pending(
 ) -> list[int]:
     """See ``StateEngine.publish_pending``."""
     tables = context.tables(job.name) if isinstance(job, StatefulJob) else context.ran(job_name(job))
-    rows = tables.store.load()
+    rows = tables.log.load()
     head = lineage.head(rows)
     path = lineage.path(rows, head.checkpoint_id if head else None)
     if from_checkpoint is not None and from_checkpoint not in rows:
@@ -97,7 +97,7 @@ def maintain(
     What fails here is tried again after the next micro-batch, and fails no run.
     """
     try:
-        context.tables(job.name).store.merge()
+        context.tables(job.name).log.merge()
         return _compacted(context, job, checkpoint_id, requested_by)
     except Exception:
         _LOG.warning(
@@ -114,7 +114,7 @@ def _compacted(
 ) -> list[CompactionReport]:
     if job.compaction is None:
         return []
-    path = lineage.path(context.tables(job.name).store.rows, checkpoint_id)
+    path = lineage.path(context.tables(job.name).log.rows, checkpoint_id)
     due = compaction_due(path, job.compaction)
     if not due:
         return []

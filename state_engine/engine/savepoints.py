@@ -54,7 +54,7 @@ class JobSavepoints:
     def list(self) -> dict[str, PinnedCheckpoint]:
         """All savepoints of the job that are kept, by name."""
         tables = self.context.existing(job_name(self._job))
-        return pins(tables.store.load()) if tables else {}
+        return pins(tables.log.load()) if tables else {}
 
     def verify(self, savepoint: str | os.PathLike[str]) -> SavepointReport:
         """Read all of a savepoint and compare it with its checksums.

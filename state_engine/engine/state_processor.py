@@ -285,7 +285,7 @@ class StateProcessor:
             operations=self.context.operations(self._job, requested_by),
             compact=self.context.maintenance(self._job, requested_by).compact,
             vacuum=lambda now_ms: collector.collect(orphan_age=ORPHAN_AGE, now_ms=now_ms),
-            load=tables.store.load,
+            load=tables.log.load,
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
         wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
@@ -303,4 +303,4 @@ class StateProcessor:
     def _has_rows(self, name: str) -> bool:
         """Whether a job has any checkpoint."""
         tables = self.context.existing(name)
-        return tables is not None and bool(tables.store.load())
+        return tables is not None and bool(tables.log.load())

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
-from state_engine.core.checkpoints.invariants import violations
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
 from state_engine.core.errors import (
     CommitFailedError,
-    InvariantError,
     MissingFilesError,
     StateMigrationError,
 )
@@ -27,7 +25,7 @@ from state_engine.sinks.foreach_batch import FOREACH_KIND
 from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.sinks.staging import Staging
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.locks import table_lock
@@ -61,7 +59,7 @@ class JobTables:
     def __init__(self, spark: SparkSession, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
         self._spark, self._kernel, self.layout = spark, kernel, layout
         self.clock = StoreClock(layout.root)
-        self.store = CheckpointStore(kernel, layout, root_id, clock=self.clock, verify=self.verify_files)
+        self.log = CheckpointLog(kernel, layout, root_id, clock=self.clock, verify=self.verify_files)
         self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
         self._columns: dict[str, pa.DataType] = {}
@@ -70,21 +68,8 @@ class JobTables:
     def create(self) -> None:
         """Make the table of checkpoints, or check that it is this job's. Raises RootError."""
         if self.layout.checkpoints not in self._ready:
-            self.store.create()
+            self.log.create()
             self._ready.add(self.layout.checkpoints)
-
-    def check(self, row: CheckpointRow, parent: CheckpointRow | None) -> None:
-        """Refuse to commit a row that breaks an invariant; raises InvariantError."""
-        # as it was when the id was taken: whoever came since is for the commit to find
-        known = {i: one for i, one in self.store.rows.items() if i < row.checkpoint_id}
-        broken = violations(row, parent, known)
-        if broken:
-            told = "; ".join(f"{v.name}: {v.detail}" for v in broken)
-            raise InvariantError(
-                f"job '{self.layout.job}': the {row.kind} {row.checkpoint_id} would break what must hold ({told}). "
-                "Nothing was committed; this is a defect of the engine or a damaged table",
-                broken=[v.name for v in broken],
-            )
 
     def verify_files(self, row: CheckpointRow) -> None:
         """Refuse to commit a row of which a file is not there, or is not whole; raises CommitFailedError."""
@@ -173,7 +158,7 @@ class JobTables:
     def _only_left_over(self, uri: str) -> bool:
         """Whether no checkpoint lists a file of a table: attempts that failed made it, and all that is in it."""
         if uri not in self._in_use:
-            rows = self.store.load().values()
+            rows = self.log.load().values()
             if any(files for row in rows for at, files in listed_files(self.layout, row) if at == uri):
                 self._in_use.add(uri)
         return uri not in self._in_use

@@ -87,13 +87,6 @@ def build_row(
     )
 
 
-def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:
-    """The row upon a newer parent that only cleaned up: the bases in force are the newer parent's."""
-    bases = {o.uid: o.bases for o in parent.operators}
-    operators = [replace(o, bases=bases.get(o.uid, [])) for o in row.operators]
-    return replace(row, checkpoint_id=checkpoint_id, parent_id=parent.checkpoint_id, operators=operators)
-
-
 def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
     parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
     report, dropped = attempt.done.operators.get(uid), job.operators[uid].dropped_states

@@ -28,11 +28,11 @@ from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.collection import changelog_table
 from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
 from state_engine.core.errors import (
     BadFileError,
     CommitFailedError,
     InvariantError,
-    StaleParentError,
     StateMigrationError,
 )
 from state_engine.job.graph import SinkNode
@@ -41,7 +41,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.checkpoint_builder import Attempt, build_row, reparented
+from state_engine.microbatch.checkpoint_builder import Attempt, build_row
 from state_engine.microbatch.dead_letter_limit import check_limit
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
@@ -55,7 +55,7 @@ from state_engine.publication.stale_outputs import replacing_stale
 from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
 from state_engine.sinks.staging import Staging
 from state_engine.sources.base import BadFile
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.storage_failures import keeping
@@ -122,7 +122,7 @@ class CheckpointCoordinator:
             options,
             spark,
         )
-        self._store: CheckpointStore = tables.store
+        self._log: CheckpointLog = tables.log
         self._executor = GraphExecutor(
             spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
         )
@@ -174,7 +174,7 @@ class CheckpointCoordinator:
     def settle(self) -> tuple[list[CheckpointRow], list[int]]:
         """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
         with self._step("settle"):
-            rows = self._store.load()
+            rows = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
             self._next_id = lineage.next_id(rows)
             branch, begin_id = self._options.branch, self._options.begin_id
@@ -184,7 +184,7 @@ class CheckpointCoordinator:
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
-        rows, branch = self._store.rows, self._options.branch
+        rows, branch = self._log.rows, self._options.branch
         head = lineage.head(rows, branch)
         path = lineage.path(rows, head.checkpoint_id if head else self._options.begin_id)
         return [
@@ -330,8 +330,7 @@ class CheckpointCoordinator:
                 verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
             self._publication.check_identity(row.sinks)
             if row.partition and row.branch == MAIN:
-                row = replacing_stale(row, self._store.rows, self._publication, self._declared)
-            self._tables.check(row, attempt.batch.parent)
+                row = replacing_stale(row, self._log.rows, self._publication, self._declared)
             return replace(attempt, row=row)
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
@@ -341,24 +340,17 @@ class CheckpointCoordinator:
 
         Raises:
             StaleParentError: another runner, or an operation, came first.
-            CommitFailedError, CommitUnknownError: see ``CheckpointStore.append``.
+            InvariantError, CommitFailedError, CommitUnknownError: see ``CheckpointLog.commit``.
         """
         with self._step("commit"):
             assert attempt.row is not None
             spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
-            row = replace(attempt.row, durations_ms=spent)
-            while True:
-                self._commits += 1
-                try:
-                    self._store.append(row)
-                    return replace(attempt, row=row)
-                except StaleParentError:
-                    rows = self._store.load()
-                    parent = lineage.may_reparent(rows, row.parent_id, row.branch)
-                    if parent is None:
-                        raise
-                    row = reparented(row, parent, checkpoint_id=lineage.next_id(rows))
-                    self._tables.check(row, parent)
+            planned = replace(attempt.row, durations_ms=spent)
+            self._commits += 1
+            row = self._log.commit(
+                [AddCheckpoint(planned)], OnlyBackgroundSince(planned.parent_id, planned.branch)
+            )
+            return replace(attempt, row=row)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
@@ -402,7 +394,7 @@ class CheckpointCoordinator:
         discard(
             write_id,
             layout=self._tables.layout,
-            app=self._tables.store.app,
+            app=self._tables.log.app,
             kernel=self._kernel,
             operators=self._job.operators,
             sinks=self._job.sinks.values(),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.updates import AddCheckpoint, LeaveOut, NewestIs
 from state_engine.core.errors import MissingFilesError, StatelakeError, StorageError
 from state_engine.monitoring.lost_outputs import LostChange, LostOutputs, LostRow
 from state_engine.operations.damage import Damage
@@ -108,8 +109,8 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     assert found is not None
     lost = LostRow(int(found[1]), found[2], _BACKUP)
     tables = engine.context.ran(job)
-    tables.store.pass_over(name)
-    rows = tables.store.load()
+    tables.log.pass_over(name)
+    rows = tables.log.load()
     parent = lineage.head(rows)
     if parent is None or lost.checkpoint_id <= max(rows):
         raise StatelakeError(
@@ -128,8 +129,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
         created_at=attempt.created_at,
         requested_by=REQUESTED_BY,
     )
-    tables.check(row, parent)
-    tables.store.append(row, instead_of=[name])
+    tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(max(rows)))
     return (
         f"job '{job}': checkpoint {lost.checkpoint_id} is left out, the head is that of checkpoint "
         f"{parent.checkpoint_id}; {_in_words(changes)}"

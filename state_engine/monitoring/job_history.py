@@ -33,7 +33,7 @@ from state_engine.sources.delta_position import positions_in
 from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
-from state_engine.storage.checkpoint_store import check_owner
+from state_engine.storage.checkpoint_log import check_owner
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout

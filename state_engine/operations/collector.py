@@ -144,7 +144,7 @@ class Collector:
     # -- 2 look ----------------------------------------------------------------------------------------------------
 
     def _rows(self) -> lineage.Rows:
-        rows = self._tables.store.load()
+        rows = self._tables.log.load()
         if not rows:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
         return rows

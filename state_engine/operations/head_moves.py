@@ -11,7 +11,7 @@ the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -21,6 +21,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, leaving, moves
+from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
 from state_engine.job.job import StatefulJob
@@ -30,8 +31,6 @@ from state_engine.publication.publication import Declared, Publication
 from state_engine.publication.stale_outputs import stale_beside, withdrawing
 
 OutputsPolicy = Literal["withdraw", "keep"]
-Change = Callable[[CheckpointRow], CheckpointRow]
-"""Makes the row to commit from one that changes nothing yet."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +159,7 @@ class Operations:
         )
         if dry_run:
             return planned
-        row = self.commit(
-            kind, target, rows, lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks)
-        )
+        row = self.commit(kind, target, rows, MoveHead(head.checkpoint_id, sinks))
         return replace(planned, committed_id=row.checkpoint_id)
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
@@ -176,13 +173,13 @@ class Operations:
         """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
         rows, head = self.settled()
         planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
-        return self.commit(CheckpointKind.RESCALE, head, rows, planned.applied) if planned.changes else None
+        return self.commit(CheckpointKind.RESCALE, head, rows, planned) if planned.changes else None
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def settled(self) -> tuple[lineage.Rows, CheckpointRow]:
         """All rows, and the head, whose outputs are published."""
-        rows = self._tables.store.load()
+        rows = self._tables.log.load()
         head = lineage.head(rows)
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
@@ -194,7 +191,7 @@ class Operations:
         try:
             return self.settled()
         except DamagedOutputError as error:
-            rows = dict(self._tables.store.load())
+            rows = dict(self._tables.log.load())
             head = lineage.head(rows)
             assert head is not None
             stay = (
@@ -207,7 +204,7 @@ class Operations:
                 raise
             return rows, head  # which is about to be left
         except (SinkError, MissingFilesError):
-            rows = dict(self._tables.store.load())
+            rows = dict(self._tables.log.load())
             head = lineage.head(rows)
             assert head is not None
             on_path = lineage.path(rows, head.checkpoint_id)
@@ -231,23 +228,27 @@ class Operations:
         kind: CheckpointKind,
         parent: CheckpointRow,
         rows: lineage.Rows,
-        change: Change,
-        *,
+        *updates: Update,
         attempt: WriteAttempt | None = None,
     ) -> CheckpointRow:
-        """Commit one row upon a parent and publish it; raises StaleParentError where something came first."""
+        """Commit one row upon a parent and publish it; raises StaleParentError where something came first.
+
+        Args:
+            kind: of the row.
+            parent: what it continues.
+            rows: that it was planned upon.
+            updates: what it changes.
+            attempt: that wrote files for it; None for a new one.
+        """
         attempt = attempt or self._tables.clock.attempt()
-        row = change(
-            continuing(
-                parent,
-                kind=kind,
-                checkpoint_id=lineage.next_id(rows),
-                write_id=attempt.write_id,
-                created_at=attempt.created_at,
-                requested_by=self._requested_by,
-            )
+        planned = continuing(
+            parent,
+            kind=kind,
+            checkpoint_id=lineage.next_id(rows),
+            write_id=attempt.write_id,
+            created_at=attempt.created_at,
+            requested_by=self._requested_by,
         )
-        self._tables.check(row, parent)
-        self._tables.store.append(row)
+        row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(max(rows)))
         self._publication.publish(row)
         return row

@@ -77,7 +77,7 @@ class JobFiles:
         *,
         removed_since_ms: Callable[[str], int],
     ) -> None:
-        self._directory, self._app, self._kernel = tables.layout.directory, tables.store.app, kernel
+        self._directory, self._app, self._kernel = tables.layout.directory, tables.log.app, kernel
         self._sinks, self._since_ms = set(sinks), removed_since_ms
 
     def places(self) -> Iterator[Place]:

@@ -7,6 +7,7 @@ and it over them. Plays the part of RocksDB's compaction under Flink's backend, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -23,6 +24,16 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, co
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
+from state_engine.core.checkpoints.updates import (
+    AddCheckpoint,
+    NewestIs,
+    Pin,
+    Retire,
+    SetOperators,
+    StatePositions,
+    Unpin,
+    Update,
+)
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.job.job_tables import JobTables
@@ -38,8 +49,8 @@ if TYPE_CHECKING:
 _POSITION_FILES = 16
 """A compaction states the positions of sources whole where they are in so many files."""
 
-Change = Callable[[CheckpointRow, lineage.Rows], CheckpointRow | None]
-"""Makes the row to commit from one that changes nothing yet; None where there is nothing left to do."""
+Updates = Callable[[CheckpointRow, lineage.Rows], Sequence[Update] | None]
+"""What is to be committed, planned from a row that changes nothing yet; None where there is nothing left to do."""
 
 
 @dataclass(frozen=True)
@@ -124,24 +135,24 @@ class Maintenance:
             return done
         tries = count()
 
-        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow | None:
-            operators = [
-                written[o.uid].in_force(o, base_id, head) if o.uid in written else o for o in row.operators
-            ]
-            made = replace(row, operators=operators)
-            if not lineage.may_apply_compaction(rows, head.checkpoint_id, made):
+        def updates(row: CheckpointRow, rows: lineage.Rows) -> list[Update] | None:
+            bases = SetOperators(
+                [written[o.uid].in_force(o, base_id, head) for o in row.operators if o.uid in written]
+            )
+            if not lineage.may_apply_compaction(rows, head.checkpoint_id, bases.applied(row)):
                 return None
-            return self._with_positions(made, lineage.path(rows, made.parent_id), attempt=next(tries))
+            path = lineage.path(rows, row.parent_id)
+            return [bases, *self._positions_of(row, path, attempt=next(tries))]
 
-        committed = self._commit(CheckpointKind.COMPACTION, change, write_id=base_id)
+        committed = self._commit(CheckpointKind.COMPACTION, updates, write_id=base_id)
         return replace(done, committed_id=committed.checkpoint_id if committed else None)
 
-    def _with_positions(
+    def _positions_of(
         self, row: CheckpointRow, path: Sequence[CheckpointRow], *, attempt: int
-    ) -> CheckpointRow:
-        """The row with the positions of all sources at the end of its parent's path, where they are in many files."""
+    ) -> list[Update]:
+        """The positions of all sources at the end of the path of a row's parent, where they are in many files."""
         if len(position_files(path)) < _POSITION_FILES:
-            return row
+            return []
         positions = self._tables.positions
         elements = {source.name: positions.elements(path, source.name) for source in row.sources}
         file = positions.write(row.write_id, elements, attempt=attempt)
@@ -152,7 +163,7 @@ class Maintenance:
             for ref in row.operator_state
         ]
         self._tables.list_operator_state([file], row.write_id)
-        return replace(row, operator_state=refs, operator_state_files=[file])
+        return [StatePositions(refs, file)]
 
     def _chosen(
         self,
@@ -221,7 +232,7 @@ class Maintenance:
             return planned(self._head()[0])
         row = self._commit(
             CheckpointKind.RETENTION,
-            lambda row, rows: replace(row, retired=found) if (found := planned(rows)) else None,
+            lambda row, rows: [Retire(ids)] if (ids := planned(rows)) else None,
         )
         return row.retired if row else []
 
@@ -232,7 +243,7 @@ class Maintenance:
             ConfigurationError: the name is taken, or the checkpoint is not there any more.
         """
 
-        def change(row: CheckpointRow, rows: lineage.Rows) -> CheckpointRow:
+        def updates(row: CheckpointRow, rows: lineage.Rows) -> list[Update]:
             wanted = row.parent_id if checkpoint_id is None else checkpoint_id
             assert wanted is not None
             refusal = restore_refusal(rows, wanted)
@@ -240,55 +251,49 @@ class Maintenance:
                 refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
             if refusal is not None:
                 raise ConfigurationError(f"job '{self._job}': {refusal}")
-            return replace(row, pinned=[PinnedCheckpoint(name, wanted, path)])
+            return [Pin(PinnedCheckpoint(name, wanted, path))]
 
-        row = self._commit(CheckpointKind.RETENTION, change)
+        row = self._commit(CheckpointKind.RETENTION, updates)
         assert row is not None
-        return self._tables.store.rows[row.pinned[0].checkpoint_id]
+        return self._tables.log.rows[row.pinned[0].checkpoint_id]
 
     def unpin(self, name: str) -> None:
         """Let retention have a savepoint's checkpoint."""
         self._commit(
             CheckpointKind.RETENTION,
-            lambda row, rows: replace(row, unpinned=[name]) if name in pins(rows) else None,
+            lambda row, rows: [Unpin(name)] if name in pins(rows) else None,
         )
 
     def fence(self) -> None:
         """Commit a row that changes nothing: an attempt that is about to commit finds its id taken, and looks again."""
-        self._commit(CheckpointKind.RETENTION, lambda row, _: row)
+        self._commit(CheckpointKind.RETENTION, lambda *_: [])
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _head(self) -> tuple[lineage.Rows, CheckpointRow]:
-        rows = self._tables.store.load()
+        rows = self._tables.log.load()
         head = lineage.head(rows)
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
         return rows, head
 
     def _commit(
-        self, kind: CheckpointKind, change: Change, *, write_id: str | None = None
+        self, kind: CheckpointKind, updates: Updates, *, write_id: str | None = None
     ) -> CheckpointRow | None:
         """Commit a row upon the head, whatever that is by then."""
         name = write_id or self._tables.clock.attempt().write_id
         while True:
             rows, head = self._head()
-            row = change(
-                continuing(
-                    head,
-                    kind=kind,
-                    checkpoint_id=lineage.next_id(rows),
-                    write_id=name,
-                    created_at=self._tables.clock.now(),
-                    requested_by=self._requested_by,
-                ),
-                rows,
+            row = continuing(
+                head,
+                kind=kind,
+                checkpoint_id=lineage.next_id(rows),
+                write_id=name,
+                created_at=self._tables.clock.now(),
+                requested_by=self._requested_by,
             )
-            if row is None:
+            planned = updates(row, rows)
+            if planned is None:
                 return None
-            self._tables.check(row, head)
-            try:
-                self._tables.store.append(row)
-            except StaleParentError:
-                continue
-            return row
+            with suppress(StaleParentError):  # planned anew for what is there now
+                return self._tables.log.commit([AddCheckpoint(row), *planned], NewestIs(max(rows)))

@@ -30,7 +30,7 @@ from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import compacted, write_base
-from state_engine.operations.head_moves import Change, Operations
+from state_engine.operations.head_moves import Operations
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.changelog import open_state_file
@@ -52,21 +52,36 @@ class _Folded:
     as_of: CheckpointRow
     files: dict[str, list[DataFile]]
 
-    def in_force(self, base_id: str, max_parallelism: int) -> Change:
-        """Puts them in force in a row that changes nothing yet."""
 
-        def changed(operator: OperatorCheckpoint) -> OperatorCheckpoint:
-            if operator.uid not in self.files:
-                return operator
-            return compacted(
-                operator,
-                self.files[operator.uid],
-                base_id=base_id,
-                checkpoint_id=self.as_of.checkpoint_id,
-                max_parallelism=max_parallelism,
-            )
+@dataclass(frozen=True)
+class _InForce:
+    """Puts bases in force, and with them another number of key groups.
 
-        return lambda row: replace(row, operators=[changed(o) for o in row.operators])
+    Attributes:
+        folded: the bases.
+        base_id: names them.
+        max_parallelism: number of key groups in them.
+    """
+
+    folded: _Folded
+    base_id: str
+    max_parallelism: int
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """A row that says so, from one that changes nothing yet."""
+        return replace(row, operators=[self._changed(operator) for operator in row.operators])
+
+    def _changed(self, operator: OperatorCheckpoint) -> OperatorCheckpoint:
+        files = self.folded.files.get(operator.uid)
+        if files is None:
+            return operator
+        return compacted(
+            operator,
+            files,
+            base_id=self.base_id,
+            checkpoint_id=self.folded.as_of.checkpoint_id,
+            max_parallelism=self.max_parallelism,
+        )
 
 
 class MaxParallelismChange:
@@ -112,18 +127,18 @@ class MaxParallelismChange:
             planned = plan_rescaling(self._job, head, wanted, max_parallelism=self._max)
             if all(o.max_parallelism == self._max for o in head.operators):
                 return (
-                    self._operations.commit(CheckpointKind.RESCALE, head, rows, planned.applied)
+                    self._operations.commit(CheckpointKind.RESCALE, head, rows, planned)
                     if planned.changes
                     else None
                 )
             _check_no_raw_state(self._job, head, self._max)
             folded = self._fold(lineage.path(rows, head.checkpoint_id), folded)
-            change = _composed(folded.in_force(self._attempt.write_id, self._max), planned.applied)
-            if lineage.next_id(self._tables.store.load()) > lineage.next_id(rows):
+            bases = _InForce(folded, self._attempt.write_id, self._max)
+            if lineage.next_id(self._tables.log.load()) > lineage.next_id(rows):
                 continue  # the commit could only fail
             with suppress(StaleParentError):
                 return self._operations.commit(
-                    CheckpointKind.RESCALE, head, rows, change, attempt=self._attempt
+                    CheckpointKind.RESCALE, head, rows, bases, planned, attempt=self._attempt
                 )
         raise StaleParentError(
             f"job '{self._job.name}': micro-batches were committed {_ROUNDS} times while its state was written in "
@@ -145,7 +160,7 @@ class MaxParallelismChange:
             created_at=self._attempt.created_at,
             requested_by="",
         )
-        path = [*path, before.in_force(self._attempt.write_id, self._max)(upon)]
+        path = [*path, _InForce(before, self._attempt.write_id, self._max).applied(upon)]
         return _Folded(
             head, {o.uid: self._again(path, o, before.files.get(o.uid)) for o in path[-1].operators}
         )
@@ -201,10 +216,6 @@ class MaxParallelismChange:
                 f"job '{self._job.name}': another operation moved the head while the state of checkpoint "
                 f"{as_of.checkpoint_id} was written in {self._max} key groups; nothing was changed. Rescale again"
             )
-
-
-def _composed(first: Change, second: Change) -> Change:
-    return lambda row: second(first(row))
 
 
 def _key_groups(files: Sequence[StateFile], max_parallelism: int) -> list[int]:

@@ -22,6 +22,7 @@ from state_engine.core.checkpoints.checkpoint import (
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.collection import operator_directory
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, matched
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import StateMigrationError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
@@ -126,8 +127,7 @@ def import_savepoint(
         unpinned=[],
         rescaled=[],
     )
-    tables.check(row, None)
-    tables.store.append(row)
+    tables.log.commit([AddCheckpoint(row)], NewestIs(0))
     return replace(planned, committed_id=row.checkpoint_id)
 
 

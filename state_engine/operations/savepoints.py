@@ -95,7 +95,7 @@ class Savepoints:
             raise ConfigurationError(
                 f"{path} is not empty: choose another directory for the savepoint '{name}'"
             )
-        rows = self._tables.store.load()
+        rows = self._tables.log.load()
         head = lineage.head(rows)
         on_path = lineage.path(rows, head.checkpoint_id if head else None)
         self._publication.settle(on_path, self._declared)
@@ -121,7 +121,7 @@ class Savepoints:
         Raises:
             ConfigurationError: there is no such savepoint, or its directory holds something else now.
         """
-        rows = self._tables.store.load()
+        rows = self._tables.log.load()
         known = pins(rows)
         if name not in known:
             raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
@@ -160,7 +160,7 @@ class Savepoints:
     # -- copying ---------------------------------------------------------------------------------------------------
 
     def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
-        on_path = lineage.path(self._tables.store.rows, row.checkpoint_id)
+        on_path = lineage.path(self._tables.log.rows, row.checkpoint_id)
         row = without_letters(row)
         operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
         refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
@@ -225,7 +225,7 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
         ConfigurationError: it is another job's, and this one has checkpoints of its own.
         MissingFilesError: it is damaged, or there is none.
     """
-    rows = tables.store.load() if tables else {}
+    rows = tables.log.load() if tables else {}
     known = pins(rows)
     if str(wanted) in known:
         return known[str(wanted)].checkpoint_id

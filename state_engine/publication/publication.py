@@ -82,7 +82,7 @@ class Publication:
 
     def declared(self, sinks: Iterable[SinkNode]) -> Declared:
         """The sinks of a job's code, as the methods below take them."""
-        return declared_sinks(sinks, self._tables.layout, self._tables.store.app)
+        return declared_sinks(sinks, self._tables.layout, self._tables.log.app)
 
     def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
         """All sinks that rows name, but for those of some names: where people know what the code would tell.
@@ -260,7 +260,7 @@ class Publication:
 
     def app(self, sink: str) -> str:
         """Application id of the transactions in a sink."""
-        return f"{self._tables.store.app}/{sink}"
+        return f"{self._tables.log.app}/{sink}"
 
     def located(self, staged: StagedSink) -> StagedSink:
         """A sink of a row with the path that it has now."""

@@ -11,13 +11,14 @@ counterpart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.sink_moves import content, leaving, moves
+from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 from state_engine.microbatch.planning import PartitionInput, Step
@@ -127,7 +128,7 @@ def swap(
         CheckpointKind.PROMOTE,
         target,
         rows,
-        lambda row: replace(row, replaced_id=head.checkpoint_id, sinks=sinks, backfill=plan.request.words),
+        MoveHead(head.checkpoint_id, sinks, backfill=plan.request.words),
     )
     return RestoreReport(
         CheckpointKind.PROMOTE,

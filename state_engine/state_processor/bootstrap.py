@@ -33,6 +33,7 @@ from state_engine.core.checkpoints.checkpoint import (
     StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.time.timers import TIMERS
@@ -160,8 +161,7 @@ class Bootstrap:
             requested_by=self.requested_by,
         )
         row = replace(row, operators=[writer.listed(one, tables=tables, path=[row]) for one in written])
-        tables.check(row, None)
-        tables.store.append(row)
+        tables.log.commit([AddCheckpoint(row)], NewestIs(0))
         return self._report(written, elements, lists, committed_id=row.checkpoint_id)
 
     def _read(self, given: Given) -> tuple[dict[str, list[Element]], list[GivenOperatorState]]:

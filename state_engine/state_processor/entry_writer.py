@@ -32,6 +32,7 @@ from state_engine.core.checkpoints.checkpoint import (
     StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.updates import SetOperators
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
 from state_engine.core.time.timers import TIMERS
@@ -193,13 +194,8 @@ class EntryWriter:
         """
         row = replace(head, checkpoint_id=lineage.next_id(rows), write_id=self.attempt.write_id)
         path = [*lineage.path(rows, head.checkpoint_id), row]
-        listed = [self.listed(one, tables=tables, path=path) for one in written]
-        changed = {operator.uid: operator for operator in listed}
-
-        def change(row: CheckpointRow) -> CheckpointRow:
-            return replace(row, operators=[changed.get(o.uid, o) for o in row.operators])
-
-        return operations.commit(CheckpointKind.TRANSFORM, head, rows, change, attempt=self.attempt)
+        changed = SetOperators([self.listed(one, tables=tables, path=path) for one in written])
+        return operations.commit(CheckpointKind.TRANSFORM, head, rows, changed, attempt=self.attempt)
 
     def _next_timers_ms(self, path: Sequence[CheckpointRow], uid: str) -> dict[str, int]:
         """Time of the first timer that there is at the end of a path, by domain."""

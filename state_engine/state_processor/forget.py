@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -21,9 +21,10 @@ from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.lineage import Rows
 from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.updates import Retire
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
-from state_engine.operations.head_moves import Change, Operations
+from state_engine.operations.head_moves import Operations
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.state_processor.key_traces import (
@@ -172,7 +173,7 @@ class Forgetting:
             if not chosen:
                 return []
             with suppress(StaleParentError):
-                done = self.operations.commit(CheckpointKind.RETENTION, head, rows, _retiring(chosen))
+                done = self.operations.commit(CheckpointKind.RETENTION, head, rows, Retire(chosen))
                 return done.retired
 
     def _given_up(self, rows: Rows, wanted: Wanted, purge: Purge) -> list[int]:
@@ -216,10 +217,6 @@ def _delete_rows(look: KeyTraces, uri: str, condition: Any) -> None:
 
     with table_lock(uri):
         DeltaTable.forPath(look.spark, uri).delete(condition)
-
-
-def _retiring(chosen: list[int]) -> Change:
-    return lambda row: replace(row, retired=chosen)
 
 
 def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:

@@ -138,7 +138,15 @@ TREE = {
 }
 RETIRED = TREE | {5: checkpoint(5, 3, kind="retention", retired=[1])}
 
+BASE = OperatorCheckpoint("counter", 1, 128, "struct<`k`: bigint>", [], [], [BaseRange(0, 127, "w5", 4)], 0)
 BROKEN_IN_THE_TREE = [
+    ("ids are new", checkpoint(4, 3), TREE, "id 4 is not above the newest, 4"),
+    (
+        "compactions fit the path",
+        checkpoint(5, 3, kind="compaction", operators=[BASE]),
+        TREE,
+        "its bases stand for [4], which does not fit the path of 3",
+    ),
     ("on the branch", checkpoint(5, 2), TREE, "it continues 2, the head of 'main' is 3"),
     ("on the branch", checkpoint(5, None), TREE, "it continues None, the head of 'main' is 3"),
     ("on the branch", checkpoint(5, 2, kind="compaction"), TREE, "it continues 2"),

@@ -107,7 +107,7 @@ POINTS: Mapping[str, FaultPoint] = {
     **{point: at for step in STEPS for point, at in _both(step, _COORDINATOR, step).items()},
     # inside of steps
     **_inside("file of positions", "state_engine.sources.source_positions", "write_parquet"),
-    **_inside("file of the row", "state_engine.storage.checkpoint_store", "write_parquet"),
+    **_inside("file of the row", "state_engine.storage.checkpoint_log", "write_parquet"),
     **_inside("operator", "state_engine.microbatch.executor:GraphExecutor", "_run_operator"),
     **_inside("prepared sink", _COORDINATOR, "_prepare_sink"),
     **_inside("dropped exchange", _COORDINATOR, "_drop_exchange"),
@@ -118,7 +118,7 @@ POINTS: Mapping[str, FaultPoint] = {
     # of operations
     **_both("head settled", "state_engine.operations.head_moves:Operations", "settled"),
     **_both("row committed", "state_engine.operations.head_moves:Operations", "commit"),
-    **_both("row appended", "state_engine.storage.checkpoint_store:CheckpointStore", "append"),
+    **_both("row appended", "state_engine.storage.checkpoint_log:CheckpointLog", "_append"),
     **_inside("move of files begun", "state_engine.sinks.file_moves:Mover", "begin"),
     **_inside("move of files withdrawn", "state_engine.sinks.file_moves:Mover", "withdraw"),
     **_inside("move of files added", "state_engine.sinks.file_moves:Mover", "add"),

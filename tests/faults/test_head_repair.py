@@ -22,7 +22,7 @@ from state_engine.monitoring.head_repair import REQUESTED_BY, head_damages, leav
 from state_engine.monitoring.lost_outputs import LostChange, LostOutputs
 from state_engine.publication.publication import Publication
 from state_engine.sinks.file_moves import Mover
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.faults.file_plane import Access, Plane, installed
 from tests.faults.ground import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
 from tests.protocol.model_job import JOB
@@ -184,7 +184,7 @@ def test_a_repair_that_was_interrupted_is_repeated(
 
         with monkeypatch.context() as patch:
             patch.setattr(LostOutputs, "take_back", take_back)
-            patch.setattr(CheckpointStore, "append", out_of_power)
+            patch.setattr(CheckpointLog, "_append", out_of_power)
             for _ in range(2):  # in the middle of the sinks, and before the row
                 with pytest.raises(StatelakeError, match="out of power"):
                     repaired(site, name)

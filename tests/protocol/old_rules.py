@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at, w
 from state_engine.operations import collector, job_files
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.files import local_path
 from state_engine.storage.store_clock import StoreClock
 from tests.protocol.interleaving import SKEWS_MS
@@ -77,18 +77,18 @@ def attempts_are_named_by_the_runners_clock(patch: pytest.MonkeyPatch, world: Wo
 
 def old_attempts_commit(patch: pytest.MonkeyPatch, world: World) -> None:
     """No attempt is too old, or late, to commit."""
-    patch.setattr(CheckpointStore, "_check_age", lambda *_: 0)
+    patch.setattr(CheckpointLog, "_check_age", lambda *_: 0)
 
 
 def nobody_looks_at_files_again(patch: pytest.MonkeyPatch, world: World) -> None:
     """A row whose id was taken, or that is late, is committed as it is."""
-    real = CheckpointStore.append
+    real = CheckpointLog._append
 
-    def append(self: CheckpointStore, row: Any) -> None:
+    def append(self: CheckpointLog, row: Any, **options: Any) -> None:
         self._verify = lambda _: None
-        real(self, row)
+        real(self, row, **options)
 
-    patch.setattr(CheckpointStore, "append", append)
+    patch.setattr(CheckpointLog, "_append", append)
 
 
 def old_attempts_commit_unseen(patch: pytest.MonkeyPatch, world: World) -> None:

@@ -20,7 +20,7 @@ from state_engine.operations.job_files import JobFiles
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
 from state_engine.sinks.file_moves import Mover
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from tests.protocol.interleaving import LOST_ANSWER, actor_here, step, step_under_lock
 from tests.protocol.model_job import execute, fold_base
@@ -51,8 +51,8 @@ def marked(clock: Clock) -> Iterator[Told]:
         around(DeltaKernel, "change", _commit)
         around(DeltaKernel, "create_table", _before_and_after("create"))
         around(DeltaKernel, "active_files", _before_and_after("list"))
-        around(CheckpointStore, "load", _before_and_after("load"))
-        around(CheckpointStore, "append", lambda real: _append(real, told))
+        around(CheckpointLog, "load", _before_and_after("load"))
+        around(CheckpointLog, "_append", lambda real: _append(real, told))
         around(Publication, "settle", _before_and_after("settle"))
         around(Publication, "_publish", _before_and_after("publish"))
         _mark_collector(patch, around)
@@ -135,13 +135,13 @@ def _commit(real: Callable[..., int]) -> Callable[..., int]:
 
 
 def _append(real: Callable[..., None], told: Told) -> Callable[..., None]:
-    def append(self: CheckpointStore, row: Any) -> None:
+    def append(self: CheckpointLog, row: Any, **options: Any) -> None:
         attempt = (row.write_id, row.checkpoint_id)
         actor = actor_here()
         if actor is not None:
             actor.trace.append(f"{actor.name}: {row.kind} {row.checkpoint_id} on {row.parent_id}")
         try:
-            real(self, row)
+            real(self, row, **options)
         except CommitFailedError:
             told.failed.add(attempt)
             raise

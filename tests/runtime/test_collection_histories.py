@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.state_files import keyed_state_files
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from tests.runtime.collecting_ground import Ground, crashed
 
 pytestmark = pytest.mark.spark
@@ -80,7 +81,8 @@ class Story:
             begun, kind=CheckpointKind.CHECKPOINT, checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
             created_at=datetime.now(UTC), requested_by="test",
         )  # fmt: skip
-        engine.context.ran("tiny").store.append(replace(row, branch=f"r{row.checkpoint_id}"))
+        first = replace(row, branch=f"r{row.checkpoint_id}")
+        engine.context.ran("tiny").log.commit([AddCheckpoint(first)], NewestIs(rows[-1].checkpoint_id))
 
     def retain(self) -> None:
         self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))

@@ -32,6 +32,7 @@ from state_engine import (
 )
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.operations import compaction
@@ -320,7 +321,7 @@ class Everywhere:
             head,
             checkpoint_id=head.checkpoint_id + 1,
             parent_id=head.checkpoint_id,
-            kind=CheckpointKind.COMPACTION,
+            kind=CheckpointKind.COMPACTION if max_parallelism == GROUPS else CheckpointKind.RESCALE,
             write_id=base_id,
             operators=[made],
             operator_state_files=[],
@@ -328,7 +329,8 @@ class Everywhere:
             sinks=[],
             rows_in=0,
         )
-        tables.store.append(row)
+        tables.log.load()
+        tables.log.commit([AddCheckpoint(row)], NewestIs(head.checkpoint_id))
         return files
 
     def outputs(self) -> list[tuple[Any, ...]]:

@@ -32,7 +32,7 @@ from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.keys.key_groups import assign_to_key_group
 from state_engine.engine import engine as engine_module
 from state_engine.operations import maintenance
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.runtime.tiny import ROWS, Site
 
 # workers cannot import the tests
@@ -216,15 +216,15 @@ def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
     assert [v for _, v, _ in sorted(site.outputs())] == [1, 2, 3, 4, 5, 6, 7]
     # a micro-batch that was planned before a compaction goes on top of it
     overtaken: list[int] = []
-    store = CheckpointStore.append
+    real = CheckpointLog._append
 
-    def append(self: CheckpointStore, row: CheckpointRow) -> None:
+    def append(self: CheckpointLog, row: CheckpointRow, **options: Any) -> None:
         if row.kind == "checkpoint" and not overtaken:
             overtaken.append(row.checkpoint_id)
             assert site.engine().compact("tiny").committed_id == row.checkpoint_id
-        store(self, row)
+        real(self, row, **options)
 
-    monkeypatch.setattr(CheckpointStore, "append", append)
+    monkeypatch.setattr(CheckpointLog, "_append", append)
     site.engine().run(feed(8, 9))
     assert overtaken == [9]
     assert site.state() == {"a": sum(range(1, 10))}

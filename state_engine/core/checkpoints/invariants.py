@@ -1,4 +1,4 @@
-"""What must hold between a checkpoint, its parent and all rows before it; checked before every commit.
+"""What must hold between a checkpoint, its parent and all rows before it; checked inside every commit.
 
 Each predicate has a name, so that a failure says which promise would have been broken. Nothing is committed then.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.lineage import Rows, head, retired
+from state_engine.core.checkpoints.lineage import Rows, head, may_apply_compaction, retired
 from state_engine.core.checkpoints.retention import pins
 from state_engine.core.keys.key_groups import key_group_range
 
@@ -161,6 +161,11 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
     return ""
 
 
+def _ids_are_new(row: CheckpointRow, rows: Rows) -> str:
+    newest = max(rows, default=0)
+    return "" if row.checkpoint_id > newest else f"id {row.checkpoint_id} is not above the newest, {newest}"
+
+
 def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
     top = head(rows, row.branch)
     if row.kind.moves_head and row.branch != MAIN:
@@ -192,6 +197,14 @@ def _retires_nothing_needed(row: CheckpointRow, rows: Rows) -> str:
     return f"it retires {wrong}: a head, pinned by a savepoint, or not there" if wrong else ""
 
 
+def _compactions_fit_the_path(row: CheckpointRow, rows: Rows) -> str:
+    if row.kind is not CheckpointKind.COMPACTION:
+        return ""
+    own = {b.checkpoint_id for o in row.operators for b in o.bases if b.base_id == row.write_id}
+    wrong = [i for i in sorted(own) if not may_apply_compaction(rows, i, row)]
+    return f"its bases stand for {wrong}, which does not fit the path of {row.parent_id}" if wrong else ""
+
+
 _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "ids grow": _ids_grow,
     "clock never goes back": _clock_never_goes_back,
@@ -207,7 +220,9 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
 }
 
 _TREE_RULES: dict[str, Callable[[CheckpointRow, Rows], str]] = {
+    "ids are new": _ids_are_new,
     "on the branch": _on_the_branch,
     "continues what is there": _continues_what_is_there,
     "retires nothing needed": _retires_nothing_needed,
+    "compactions fit the path": _compactions_fit_the_path,
 }

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from state_engine import DataStream, FileSink, StatefulJob
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, UserFunctionError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.faults.plane import Fault, installed
 from tests.runtime.tiny import ROWS, Site, Sum
 
@@ -117,7 +117,7 @@ def test_the_table_of_bases_that_a_failed_bootstrap_left(
     site = Site(tmp_path, spark).put({"k": [1, 2], "v": [1, 2]})
     given = spark.createDataFrame([("a", 10)], "k string, value int")
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStore, "append", crashes)
+        patch.setattr(CheckpointLog, "_append", crashes)
         with pytest.raises(Crash):
             site.engine().state_processor(site.job()).bootstrap({"sums": {"total": given}})
     again = spark.createDataFrame([(1, 10)], "k bigint, value int")

@@ -1,12 +1,14 @@
-"""``CheckpointStore``: reads and appends rows of the ``checkpoints`` table.
+"""``CheckpointLog``: reads and commits rows of the ``checkpoints`` table.
 
-Appending is the commit point of everything. The transaction id (application ``<root id>/<job>``, version = checkpoint
-id) lets exactly one attempt commit an id; the outcome of an unclear commit is looked up in the table, never guessed.
-Rows are small and immutable, so they are kept in memory and only new files are read.
+A row is the commit point of everything, and ``commit`` is the only way to add one: each row is checked against all
+invariants and against its requirement, on the very rows that it lands on, also when another row came first and it is
+tried again. The transaction id (application ``<root id>/<job>``, version = checkpoint id) lets exactly one attempt
+commit an id; the outcome of an unclear commit is looked up in the table, never guessed. Rows are small and immutable,
+so they are kept in memory and only new files are read.
 
 Every row comes in a file of its own, which whoever opens the job reads. ``merge`` makes one of many: of 64 files of one
 row each, then of 64 of those, so there are never more than some hundred, and a row is written again twice at the most
-in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpointStore``.
+in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpointLog``.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from functools import partial
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
+from state_engine.core.checkpoints.invariants import violations
+from state_engine.core.checkpoints.updates import LeaveOut, Requirement, Update, row_of
 from state_engine.core.checkpoints.write_ids import LATE_ATTEMPT_AGE_MS, MAX_ATTEMPT_AGE_MS, written_at_ms
 from state_engine.core.errors import (
     CommitFailedError,
     CommitUnknownError,
+    InvariantError,
     RootError,
     StaleParentError,
     StatelakeError,
@@ -67,7 +72,7 @@ _MERGED = re.compile(r"checkpoints-(\d+)-")
 """Begins the name of a merged file; how often its rows were merged follows."""
 
 
-class CheckpointStore:
+class CheckpointLog:
     """The checkpoints of one job.
 
     Args:
@@ -140,28 +145,62 @@ class CheckpointStore:
 
     @property
     def rows(self) -> dict[int, CheckpointRow]:
-        """Rows as of the last ``load`` or ``append``."""
+        """Rows as of the last ``load`` or ``commit``."""
         return self._rows
 
     def pass_over(self, name: str) -> None:
         """Read on without a file that is damaged; for repairs."""
         self._read.add(name)
 
-    def append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
-        """Commit a row.
+    def commit(self, updates: Sequence[Update], requirement: Requirement) -> CheckpointRow:
+        """Commit the row that updates make, where it may land on the rows as they are; the row.
 
-        Its id was chosen before, and its age is measured now: a collector that fenced in between has taken the id; one
-        that fenced before that has deleted nothing of an attempt that is still young enough here. A row that is late,
-        or that comes again after its id was taken, has all its files looked at.
+        Its id is chosen first, and its age is measured afterwards: a collector that fenced in between has taken the id;
+        one that fenced before that has deleted nothing of an attempt that is still young enough here. A row that is
+        late, or that comes again after its id was taken, has all its files looked at.
 
         Args:
-            instead_of: names of files of the table that leave it in the same commit; for repairs.
+            updates: ``AddCheckpoint`` first.
+            requirement: of the rows that it lands on. Where it still holds after another row came first, the row is
+                made anew for what is there now, and tried again.
 
         Raises:
-            StaleParentError: another attempt committed this id first.
+            StaleParentError: another row came first, and the requirement does not hold any more.
+            InvariantError: the row would break what must hold; a defect of the engine, or a damaged table.
             CommitFailedError: nothing was committed; also where the attempt is too old, or its files are gone.
             CommitUnknownError: the outcome could not be looked up.
         """
+        planned = row_of(updates)
+        left_out = [name for update in updates if isinstance(update, LeaveOut) for name in update.names]
+        row = requirement.landing(planned, self._rows)
+        while row is not None:
+            if row.checkpoint_id != planned.checkpoint_id:
+                self._overtaken.add(row.write_id)
+            self._check(row)
+            _LOG.debug("job '%s': %s upon %d rows: %s", self._job, requirement, len(self._rows), row.kind)
+            try:
+                self._append(row, instead_of=left_out)
+                return row
+            except StaleParentError:
+                row = requirement.landing(planned, self.load())
+                if row is None:
+                    raise
+        raise self._stale(planned)
+
+    def _check(self, row: CheckpointRow) -> None:
+        """Refuse a row that breaks an invariant."""
+        parent = self._rows.get(row.parent_id) if row.parent_id is not None else None
+        broken = violations(row, parent, self._rows)
+        if broken:
+            details = "; ".join(f"{v.name}: {v.detail}" for v in broken)
+            raise InvariantError(
+                f"job '{self._job}': the {row.kind} {row.checkpoint_id} would break what must hold ({details}). "
+                "Nothing was committed; this is a defect of the engine or a damaged table",
+                broken=[v.name for v in broken],
+            )
+
+    def _append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
+        """Append a row that was checked; see ``commit``."""
         # what commits listed is on the disk by now; what the row alone lists is made sure of here
         for staged in row.sinks:
             self._kernel.disk.files(staged.path, [file.path for file in staged.files])

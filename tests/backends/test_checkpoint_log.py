@@ -12,10 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.checkpoints.write_ids import write_id_at
 from state_engine.core.errors import CommitFailedError, StaleParentError
-from state_engine.storage import checkpoint_store
-from state_engine.storage.checkpoint_store import CheckpointStore
+from state_engine.storage import checkpoint_log
+from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.layout import JobLayout
 from tests.core.rows import changes, checkpoint, operator
@@ -30,21 +32,26 @@ def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
     made.close()
 
 
+def append(log: CheckpointLog, row: CheckpointRow) -> None:
+    log.commit([AddCheckpoint(row)], NewestIs(row.checkpoint_id - 1))
+
+
 class Table:
-    """A table of checkpoints, and stores on it as other processes would have them."""
+    """A table of checkpoints, and logs on it as other processes would have them."""
 
     def __init__(self, directory: Path, kernel: DeltaKernel) -> None:
         self.kernel, self.layout = kernel, JobLayout(f"file://{directory}", "job")
         self.directory = directory / "job" / "checkpoints"
-        self.store().create()
+        self.log().create()
 
-    def store(self) -> CheckpointStore:
-        return CheckpointStore(self.kernel, self.layout, "root")
+    def log(self) -> CheckpointLog:
+        return CheckpointLog(self.kernel, self.layout, "root")
 
-    def grow(self, store: CheckpointStore, first: int, last: int) -> None:
+    def grow(self, log: CheckpointLog, first: int, last: int) -> None:
+        log.load()
         for i in range(first, last + 1):
             part = operator(changes(0, (0, 63), rows=i), changes(1, (64, 127)))
-            store.append(checkpoint(i, i - 1 or None, operators=[part], metrics={"n": float(i)}))
+            append(log, checkpoint(i, i - 1 or None, operators=[part], metrics={"n": float(i)}))
 
     def files(self) -> list[str]:
         return sorted(uri.rsplit("/", 1)[-1][:14] for uri in DeltaTable(str(self.directory)).file_uris())
@@ -52,12 +59,12 @@ class Table:
 
 @pytest.fixture
 def table(tmp_path: Path, kernel: DeltaKernel, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr(checkpoint_store, "_TOGETHER", TOGETHER)
+    monkeypatch.setattr(checkpoint_log, "_TOGETHER", TOGETHER)
     return Table(tmp_path, kernel)
 
 
 def test_rows_are_the_same_in_fewer_files(table: Table) -> None:
-    mine, beside = table.store(), table.store()
+    mine, beside = table.log(), table.log()
     table.grow(mine, 1, 3)
     assert mine.merge() == 0
     beside.load()
@@ -66,19 +73,19 @@ def test_rows_are_the_same_in_fewer_files(table: Table) -> None:
         table.grow(mine, rows + 1, rows + TOGETHER)
         rows += TOGETHER
         assert mine.merge() >= merged
-        assert mine.load() == beside.load() == table.store().load()
+        assert mine.load() == beside.load() == table.log().load()
         assert sorted(mine.rows) == list(range(1, rows + 1))
     assert table.files() == ["checkpoints-2-"]
     assert mine.merge() == 0
     table.grow(beside, rows + 1, rows + 1)
-    assert mine.load() == table.store().load()
+    assert mine.load() == table.log().load()
     assert len(table.files()) == 2
 
 
 def test_of_two_that_merge_one_does_and_rows_that_come_meanwhile_stay(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, rival = table.store(), table.store()
+    mine, rival = table.log(), table.log()
     table.grow(mine, 1, TOGETHER)
     rival.load()
     change = DeltaKernel.change
@@ -91,7 +98,7 @@ def test_of_two_that_merge_one_does_and_rows_that_come_meanwhile_stay(
 
     monkeypatch.setattr(DeltaKernel, "change", overtaken)
     assert mine.merge() == 0
-    assert mine.load() == rival.load() == table.store().load()
+    assert mine.load() == rival.load() == table.log().load()
     assert sorted(mine.load()) == [1, 2, 3, 4, 5]
     assert table.files() == ["checkpoint-000", "checkpoints-1-"]
 
@@ -102,38 +109,36 @@ def began(hours_ago: float) -> str:
 
 def test_late_and_overtaken_rows_have_their_files_looked_at_and_old_ones_are_refused(table: Table) -> None:
     seen: list[int] = []
-    store = CheckpointStore(
-        table.kernel, table.layout, "root", verify=lambda row: seen.append(row.checkpoint_id)
-    )
-    store.append(checkpoint(1, write_id=began(0.9)))
+    log = CheckpointLog(table.kernel, table.layout, "root", verify=lambda row: seen.append(row.checkpoint_id))
+    append(log, checkpoint(1, write_id=began(0.9)))
     assert seen == []
-    store.append(checkpoint(2, 1, write_id=began(1.1)))
+    append(log, checkpoint(2, 1, write_id=began(1.1)))
     assert seen == [2], "late"
 
-    table.grow(table.store(), 3, 3)
+    table.grow(table.log(), 3, 3)
     mine = began(0)
     with pytest.raises(StaleParentError):
-        store.append(checkpoint(3, 2, write_id=mine))
-    store.append(checkpoint(4, 3, write_id=mine))
+        append(log, checkpoint(3, 2, write_id=mine))
+    append(log, checkpoint(4, 3, write_id=mine))
     assert seen == [2, 4], "overtaken"
-    store.append(checkpoint(5, 4, write_id=began(0)))
+    append(log, checkpoint(5, 4, write_id=began(0)))
     assert seen == [2, 4]
 
     with pytest.raises(CommitFailedError, match=r"began 12\.1 hours ago"):
-        store.append(checkpoint(6, 5, write_id=began(12.1)))
+        append(log, checkpoint(6, 5, write_id=began(12.1)))
 
     def gone(_: object) -> None:
         raise CommitFailedError("its files are gone")
 
-    late = CheckpointStore(table.kernel, table.layout, "root", verify=gone)
+    late = CheckpointLog(table.kernel, table.layout, "root", verify=gone)
     late.load()
     with pytest.raises(CommitFailedError, match="its files are gone"):
-        late.append(checkpoint(6, 5, write_id=began(2)))
-    assert sorted(table.store().load()) == [1, 2, 3, 4, 5]
+        append(late, checkpoint(6, 5, write_id=began(2)))
+    assert sorted(table.log().load()) == [1, 2, 3, 4, 5]
 
 
 def test_a_merge_that_breaks_off_loses_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = table.store()
+    mine = table.log()
     table.grow(mine, 1, TOGETHER)
 
     def fails(*_: Any, **__: Any) -> int:
@@ -143,6 +148,6 @@ def test_a_merge_that_breaks_off_loses_nothing(table: Table, monkeypatch: pytest
         patch.setattr(DeltaKernel, "change", fails)
         with pytest.raises(CommitFailedError):
             mine.merge()
-    assert sorted(table.store().load()) == [1, 2, 3, 4]
+    assert sorted(table.log().load()) == [1, 2, 3, 4]
     assert mine.merge() == TOGETHER
-    assert mine.load() == table.store().load()
+    assert mine.load() == table.log().load()

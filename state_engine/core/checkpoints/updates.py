@@ -1,0 +1,201 @@
+"""Updates and requirements: what a commit adds to the table of checkpoints, and where it may land, as plain values.
+
+A commit is one row. ``AddCheckpoint`` gives it, further updates say what is special about it, and a requirement decides
+whether it may land on the rows that are there by then. Values can be listed, logged and compared, and are tried without
+a table; ``CheckpointLog.commit`` is the only place that carries them out. Follows the table updates and requirements of
+Iceberg's catalog protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Protocol
+
+from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    OperatorStateRef,
+    PinnedCheckpoint,
+    StagedSink,
+)
+from state_engine.core.checkpoints.lineage import Rows
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+class Update(Protocol):
+    """A change of the row that is to be committed."""
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with the change."""
+
+
+@dataclass(frozen=True)
+class AddCheckpoint:
+    """Adds a row: of a micro-batch, the first of a job, or ``continuing`` of an operation. First in every commit."""
+
+    row: CheckpointRow
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row that it adds."""
+        return self.row
+
+
+@dataclass(frozen=True)
+class MoveHead:
+    """The head leaves its path, and the sinks follow.
+
+    Attributes:
+        replaced_id: the head that is left.
+        sinks: what is withdrawn from each sink, and what comes (back).
+        backfill: the backfill that this ends, in words; empty for none.
+    """
+
+    replaced_id: int
+    sinks: Sequence[StagedSink]
+    backfill: str = ""
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with the move."""
+        return replace(row, replaced_id=self.replaced_id, sinks=list(self.sinks), backfill=self.backfill)
+
+
+@dataclass(frozen=True)
+class SetOperators:
+    """Operators whose state lies elsewhere from this row on: in new bases, or with changes that the row lists."""
+
+    operators: Sequence[OperatorCheckpoint]
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with these in place of its own."""
+        own = {o.uid: o for o in self.operators}
+        return replace(row, operators=[own.get(o.uid, o) for o in row.operators])
+
+
+@dataclass(frozen=True)
+class StatePositions:
+    """The positions of sources are stated whole, in a file of the row."""
+
+    operator_state: Sequence[OperatorStateRef]
+    file: DataFile
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with the file, and what points to it."""
+        return replace(row, operator_state=list(self.operator_state), operator_state_files=[self.file])
+
+
+@dataclass(frozen=True)
+class Retire:
+    """Checkpoints that can no longer be restored."""
+
+    ids: Sequence[int]
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row that retires them."""
+        return replace(row, retired=list(self.ids))
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A checkpoint stays restorable, for a savepoint."""
+
+    pin: PinnedCheckpoint
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row that pins it."""
+        return replace(row, pinned=[self.pin])
+
+
+@dataclass(frozen=True)
+class Unpin:
+    """Retention may have the checkpoint of a savepoint again."""
+
+    name: str
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row that lets go of it."""
+        return replace(row, unpinned=[self.name])
+
+
+@dataclass(frozen=True)
+class LeaveOut:
+    """Files of the table itself that leave it in the same commit, because their rows are damaged; for repairs."""
+
+    names: Sequence[str]
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row as it is: only the table changes."""
+        return row
+
+
+def row_of(updates: Sequence[Update]) -> CheckpointRow:
+    """The row that updates make, as it was planned.
+
+    Example:
+        >>> from tests.core.rows import checkpoint
+        >>> row_of([AddCheckpoint(checkpoint(3, 2, kind="retention")), Retire([1])]).retired
+        [1]
+    """
+    first, *others = updates
+    if not isinstance(first, AddCheckpoint):
+        raise TypeError(f"a commit begins with AddCheckpoint, not with {first}")
+    return reduce(lambda row, update: update.applied(row), others, first.row)
+
+
+# -- requirements ------------------------------------------------------------------------------------------------------
+
+
+class Requirement(Protocol):
+    """Decides whether a row may land on the rows that are there now."""
+
+    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+        """The row as it may be committed upon these rows; None where it may not."""
+
+
+@dataclass(frozen=True)
+class NewestIs:
+    """No row came since the plan was made, of any branch. For all that was planned upon the rows as a whole.
+
+    Attributes:
+        checkpoint_id: the newest row of the plan; 0 for a job that has none.
+    """
+
+    checkpoint_id: int
+
+    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+        """The row as it was planned."""
+        return row if max(rows, default=0) == self.checkpoint_id else None
+
+
+@dataclass(frozen=True)
+class OnlyBackgroundSince:
+    """On its branch only compaction and retention came since a micro-batch was planned; it goes upon the newest then.
+
+    What other branches did is no matter. The bases in force are those of the row that it lands on.
+
+    Attributes:
+        parent_id: what the micro-batch continues; None for the first of a job or of a branch.
+        branch: that it runs on.
+    """
+
+    parent_id: int | None
+    branch: str
+
+    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+        """The row upon the newest row of its branch."""
+        if self.parent_id is None:
+            free = lineage.head(rows, self.branch) is None
+            return replace(row, checkpoint_id=lineage.next_id(rows)) if free else None
+        parent = lineage.may_reparent(rows, self.parent_id, self.branch)
+        return reparented(row, parent, checkpoint_id=lineage.next_id(rows)) if parent is not None else None
+
+
+def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:
+    """The row upon its parent, or a newer one that only cleaned up: the bases in force are that row's."""
+    bases = {o.uid: o.bases for o in parent.operators}
+    operators = [replace(o, bases=bases.get(o.uid, [])) for o in row.operators]
+    return replace(row, checkpoint_id=checkpoint_id, parent_id=parent.checkpoint_id, operators=operators)
