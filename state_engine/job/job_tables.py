@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import (
     CommitFailedError,
     MissingFilesError,
@@ -21,8 +21,6 @@ from state_engine.core.types.stored_form import added_fields, columns_text, grow
 from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.core.types.type_text import type_from_text
 from state_engine.sinks.base import verify_files
-from state_engine.sinks.foreach_batch import FOREACH_KIND
-from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.sinks.staging import Staging
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
@@ -205,11 +203,11 @@ def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, l
     yield layout.dead_letters, row.dead_letters
     staging = Staging(layout.root)
     for staged in row.sinks:
-        if staged.kind == DEAD_LETTERS:
+        if staged.kind == SinkKind.DEAD_LETTERS:
             yield layout.dead_letters, staged.files
         else:
-            below_the_root = staged.kind in (SQL_KIND, FOREACH_KIND)
-            yield staging.here(staged.path) if below_the_root else staged.path, staged.files
+            in_root = SinkKind(staged.kind).is_staged_in_root
+            yield staging.here(staged.path) if in_root else staged.path, staged.files
 
 
 def _fits(columns: pa.DataType, needed: pa.DataType) -> bool:

@@ -16,15 +16,13 @@ from typing import Any, cast
 from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import PathChanges, SinkChange, path_changes
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
 from state_engine.publication.places import declared_sinks, located
-from state_engine.sinks.files import FilePublisher, FileSink
-from state_engine.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
-from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.sinks.files import FilePublisher
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.sinks.staging import Staging
 from state_engine.sources.base import Element, Source
 from state_engine.sources.collection import CollectionSource
@@ -109,16 +107,16 @@ class JobHistory:
         """The highest checkpoint that was published to a sink; 0 where none was."""
         staged = change.staged
         app, uri = f"{self.root_id}/{self.layout.job}/{staged.name}", staged.path
-        if staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS):
+        if SinkKind(staged.kind).has_log:
             log = DeltaLog(uri).newest()
             return log.transactions.get(app, 0) if log else 0
         staging = Staging(self.layout.root)
         publishers = {
-            FileSink.kind: FilePublisher(),
-            SQL_KIND: SqlPublisher(staging),
-            FOREACH_KIND: ForeachBatchPublisher(_NO_SPARK, staging),
+            SinkKind.FILES: FilePublisher(),
+            SinkKind.SQL: SqlPublisher(staging),
+            SinkKind.FOREACH_BATCH: ForeachBatchPublisher(_NO_SPARK, staging),
         }
-        return publishers[staged.kind].seen(uri, app)
+        return publishers[SinkKind(staged.kind)].seen(uri, app)
 
 
 def read_history(root: str, job: str) -> JobHistory | None:

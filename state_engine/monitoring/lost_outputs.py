@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, content, newest_sinks, published
 from state_engine.core.errors import SinkError
 from state_engine.publication.publication import Publication
@@ -32,11 +33,8 @@ from state_engine.sinks.file_moves import (
     names_in,
     published_files,
 )
-from state_engine.sinks.files import FileSink
-from state_engine.sinks.foreach_batch import FOREACH_KIND
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql import attempts_in, ledger_note, target_of
-from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import open_location
@@ -127,22 +125,22 @@ class LostOutputs:
     # -- by kind of sink -------------------------------------------------------------------------------------------
 
     def _change(self, key: SinkKey, sink: StagedSink) -> LostChange | None:
-        if sink.kind == FileSink.kind and (moves := self._moves(sink)):
+        if sink.kind == SinkKind.FILES and (moves := self._moves(sink)):
             return self._of_moves(key, sink, moves)
         if (
             self._seen(sink) != self._lost.checkpoint_id
         ):  # it does not show the row, or it was taken back already
             return None
-        if sink.kind == FileSink.kind:
+        if sink.kind == SinkKind.FILES:
             names = [
                 name for name in published_files(open_location(sink.path)) if self._lost.write_id in name
             ]
             if not names:
                 raise self._refusal(sink, "what it published there was taken away since")
             return LostChange(sink, self._of_names(key, names), [])
-        if sink.kind == FOREACH_KIND:
+        if sink.kind == SinkKind.FOREACH_BATCH:
             raise self._refusal(sink, "its function was called with outputs of it, and cannot take them back")
-        if sink.kind == SQL_KIND:
+        if sink.kind == SinkKind.SQL:
             note = ledger_note(sink, self._publication.app(sink.name), self._lost.checkpoint_id)
             return self._by_lineage(key, sink, note, attempts_in if target_of(sink).lineage else None)
         return self._of_table(key, sink)

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.collection import OPERATOR_STATE, OPERATORS, keyed_tables
 from state_engine.core.checkpoints.disposal import Found, Place
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.job.graph import SinkNode
@@ -27,7 +28,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.sinks.files import FileSink
-from state_engine.sinks.spark_writer import SPARK_KIND, STAGED
+from state_engine.sinks.spark_writer import STAGED
 from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
@@ -56,7 +57,8 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
     for node in declared:
         if isinstance(node.sink, DeltaSink | FileSink):
             found.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
-    return {sink for sink in found if sink.kind in (DeltaSink.kind, SPARK_KIND, FileSink.kind)}
+    marked = (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.FILES)
+    return {sink for sink in found if sink.kind in marked}
 
 
 class JobFiles:
@@ -88,7 +90,7 @@ class JobFiles:
         for path in sorted({sink.path for sink in self._sinks}):
             here = [sink for sink in self._sinks if sink.path == path]
             owners = frozenset(owner_mark(f"{self._app}/{sink.name}") for sink in here)
-            in_files = any(sink.kind == FileSink.kind for sink in here)
+            in_files = any(sink.kind == SinkKind.FILES for sink in here)
             yield self._place(path, _staged(path) if in_files else _in_table(path), owners=owners)
         for name in self._names("sinks"):
             for target in self._names("sinks", name):

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
-from state_engine.publication.places import IN_THE_ROOT
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.publication.places import located
 from state_engine.sinks.base import WRITE_ID, verify_files
 from state_engine.sinks.file_moves import base_name, published_files
 from state_engine.sinks.staging import Staging
@@ -44,9 +44,9 @@ class OutputReader:
             MissingFilesError: a file is gone or has another size.
         """
         uri = self._directory(sink)
-        located = _located(uri, files) if sink.kind == "files" else list(files)
-        verify_files(uri, located, what=f"sink '{sink.name}'", footers=True)
-        paths = [join(uri, f.path) for f in located]
+        current = _located(uri, files) if sink.kind == SinkKind.FILES else list(files)
+        verify_files(uri, current, what=f"sink '{sink.name}'", footers=True)
+        paths = [join(uri, f.path) for f in current]
         if paths[0].endswith(".csv"):
             schema = StructType.fromJson(json.loads(sink.schema))
             rows = self._spark.read.schema(schema).option("header", "true").csv(paths)
@@ -57,9 +57,7 @@ class OutputReader:
 
     def _directory(self, sink: StagedSink) -> str:
         """Where files lie, wherever the root is now."""
-        if sink.kind == DEAD_LETTERS:
-            return self._layout.dead_letters
-        return self._staging.here(sink.path) if sink.kind in IN_THE_ROOT else sink.path
+        return located(sink, self._layout).path
 
 
 def _located(uri: str, files: Sequence[DataFile]) -> list[DataFile]:

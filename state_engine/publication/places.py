@@ -6,22 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey
 from state_engine.job.graph import SinkNode
-from state_engine.sinks.foreach_batch import FOREACH_KIND
-from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.sinks.staging import Staging
 from state_engine.storage.layout import JobLayout
-
-IN_THE_ROOT = (SQL_KIND, FOREACH_KIND)
-"""Kinds of sinks whose outputs wait in the job's root, and stay there when they are published."""
 
 
 def located(staged: StagedSink, layout: JobLayout) -> StagedSink:
     """A sink of a row with the path that it has now: dead letters and staged outputs move with the root."""
     if staged.kind == DEAD_LETTERS:
         return replace(staged, path=layout.dead_letters)
-    if staged.kind in IN_THE_ROOT:
+    if SinkKind(staged.kind).is_staged_in_root:
         return replace(staged, path=Staging(layout.root).here(staged.path))
     return staged
 

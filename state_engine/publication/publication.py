@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import PathChanges, SinkChange, newest_in_foreground, path_changes
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, publications
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.sink_moves import SinkKey, publications
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
 from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables
@@ -24,11 +25,9 @@ from state_engine.publication.places import declared_sinks, located
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.delta_spark import SparkDeltaPublisher
-from state_engine.sinks.files import FilePublisher, FileSink
-from state_engine.sinks.foreach_batch import FOREACH_KIND, ForeachBatchPublisher
-from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.sinks.files import FilePublisher
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.sql_target import SQL_KIND
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 
@@ -69,12 +68,12 @@ class Publication:
         self._kernel, self._tables = kernel, tables
         staging = Staging(tables.layout.root)
         self._publishers: dict[str, Publisher] = {
-            "delta": DeltaPublisher(kernel),
-            SPARK_KIND: SparkDeltaPublisher(kernel),
-            "files": FilePublisher(kernel.disk.durability),
-            SQL_KIND: SqlPublisher(staging),
-            FOREACH_KIND: ForeachBatchPublisher(kernel, staging),
-            DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
+            SinkKind.DELTA: DeltaPublisher(kernel),
+            SinkKind.DELTA_SPARK: SparkDeltaPublisher(kernel),
+            SinkKind.FILES: FilePublisher(kernel.disk.durability),
+            SinkKind.SQL: SqlPublisher(staging),
+            SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel, staging),
+            SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         }
         self._published: int | None = None
         self._known: set[str] = set()
@@ -209,8 +208,8 @@ class Publication:
     def _look_again(self, one: Shown, since: int) -> None:
         """Directories of files: also what is shown besides the listed files, as earlier versions did, goes."""
         for change in one.changes:
-            if change.staged.kind == FileSink.kind and since <= change.checkpoint_id <= one.seen:
-                publisher = self._publishers[FileSink.kind]
+            if change.staged.kind == SinkKind.FILES and since <= change.checkpoint_id <= one.seen:
+                publisher = self._publishers[SinkKind.FILES]
                 publisher.check_seen(change.staged, self.app(change.staged.name), change.checkpoint_id)
 
     def _tell_left_alone(self, change: SinkChange, *, newest_id: int) -> None:
@@ -230,7 +229,7 @@ class Publication:
         commits = 0
         for staged in self.staged(row):
             self._publish(staged, row.checkpoint_id)
-            commits += staged.kind in ("delta", SPARK_KIND, DEAD_LETTERS)
+            commits += SinkKind(staged.kind).has_log
         if row.branch == MAIN:
             self._published = row.checkpoint_id
         return commits
@@ -248,7 +247,7 @@ class Publication:
 
     def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         """Everything that a row changes in sinks; dead letters are published like a sink."""
-        yield from (self.located(one) for one in publications(row) if one.files or one.withdrawn)
+        yield from map(self.located, publications(row))
 
     def knows(self, sink: str) -> bool:
         """Whether the sink of a name was found to hold something of this job, when its path was settled."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.types.spark_types import spark_schema
@@ -40,7 +41,7 @@ from state_engine.sinks.delta_tables import (
     has_lineage,
     plain_problems,
 )
-from state_engine.sinks.spark_writer import SPARK_KIND, STAGED, note_of, write_once
+from state_engine.sinks.spark_writer import STAGED, note_of, write_once
 from state_engine.sinks.staging import Staging
 from state_engine.sinks.unused_tables import drop_unused
 from state_engine.storage.delta.commit_ends import shown
@@ -70,7 +71,7 @@ class DeltaSink(Sink):
     path: str
     lineage: bool = False
     shared: bool = False
-    kind = "delta"
+    kind = SinkKind.DELTA.value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", normal_uri(self.path))
@@ -97,7 +98,7 @@ class DeltaSink(Sink):
         kind, directory = self.kind, self.path
         if plain_problems(facts):
             check_spark_columns(self.path, facts, text)
-            kind, directory = SPARK_KIND, join(self.path, STAGED, write_id)
+            kind, directory = SinkKind.DELTA_SPARK.value, join(self.path, STAGED, write_id)
         else:
             check_plain(self.path, facts, text)
         return SinkTarget(

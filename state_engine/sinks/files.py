@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.types.spark_types import spark_schema
@@ -66,7 +67,7 @@ class FileSink(Sink):
 
     path: str
     format: Literal["parquet", "csv"] = "parquet"
-    kind = "files"
+    kind = SinkKind.FILES.value
 
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "csv"):

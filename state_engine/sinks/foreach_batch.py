@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.names import check_name
@@ -32,9 +33,6 @@ from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import join, open_location
 from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
-
-FOREACH_KIND = "foreach_batch"
-"""Kind of a sink that is a function."""
 
 _DONE = "done-"
 
@@ -66,7 +64,7 @@ class ForeachBatchSink(Sink):
     function: BatchFunction
     name: str = field(kw_only=True)
     as_dataframe: bool = field(default=False, kw_only=True)
-    kind = FOREACH_KIND
+    kind = SinkKind.FOREACH_BATCH.value
 
     def __post_init__(self) -> None:
         check_name(self.name, what="function of a ForeachBatchSink")
@@ -87,7 +85,7 @@ class ForeachBatchSink(Sink):
         uri = self.place(request.app, request.staging)
         return SinkTarget(
             name=request.name,
-            kind=FOREACH_KIND,
+            kind=SinkKind.FOREACH_BATCH.value,
             uri=uri,
             identity=self.name,
             schema=request.schema,

@@ -26,9 +26,6 @@ from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SPARK_KIND = "delta_spark"
-"""Kind of a sink whose table Kernel cannot write to."""
-
 STAGED = "_statelake_staged"
 """Where files for such a table wait, inside of it."""
 

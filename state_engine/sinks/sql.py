@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.types.spark_types import spark_schema
@@ -35,7 +36,7 @@ from state_engine.sinks.base import (
     verify_files,
     with_lineage,
 )
-from state_engine.sinks.sql_target import SQL_KIND, SqlTarget, checked_url
+from state_engine.sinks.sql_target import SqlTarget, checked_url
 from state_engine.sinks.staging import Staging, read_note, write_note
 from state_engine.storage.files import join
 
@@ -76,7 +77,7 @@ class SqlSink(Sink):
     lineage: bool = False
     password_env: str | None = None
     shared: bool = False
-    kind = SQL_KIND
+    kind = SinkKind.SQL.value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", checked_url(self.url))
@@ -120,7 +121,7 @@ class SqlSink(Sink):
             write_note(join(uri, _TARGET), note)
         return SinkTarget(
             name=name,
-            kind=SQL_KIND,
+            kind=SinkKind.SQL.value,
             uri=uri,
             identity=identity,
             schema=schema,

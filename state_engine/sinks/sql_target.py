@@ -17,9 +17,6 @@ from state_engine.core.errors import ConfigurationError, SinkError
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-SQL_KIND = "sql"
-"""Kind of a sink that is a database table."""
-
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 """The databases that this is tested with, and the driver of each."""
 

@@ -24,12 +24,11 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.collection import base_table, changelog_table, operator_directory
 from state_engine.core.checkpoints.lineage import MAIN
 from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
 from state_engine.queries.stored_entries import key_schema
-from state_engine.sinks.delta import DeltaSink
-from state_engine.sinks.spark_writer import SPARK_KIND
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
@@ -162,7 +161,7 @@ class KeyTraces:
         """What Delta sinks hold, and what was not looked at."""
         found, unseen = [], []
         for name, (kind, path) in sorted(self.sinks().items()):
-            if kind not in (DeltaSink.kind, SPARK_KIND):
+            if kind not in (SinkKind.DELTA, SinkKind.DELTA_SPARK):
                 unseen.append(f"sink {name} ({kind}: {path})")
                 continue
             table = self.spark.read.format("delta").load(path)

@@ -16,9 +16,8 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.collection import listed, reachable, unreachable
 from state_engine.core.checkpoints.retention import RetentionPolicy
-from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, content, moves
-from state_engine.publication.places import IN_THE_ROOT
-from state_engine.sinks.spark_writer import SPARK_KIND
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.sink_moves import content, moves
 from tests.core.histories import GROUPS, START, History, histories
 
 CHANGELOG, BASE = "operators/counter/changelog", "operators/counter/base"
@@ -197,8 +196,7 @@ def four_batches(retained: int = 1) -> History:
 
 
 def test_staged_files_that_were_taken_over_go_with_their_checkpoints() -> None:
-    assert {*IN_THE_ROOT, SPARK_KIND} == COPIED_KINDS
-    for kind in sorted(COPIED_KINDS):
+    for kind in (one for one in SinkKind if one.holds_copy):
         assert outputs_gone(copied(four_batches(), kind)) == {f"out-w{i}-0" for i in (1, 2, 3, 4)}
         assert outputs_gone(copied(four_batches(3), kind)) == {"out-w1-0", "out-w2-0"}
     assert outputs_gone(four_batches()) == set(), "what a sink shows itself"

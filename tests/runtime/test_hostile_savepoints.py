@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from state_engine import StateEngine
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.operations.savepoints import MANIFEST, checksums
-from state_engine.sinks.sql_target import SQL_KIND, SqlTarget
+from state_engine.sinks.sql_target import SqlTarget
 from tests.runtime.test_savepoints import moved
 from tests.runtime.tiny import Site
 
@@ -169,7 +170,7 @@ def test_sinks_of_a_savepoint_are_not_reached(
 
         def change(row: CheckpointRow) -> CheckpointRow:
             letter = replace(base_file(row), path="../../../outside.parquet")
-            sink = StagedSink("out", SQL_KIND, target, "id", "[]", [base_file(row)])
+            sink = StagedSink("out", SinkKind.SQL, target, "id", "[]", [base_file(row)])
             return replace(row, sinks=[sink], dead_letters=[letter])
 
         crafted(savepoint, change)

@@ -203,7 +203,7 @@ class StagedSink:
 
     Attributes:
         name: of the sink.
-        kind: ``delta``, ``parquet`` or ``csv``.
+        kind: how outputs wait and become visible, see ``SinkKind``.
         path: where the sink is.
         identity: of the table or directory when the files were staged; another one is never written to.
         schema: columns that were checked, as JSON.

@@ -22,7 +22,8 @@ from datetime import datetime
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
 from state_engine.core.checkpoints.retention import pins
-from state_engine.core.checkpoints.sink_moves import COPIED_KINDS, DEAD_LETTERS, Outputs, content, published
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, Outputs, content, published
 from state_engine.core.checkpoints.state_files import (
     Pointer,
     is_pointed_to,
@@ -136,7 +137,7 @@ def _copied(rows: Rows, before: Rows, roots: Collection[int], unpublished: Colle
         found[key] = {
             file: origin
             for file, origin in shown.items()
-            if origin.sink.kind in COPIED_KINDS
+            if SinkKind(origin.sink.kind).holds_copy
             and origin.checkpoint_id in everywhere
             and file in now.get(key, {})
         }

@@ -97,6 +97,5 @@ def path_changes(
     found: dict[SinkKey, list[SinkChange]] = {}
     for row in path:
         for staged in map(locate, publications(row)):
-            if staged.files or staged.withdrawn:
-                found.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
+            found.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
     return PathChanges(newest_in_foreground(path), found, declared)

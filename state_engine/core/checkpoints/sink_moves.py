@@ -17,13 +17,11 @@ from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.lineage import Rows, path
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError
 
-DEAD_LETTERS = "dead_letters"
+DEAD_LETTERS = SinkKind.DEAD_LETTERS.value
 """Name and kind of the sink of refused rows; no other sink has it."""
-
-COPIED_KINDS = frozenset(("sql", "foreach_batch", "delta_spark"))
-"""Kinds of sinks that hold a copy of what was staged for them, and not the files themselves."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,9 @@ Outputs = dict[SinkKey, dict[DataFile, Origin]]
 
 
 def publications(row: CheckpointRow) -> list[StagedSink]:
-    """What is to be published once a row is committed; nothing on a replay's branch."""
-    return _staged(row) if row.branch == MAIN else []
+    """What a row changes in sinks once it is committed, dead letters included; nothing on a replay's branch."""
+    staged = _staged(row) if row.branch == MAIN else []
+    return [one for one in staged if one.files or one.withdrawn]
 
 
 def content(rows: Iterable[CheckpointRow]) -> Outputs:

@@ -1,0 +1,47 @@
+"""``SinkKind``: how outputs wait and become visible in a sink, as far as checkpoints must know it.
+
+    kind            outputs wait                     publishing                        what it has seen stands in
+    delta           in the table's directory         lists the files                   the table's log
+    delta_spark     in the table's directory         Spark writes a copy               the table's log
+    dead_letters    in the directory of the table    lists the files                   the table's log
+    files           beside the directory's files     moves the files                   names of directories
+    sql             in the job's root                inserts a copy                    a ledger in the database
+    foreach_batch   in the job's root                calls a function with a copy      notes in the root
+
+Flink has no counterpart: its sinks keep what they did not commit in their own state.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SinkKind(StrEnum):
+    """The kind of a sink; a row stores its value.
+
+    Example:
+        >>> SinkKind("sql").holds_copy
+        True
+    """
+
+    DELTA = "delta"
+    DELTA_SPARK = "delta_spark"
+    DEAD_LETTERS = "dead_letters"
+    FILES = "files"
+    SQL = "sql"
+    FOREACH_BATCH = "foreach_batch"
+
+    @property
+    def has_log(self) -> bool:
+        """Whether it is a Delta table: each publication is one commit, whose transaction tells what it has seen."""
+        return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.DEAD_LETTERS)
+
+    @property
+    def holds_copy(self) -> bool:
+        """Whether it holds a copy of what was staged for it, and not the files themselves."""
+        return self in (SinkKind.DELTA_SPARK, SinkKind.SQL, SinkKind.FOREACH_BATCH)
+
+    @property
+    def is_staged_in_root(self) -> bool:
+        """Whether outputs wait in the job's root, and stay there when they are published."""
+        return self in (SinkKind.SQL, SinkKind.FOREACH_BATCH)

@@ -1,0 +1,32 @@
+"""Kinds of sinks: what each is, and that the engine's sinks and publishers are of these kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+from state_engine import DeltaSink, FileSink
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.sinks.foreach_batch import ForeachBatchSink
+from state_engine.sinks.sql import SqlSink
+
+FACTS = {
+    "delta": {"has_log"},
+    "delta_spark": {"has_log", "holds_copy"},
+    "dead_letters": {"has_log"},
+    "files": set(),
+    "sql": {"holds_copy", "is_staged_in_root"},
+    "foreach_batch": {"holds_copy", "is_staged_in_root"},
+}
+PROPERTIES = [name for name, one in vars(SinkKind).items() if isinstance(one, property)]
+
+
+@pytest.mark.parametrize("kind", FACTS)
+def test_what_follows_from_a_kind(kind: str) -> None:
+    assert {name for name in PROPERTIES if getattr(SinkKind(kind), name)} == FACTS[kind]
+
+
+def test_sinks_are_of_known_kinds() -> None:
+    assert set(FACTS) == set(SinkKind)
+    kinds = [sink.kind for sink in (DeltaSink, FileSink, SqlSink, ForeachBatchSink)]
+    assert kinds == ["delta", "files", "sql", "foreach_batch"]
+    assert all(type(kind) is str for kind in kinds), "rows go to Spark and to Java as they are"
