@@ -30,7 +30,7 @@ from benchmarks.statelake import Statelake
 from benchmarks.workload import Feed, Workload
 from state_engine import RetentionPolicy
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_need
-from state_engine.core.checkpoints.lineage import path
+from state_engine.core.checkpoints.history import History
 from state_engine.dagster.pictures import svg_lines
 
 KEEP = RetentionPolicy(keep_last=10)
@@ -99,8 +99,8 @@ def run(
 
 
 def _point(job: Statelake, done: int, seconds: list[float]) -> Point:
-    rows = {row.checkpoint_id: row for row in job.engine.checkpoints(job.job)}
-    need = compaction_need(path(rows, max(rows)), "averages", job.job.compaction or CompactionPolicy())
+    rows = History(job.engine.checkpoints(job.job))
+    need = compaction_need(rows.main_path, "averages", job.job.compaction or CompactionPolicy())
     job.engine.kernel.join_hooks()  # they write and clean up the logs
     logs = [file for log in job.root.rglob("_delta_log") for file in log.iterdir()]
     return Point(

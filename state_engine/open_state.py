@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import (
     METADATA,
     DeclaredState,
@@ -67,7 +68,7 @@ def read_state(
     metadata: bool = False,
 ) -> pa.Table:
     """A keyed state as of a checkpoint; arguments, columns and errors are those of ``StateEngine.read_state``."""
-    rows = {row.checkpoint_id: row for row in checkpoints(root, job)}
+    rows = History(checkpoints(root, job))
     layout = JobLayout(normal_uri(root), job)
     path = path_as_of(rows, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
     found = declared_state(path, operator, state)

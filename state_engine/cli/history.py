@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -12,9 +12,9 @@ from rich.table import Table
 
 from state_engine.cli.options import Job
 from state_engine.cli.session import console, errors, opened, say
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
-from state_engine.core.checkpoints.retention import pins, shown_kind
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.retention import shown_kind
 
 _NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
 _USUAL = {"refused": {"0"}, "kind": {"checkpoint"}, "now": {""}}
@@ -42,7 +42,7 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
         rows: all of a job, oldest first.
         last: how many to show, the newest ones.
     """
-    now = standing({row.checkpoint_id: row for row in rows})
+    now = standing(History(rows))
     lines = [_cells(row, now.get(row.checkpoint_id, "")) for row in rows[-last:]]
     columns = dict(zip(_NAMES, zip(*lines, strict=True), strict=True))
     columns = {name: cells for name, cells in columns.items() if set(cells) != _USUAL.get(name)}
@@ -56,17 +56,17 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
     return table
 
 
-def standing(rows: Mapping[int, CheckpointRow]) -> dict[int, str]:
+def standing(rows: History) -> dict[int, str]:
     """What a person should know of a row today, by id: its branch, who abandoned it, whether it can be restored."""
     texts_of: dict[int, list[str]] = {}
     for i, row in rows.items():
         if row.branch != MAIN:
             texts_of.setdefault(i, []).append(f"on {row.branch}")
-    for i, by in lineage.abandoned_by(rows).items():
+    for i, by in rows.abandoned_by.items():
         texts_of.setdefault(i, []).append(f"left by {by}")
-    for pin in pins(rows).values():
+    for pin in rows.pins.values():
         texts_of.setdefault(pin.checkpoint_id, []).append(f"savepoint {pin.name}")
-    for i in lineage.retired(rows):
+    for i in rows.retired:
         texts_of.setdefault(i, []).append("retired")
     return {i: ", ".join(texts) for i, texts in texts_of.items()}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import dagster as dg
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import letters_waiting
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.types.ddl import ddl_text, parse_ddl
 from state_engine.core.types.every_type import StructType
@@ -31,9 +31,7 @@ from state_engine.microbatch.reports import BatchReport, OperatorReport
 Metadata = Mapping[str, Any]
 
 
-def checkpoint_metadata(
-    row: CheckpointRow, batch: BatchReport | None, rows: Mapping[int, CheckpointRow]
-) -> Metadata:
+def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: History) -> Metadata:
     """One committed micro-batch.
 
     Args:
@@ -48,9 +46,7 @@ def checkpoint_metadata(
         "rows_in": row.rows_in,
         "rows_refused": row.rows_refused,
         "refused_share": round(row.rows_refused / row.rows_in, 4) if row.rows_in else 0.0,
-        "dead_letters": letters_waiting(lineage.path(rows, row.checkpoint_id))
-        if row.checkpoint_id in rows
-        else 0,
+        "dead_letters": letters_waiting(rows.path(row.checkpoint_id)) if row.checkpoint_id in rows else 0,
         "rows_out": sum(sink.rows for sink in row.sinks),
         "changed_entries": sum(operator.changed_entries for operator in row.operators),
         "clock": _instant(row.clock_ms),

@@ -7,7 +7,7 @@ it (or a failure), and the last one is the run's result. Until then a line in th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from py4j.protocol import Py4JError
 from pydantic import Field
 
 from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
@@ -50,7 +50,7 @@ class MicroBatchConfig(dg.Config):
 
 
 def row_event(
-    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, rows: Mapping[int, CheckpointRow]
+    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, rows: History
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """A row of ``checkpoints`` as a version of the asset.
 
@@ -77,7 +77,7 @@ class _Progress:
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
     shown: set[int] = field(default_factory=set)
-    known: dict[int, CheckpointRow] = field(default_factory=dict)
+    known: History = field(default_factory=History)
 
     def batch(self, report: BatchReport) -> None:
         """A batch was committed and published."""
@@ -97,7 +97,7 @@ class _Progress:
             self._log(self.rows[-1], self.last)
             self.last = None
 
-    def compactions(self, before_id: int | None, committed: Mapping[int, CheckpointRow]) -> None:
+    def compactions(self, before_id: int | None, committed: History) -> None:
         """Log what the run compacted after its last batch; ``before_id`` begins the next one."""
         last = self.rows[-1].checkpoint_id if self.rows else None
         for i, row in sorted(committed.items()):
@@ -115,9 +115,9 @@ class _Progress:
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
 
-    def committed(self) -> dict[int, CheckpointRow]:
+    def committed(self) -> History:
         """All rows of the job, by id, as of now."""
-        self.known = {row.checkpoint_id: row for row in self.engine.checkpoints(self.job.name)}
+        self.known = History(self.engine.checkpoints(self.job.name))
         return self.known
 
     @property
@@ -186,7 +186,7 @@ def _results(
         published_pending=report.published_pending,
         waiting=report.files_waiting,
     )
-    history = history_metadata(lineage.path(recorded, head.checkpoint_id))
+    history = history_metadata(recorded.path(head.checkpoint_id))
     shown = checkpoint_metadata(head, progress.last, recorded)
     found = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
     for sink in head.sinks:

@@ -16,7 +16,7 @@ import dagster as dg
 from py4j.protocol import Py4JError
 
 from state_engine import CheckpointRow, StatefulJob
-from state_engine.core.checkpoints import lineage
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.micro_batches import requester_of, row_event
 from state_engine.dagster.naming import Operation, operation_key, operations_group
@@ -50,15 +50,13 @@ class OperationRun:
         """All rows of the job, newest last; empty where it never ran."""
         return self.engine.checkpoints(self.job)
 
-    def rows_by_id(self) -> dict[int, CheckpointRow]:
+    def rows_by_id(self) -> History:
         """All rows of the job."""
-        return {row.checkpoint_id: row for row in self.rows()}
+        return History(self.rows())
 
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head; empty where the job never ran."""
-        rows = self.rows_by_id()
-        head = lineage.head(rows)
-        return lineage.path(rows, head.checkpoint_id) if head else []
+        return self.rows_by_id().main_path
 
     def log(self, text: str) -> None:
         """Tell the event log how far it is."""

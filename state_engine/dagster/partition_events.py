@@ -15,8 +15,8 @@ import dagster as dg
 from py4j.protocol import Py4JError
 
 from state_engine import BatchReport, CheckpointRow, StatefulJob
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
@@ -66,9 +66,7 @@ class PartitionEvents:
 
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head; empty where the job never ran."""
-        rows = self._rows()
-        head = lineage.head(rows)
-        return lineage.path(rows, head.checkpoint_id) if head else []
+        return self._rows().main_path
 
     def batch(self, report: BatchReport) -> None:
         """A batch was committed; on ``main`` it is published, too."""
@@ -93,7 +91,7 @@ class PartitionEvents:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
         try:
             held, self._held, path = self._held, None, self.path()
-            known = {row.checkpoint_id: row for row in path}
+            known = History(path)
             if held is not None:
                 self._log(held, self._assets(path, held, {}))
             for partition, rows in by_partition(path).items():
@@ -140,8 +138,8 @@ class PartitionEvents:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _rows(self) -> dict[int, CheckpointRow]:
-        return {row.checkpoint_id: row for row in self.engine.checkpoints(self.job)}
+    def _rows(self) -> History:
+        return History(self.engine.checkpoints(self.job))
 
     def _is_shown(self, partition: str, rows: Sequence[CheckpointRow]) -> bool:
         return self.shown.get(partition) == rows[-1].checkpoint_id
@@ -153,7 +151,7 @@ class PartitionEvents:
         rows = by_partition(list(path))[partition]
         last, job = rows[-1], self.job.name
         reports = [self.batches[r.checkpoint_id] for r in rows if r.checkpoint_id in self.batches]
-        known = {row.checkpoint_id: row for row in path}
+        known = History(path)
         shown = checkpoint_metadata(last, reports[-1] if reports else None, known)
         found: dict[dg.AssetKey, Mapping[str, Any]] = {checkpoint_key(job): {**shown, **more}}
         for sink in self.job.sinks:  # also one that got nothing: a partition without rows is done, too

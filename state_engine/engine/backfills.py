@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch, after_batch, maintain
@@ -59,7 +60,7 @@ class JobBackfill:
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
         while True:
-            rows = tables.log.load() if tables else {}
+            rows = tables.log.load() if tables else History()
             plan = plan_backfill(self.job.name, partitions, rows, self.request)
             report = foreseen(self.job.name, plan, partitions, outputs=self.outputs)
             if dry_run or not plan.todo:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name, requester
 from state_engine.job.job import StatefulJob
@@ -165,10 +165,10 @@ class EngineContext:
         self._jobs[name] = tables
         return tables
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> History:
         """All rows of a job, by id; none where it never ran."""
         tables = self.existing(name)
-        return tables.log.load() if tables else {}
+        return tables.log.load() if tables else History()
 
     # -- what changes jobs -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Never, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.disposal import Disposal
@@ -557,7 +556,7 @@ class StateEngine:
 
     def branches(self, job: StatefulJob | str) -> dict[str, CheckpointRow]:
         """Heads of the replays that are neither promoted nor dropped, by the names of their branches."""
-        heads = lineage.open_branches(self.context.rows(job_name(job)))
+        heads = self.context.rows(job_name(job)).open_branches
         return {name: row for name, row in heads.items() if name != MAIN}
 
     def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> ComparisonReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import ConfigurationError
@@ -90,9 +89,7 @@ def _letters(
     path: Sequence[CheckpointRow] | None = None,
 ) -> list[DeadLetter]:
     if path is None:
-        rows = tables.log.load()
-        top = lineage.head(rows)
-        path = lineage.path(rows, top.checkpoint_id if top else None)
+        path = tables.log.load().main_path
     uri = tables.layout.dead_letters
     if not any(row.dead_letters for row in path) or not context.kernel.exists(uri):
         return []

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.types.spark_types import spark_schema
@@ -46,7 +46,7 @@ class PastOf:
         as_of: Moment | None = None,
     ) -> None:
         self._context, self._layout = context, JobLayout(context.root, name)
-        self._rows: Rows = context.rows(name)
+        self._rows: History = context.rows(name)
         self.path: list[CheckpointRow] = path_as_of(
             self._rows, job=name, root=context.root, checkpoint_id=checkpoint_id, as_of=as_of
         )

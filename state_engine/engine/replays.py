@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN
-from state_engine.core.checkpoints.retention import RetentionPolicy, pins
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -40,7 +39,7 @@ def replay(
         try:
             report = coordinator.run_batch()
         except StaleParentError:
-            if recorded.begin_id is not None or recorded.branch in lineage.branches(tables.log.load()):
+            if recorded.begin_id is not None or recorded.branch in tables.log.load().branches:
                 raise
             continue  # main went on meanwhile, and this batch has no parent that it could be put upon
         if report is None:
@@ -48,7 +47,7 @@ def replay(
         batches.append(report)
         if on_progress is not None:
             on_progress(report)
-    head = lineage.head(tables.log.load(), recorded.branch)
+    head = tables.log.load().head_of(recorded.branch)
     return ReplayReport(
         job=code.name,
         branch=recorded.branch,
@@ -68,13 +67,13 @@ def drop_branch(
     rows = context.ran(name).log.load()
     if branch == MAIN:
         raise ConfigurationError(f"job '{name}': '{MAIN}' cannot be dropped")
-    known = {n: row for n, row in lineage.open_branches(rows).items() if n != MAIN}
+    known = {n: row for n, row in rows.open_branches.items() if n != MAIN}
     if branch not in known:
         raise ConfigurationError(
             f"job '{name}': there is no open branch '{branch}' to drop; there are {sorted(known)}"
         )
     head = known[branch].checkpoint_id
-    pinned = sorted(pin.name for pin in pins(rows).values() if pin.checkpoint_id == head)
+    pinned = sorted(pin.name for pin in rows.pins.values() if pin.checkpoint_id == head)
     if pinned:
         raise ConfigurationError(
             f"job '{name}': savepoints {pinned} are copies of the head of branch '{branch}': delete them first"

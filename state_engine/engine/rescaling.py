@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.engine.context import EngineContext
 from state_engine.job.job import StatefulJob
@@ -67,7 +66,7 @@ def rescale(
 
 
 def _head(context: EngineContext, job: StatefulJob) -> CheckpointRow:
-    head = lineage.head(context.rows(job.name))
+    head = context.rows(job.name).head
     assert head is not None, "a job that has run has a head"
     return head
 

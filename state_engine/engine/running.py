@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import compaction_due
 from state_engine.core.errors import ConfigurationError
@@ -66,8 +65,7 @@ def publish_pending(
     """See ``StateEngine.publish_pending``."""
     tables = context.tables(job.name) if isinstance(job, StatefulJob) else context.ran(job_name(job))
     rows = tables.log.load()
-    head = lineage.head(rows)
-    path = lineage.path(rows, head.checkpoint_id if head else None)
+    path = rows.main_path
     if from_checkpoint is not None and from_checkpoint not in rows:
         raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
     publication, declared = context.publication(tables), context.declared(tables, job)
@@ -114,7 +112,7 @@ def _compacted(
 ) -> list[CompactionReport]:
     if job.compaction is None:
         return []
-    path = lineage.path(context.tables(job.name).log.rows, checkpoint_id)
+    path = (context.tables(job.name).log.rows).path(checkpoint_id)
     due = compaction_due(path, job.compaction)
     if not due:
         return []

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from state_engine.core.checkpoints.checkpoint import PinnedCheckpoint
-from state_engine.core.checkpoints.retention import pins
 from state_engine.core.names import check_name
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -54,7 +53,7 @@ class JobSavepoints:
     def list(self) -> dict[str, PinnedCheckpoint]:
         """All savepoints of the job that are kept, by name."""
         tables = self.context.existing(job_name(self._job))
-        return pins(tables.log.load()) if tables else {}
+        return dict(tables.log.load().pins) if tables else {}
 
     def verify(self, savepoint: str | os.PathLike[str]) -> SavepointReport:
         """Read all of a savepoint and compare it with its checksums.

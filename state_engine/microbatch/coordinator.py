@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.collection import changelog_table
 from state_engine.core.checkpoints.dead_letters import LETTERS
@@ -176,17 +175,17 @@ class CheckpointCoordinator:
         with self._step("settle"):
             rows = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
-            self._next_id = lineage.next_id(rows)
+            self._next_id = rows.next_id
             branch, begin_id = self._options.branch, self._options.begin_id
-            head = lineage.head(rows, branch)
-            path = lineage.path(rows, head.checkpoint_id if head else begin_id)
+            head = rows.head_of(branch)
+            path = rows.path(head.checkpoint_id if head else begin_id)
             return path, self._publication.settle(path, self._declared) if branch == MAIN else []
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
         rows, branch = self._log.rows, self._options.branch
-        head = lineage.head(rows, branch)
-        path = lineage.path(rows, head.checkpoint_id if head else self._options.begin_id)
+        head = rows.head_of(branch)
+        path = rows.path(head.checkpoint_id if head else self._options.begin_id)
         return [
             f"source '{name}': {text}"
             for name, node in self._job.sources.items()

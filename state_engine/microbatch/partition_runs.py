@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.partitions import Partition, TimePartitions, order_refusal
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.job import StatefulJob
@@ -157,11 +157,9 @@ class PartitionStatus:
     late_rows: int = 0
 
 
-def partition_states(partitions: TimePartitions, rows: lineage.Rows, *, now_ms: int) -> list[PartitionStatus]:
+def partition_states(partitions: TimePartitions, rows: History, *, now_ms: int) -> list[PartitionStatus]:
     """All partitions up to the last one that was ever run, and those that are complete by now, in order."""
-    top = lineage.head(rows)
-    path = lineage.path(rows, top.checkpoint_id if top else None)
-    done, stale = by_partition(path), by_partition(stale_rows(rows))
+    done, stale = by_partition(rows.main_path), by_partition(stale_rows(rows))
     last_ms = max(
         [r.partition_end_ms or 0 for runs in (done, stale) for one in runs.values() for r in one], default=0
     )
@@ -194,12 +192,12 @@ def by_partition(rows: list[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
     return found
 
 
-def stale_rows(rows: lineage.Rows) -> list[CheckpointRow]:
+def stale_rows(rows: History) -> list[CheckpointRow]:
     """Micro-batches behind the head that a backfill left behind, or whose outputs are still shown otherwise."""
-    top = lineage.head(rows)
+    top = rows.head
     if top is None or top.partition_end_ms is None:
         return []
-    left = {i for i, by in lineage.abandoned_by(rows).items() if f" {STOP}" in rows[by].backfill}
+    left = {i for i, by in rows.abandoned_by.items() if f" {STOP}" in rows[by].backfill}
     left |= set(stale_outputs(rows, top.checkpoint_id))
     found = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
     return [

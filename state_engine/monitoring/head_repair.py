@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.updates import AddCheckpoint, LeaveOut, NewestIs
@@ -111,7 +110,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     tables = engine.context.ran(job)
     tables.log.pass_over(name)
     rows = tables.log.load()
-    parent = lineage.head(rows)
+    parent = rows.head
     if parent is None or lost.checkpoint_id <= max(rows):
         raise StatelakeError(
             f"job '{job}': checkpoint {lost.checkpoint_id} is not the newest any more: {_BACKUP}"
@@ -129,7 +128,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
         created_at=attempt.created_at,
         requested_by=REQUESTED_BY,
     )
-    tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(max(rows)))
+    tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(rows.newest_id))
     return (
         f"job '{job}': checkpoint {lost.checkpoint_id} is left out, the head is that of checkpoint "
         f"{parent.checkpoint_id}; {_in_words(changes)}"

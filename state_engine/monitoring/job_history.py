@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.pending import PathChanges, SinkChange, path_changes
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SourceError
@@ -54,18 +54,18 @@ class JobHistory:
 
     layout: JobLayout
     root_id: str
-    rows: Mapping[int, CheckpointRow]
+    rows: History
     repeated: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def head(self) -> CheckpointRow | None:
         """The newest row of ``main``."""
-        return lineage.head(self.rows)
+        return self.rows.head
 
     @property
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head."""
-        return lineage.path(self.rows, self.head.checkpoint_id) if self.head else []
+        return self.rows.main_path
 
     def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
         """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
@@ -138,7 +138,7 @@ def read_history(root: str, job: str) -> JobHistory | None:
     rows.sort(key=lambda row: row.checkpoint_id)
     often = Counter(row.checkpoint_id for row in rows)
     repeated = {i: n for i, n in often.items() if n > 1}
-    return JobHistory(layout, root_id, {row.checkpoint_id: row for row in rows}, repeated)
+    return JobHistory(layout, root_id, History(rows), repeated)
 
 
 def has_news(source: Source, elements: list[Element]) -> bool | None:

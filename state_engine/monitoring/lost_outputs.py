@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, content, newest_sinks, published
 from state_engine.core.errors import SinkError
@@ -95,7 +95,7 @@ class LostOutputs:
         lost: the newest row, which is not among them.
     """
 
-    def __init__(self, publication: Publication, kernel: DeltaKernel, rows: Rows, lost: LostRow) -> None:
+    def __init__(self, publication: Publication, kernel: DeltaKernel, rows: History, lost: LostRow) -> None:
         self._publication, self._kernel, self._lost = publication, kernel, lost
         self._rows, self._before, self._all = rows, published(rows), content(rows.values())
 

@@ -26,9 +26,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.collection import Files, listed, unreachable
 from state_engine.core.checkpoints.disposal import Disposal, Place, disposals
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.write_ids import MIN_ORPHAN_AGE_MS, write_id_in
 from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.job.graph import SinkNode
@@ -143,7 +143,7 @@ class Collector:
 
     # -- 2 look ----------------------------------------------------------------------------------------------------
 
-    def _rows(self) -> lineage.Rows:
+    def _rows(self) -> History:
         rows = self._tables.log.load()
         if not rows:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
@@ -152,10 +152,8 @@ class Collector:
     def _plan(self, at: JobFiles, ages: _Ages) -> list[Disposal]:
         """What is to be done, by the rows and the files as they are now."""
         rows = self._rows()
-        head = lineage.head(rows)
-        on_main = lineage.path(rows, head.checkpoint_id if head else None)
         unpublished = {
-            row.checkpoint_id for row, _ in self._publication.unpublished(on_main, self._of_the_code)
+            row.checkpoint_id for row, _ in self._publication.unpublished(rows.main_path, self._of_the_code)
         }
         as_of = datetime.fromtimestamp(ages.before_ms("") / 1000, UTC)
         every, gone = listed(rows.values()), unreachable(rows, as_of=as_of, unpublished=unpublished)

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import restore_refusal
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, leaving, moves
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, moves
 from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
@@ -121,13 +121,13 @@ class Operations:
     ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
         rows, head = self.settled()
-        known = {n: r for n, r in lineage.open_branches(rows).items() if n != head.branch}
+        known = {n: r for n, r in rows.open_branches.items() if n != head.branch}
         if branch not in known:
             raise ConfigurationError(
                 f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
             )
         # what compaction and retention did since changes nothing that anybody looked at
-        if expected_head is not None and lineage.may_reparent(rows, expected_head) != head:
+        if expected_head is not None and rows.may_reparent(expected_head) != head:
             raise ConfigurationError(
                 f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
                 "came since, and replay it too or name the new head"
@@ -137,7 +137,7 @@ class Operations:
     def _move(
         self,
         kind: CheckpointKind,
-        rows: lineage.Rows,
+        rows: History,
         head: CheckpointRow,
         target: CheckpointRow,
         *,
@@ -146,7 +146,7 @@ class Operations:
     ) -> RestoreReport:
         if outputs not in ("withdraw", "keep"):
             raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
-        left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
+        left = rows.leaving(head.checkpoint_id, target.checkpoint_id)
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
         if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
@@ -177,57 +177,49 @@ class Operations:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def settled(self) -> tuple[lineage.Rows, CheckpointRow]:
+    def settled(self) -> tuple[History, CheckpointRow]:
         """All rows, and the head, whose outputs are published."""
         rows = self._tables.log.load()
-        head = lineage.head(rows)
+        head = rows.head
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        self._publication.settle(lineage.path(rows, head.checkpoint_id), self._declared)
+        self._publication.settle(rows.main_path, self._declared)
         return rows, head
 
-    def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[lineage.Rows, CheckpointRow]:
+    def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[History, CheckpointRow]:
         """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
         try:
             return self.settled()
         except DamagedOutputError as error:
-            rows = dict(self._tables.log.load())
-            head = lineage.head(rows)
+            rows = self._tables.log.load()
+            head = rows.head
             assert head is not None
-            stay = (
-                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
-                if checkpoint_id in rows
-                else set()
-            )
-            path = lineage.path(rows, head.checkpoint_id)
-            if error.checkpoint_id in stay or self._publication.settle_what_can_be(path, self._declared):
+            stay = rows.ids_to(checkpoint_id) if checkpoint_id in rows else set()
+            refused = self._publication.settle_what_can_be(rows.main_path, self._declared)
+            if error.checkpoint_id in stay or refused:
                 raise
             return rows, head  # which is about to be left
         except (SinkError, MissingFilesError):
-            rows = dict(self._tables.log.load())
-            head = lineage.head(rows)
+            rows = self._tables.log.load()
+            head = rows.head
             assert head is not None
-            on_path = lineage.path(rows, head.checkpoint_id)
-            refused = self._publication.settle_what_can_be(on_path, self._declared)
-            stays = (
-                {row.checkpoint_id for row in lineage.path(rows, checkpoint_id)}
-                if checkpoint_id in rows
-                else set()
-            )
-            if not refused or any(row.checkpoint_id in stays for row, _ in refused):
+            refused = self._publication.settle_what_can_be(rows.main_path, self._declared)
+            stay = rows.ids_to(checkpoint_id) if checkpoint_id in rows else set()
+            if not refused or any(row.checkpoint_id in stay for row, _ in refused):
                 raise
+            unseen: dict[int, CheckpointRow] = {}
             for row, staged in refused:  # no sink ever showed it, so none needs to let it go
-                known = rows[row.checkpoint_id]
+                known = unseen.get(row.checkpoint_id, row)
                 letters = [] if staged.kind == DEAD_LETTERS else known.dead_letters
                 sinks = [one for one in known.sinks if one.name != staged.name]
-                rows[row.checkpoint_id] = replace(known, sinks=sinks, dead_letters=letters)
-            return rows, head
+                unseen[row.checkpoint_id] = replace(known, sinks=sinks, dead_letters=letters)
+            return rows.with_rows(unseen.values()), head
 
     def commit(
         self,
         kind: CheckpointKind,
         parent: CheckpointRow,
-        rows: lineage.Rows,
+        rows: History,
         *updates: Update,
         attempt: WriteAttempt | None = None,
     ) -> CheckpointRow:
@@ -244,11 +236,11 @@ class Operations:
         planned = continuing(
             parent,
             kind=kind,
-            checkpoint_id=lineage.next_id(rows),
+            checkpoint_id=rows.next_id,
             write_id=attempt.write_id,
             created_at=attempt.created_at,
             requested_by=self._requested_by,
         )
-        row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(max(rows)))
+        row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(rows.newest_id))
         self._publication.publish(row)
         return row

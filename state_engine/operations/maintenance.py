@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
@@ -21,8 +20,9 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.core.checkpoints.retention import RetentionPolicy, pins, plan, restore_refusal
+from state_engine.core.checkpoints.retention import RetentionPolicy, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (
     AddCheckpoint,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _POSITION_FILES = 16
 """A compaction states the positions of sources whole where they are in so many files."""
 
-Updates = Callable[[CheckpointRow, lineage.Rows], Sequence[Update] | None]
+Updates = Callable[[CheckpointRow, History], Sequence[Update] | None]
 """What is to be committed, planned from a row that changes nothing yet; None where there is nothing left to do."""
 
 
@@ -112,7 +112,7 @@ class Maintenance:
             dry_run: only say how many key groups would be written.
         """
         rows, head = self._head()
-        path = lineage.path(rows, head.checkpoint_id)
+        path = rows.path(head.checkpoint_id)
         if dry_run:
             chosen = self._chosen(path, operators, policy, full=full)
             groups = {o.uid: sum(map(len, self._groups(path, o, full=full))) for o in chosen}
@@ -135,13 +135,13 @@ class Maintenance:
             return done
         tries = count()
 
-        def updates(row: CheckpointRow, rows: lineage.Rows) -> list[Update] | None:
+        def updates(row: CheckpointRow, rows: History) -> list[Update] | None:
             bases = SetOperators(
                 [written[o.uid].in_force(o, base_id, head) for o in row.operators if o.uid in written]
             )
-            if not lineage.may_apply_compaction(rows, head.checkpoint_id, bases.applied(row)):
+            if not rows.may_apply_compaction(head.checkpoint_id, bases.applied(row)):
                 return None
-            path = lineage.path(rows, row.parent_id)
+            path = rows.path(row.parent_id)
             return [bases, *self._positions_of(row, path, attempt=next(tries))]
 
         committed = self._commit(CheckpointKind.COMPACTION, updates, write_id=base_id)
@@ -224,7 +224,7 @@ class Maintenance:
     ) -> list[int]:
         """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.expire_checkpoints``."""
 
-        def planned(rows: lineage.Rows) -> list[int]:
+        def planned(rows: History) -> list[int]:
             now_ms = self._tables.clock.now_ms()
             return list(plan(rows, policy, now_ms=now_ms, drop_branches=drop_branches).retired)
 
@@ -243,11 +243,11 @@ class Maintenance:
             ConfigurationError: the name is taken, or the checkpoint is not there any more.
         """
 
-        def updates(row: CheckpointRow, rows: lineage.Rows) -> list[Update]:
+        def updates(row: CheckpointRow, rows: History) -> list[Update]:
             wanted = row.parent_id if checkpoint_id is None else checkpoint_id
             assert wanted is not None
             refusal = restore_refusal(rows, wanted)
-            if name in pins(rows):
+            if name in rows.pins:
                 refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
             if refusal is not None:
                 raise ConfigurationError(f"job '{self._job}': {refusal}")
@@ -261,7 +261,7 @@ class Maintenance:
         """Let retention have a savepoint's checkpoint."""
         self._commit(
             CheckpointKind.RETENTION,
-            lambda row, rows: [Unpin(name)] if name in pins(rows) else None,
+            lambda row, rows: [Unpin(name)] if name in rows.pins else None,
         )
 
     def fence(self) -> None:
@@ -270,9 +270,9 @@ class Maintenance:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _head(self) -> tuple[lineage.Rows, CheckpointRow]:
+    def _head(self) -> tuple[History, CheckpointRow]:
         rows = self._tables.log.load()
-        head = lineage.head(rows)
+        head = rows.head
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
         return rows, head
@@ -287,7 +287,7 @@ class Maintenance:
             row = continuing(
                 head,
                 kind=kind,
-                checkpoint_id=lineage.next_id(rows),
+                checkpoint_id=rows.next_id,
                 write_id=name,
                 created_at=self._tables.clock.now(),
                 requested_by=self._requested_by,
@@ -296,4 +296,4 @@ class Maintenance:
             if planned is None:
                 return None
             with suppress(StaleParentError):  # planned anew for what is there now
-                return self._tables.log.commit([AddCheckpoint(row), *planned], NewestIs(max(rows)))
+                return self._tables.log.commit([AddCheckpoint(row), *planned], NewestIs(rows.newest_id))

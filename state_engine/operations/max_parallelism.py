@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
@@ -132,9 +131,9 @@ class MaxParallelismChange:
                     else None
                 )
             _check_no_raw_state(self._job, head, self._max)
-            folded = self._fold(lineage.path(rows, head.checkpoint_id), folded)
+            folded = self._fold(rows.path(head.checkpoint_id), folded)
             bases = _InForce(folded, self._attempt.write_id, self._max)
-            if lineage.next_id(self._tables.log.load()) > lineage.next_id(rows):
+            if self._tables.log.load().next_id > rows.next_id:
                 continue  # the commit could only fail
             with suppress(StaleParentError):
                 return self._operations.commit(

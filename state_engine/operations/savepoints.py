@@ -22,7 +22,6 @@ from hashlib import sha256
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     BaseRange,
     CheckpointRow,
@@ -32,7 +31,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.collection import operator_directory
 from state_engine.core.checkpoints.dead_letters import without_letters
-from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
@@ -95,10 +94,7 @@ class Savepoints:
             raise ConfigurationError(
                 f"{path} is not empty: choose another directory for the savepoint '{name}'"
             )
-        rows = self._tables.log.load()
-        head = lineage.head(rows)
-        on_path = lineage.path(rows, head.checkpoint_id if head else None)
-        self._publication.settle(on_path, self._declared)
+        self._publication.settle(self._tables.log.load().main_path, self._declared)
         row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
         copy_id = self._tables.clock.attempt().write_id
         try:
@@ -122,7 +118,7 @@ class Savepoints:
             ConfigurationError: there is no such savepoint, or its directory holds something else now.
         """
         rows = self._tables.log.load()
-        known = pins(rows)
+        known = rows.pins
         if name not in known:
             raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
         path = known[name].path
@@ -134,7 +130,7 @@ class Savepoints:
             self._maintenance.unpin(name)
         return [join(path, file) for file in files]
 
-    def _manifest_to_delete(self, name: str, path: str, rows: lineage.Rows) -> SavepointManifest | None:
+    def _manifest_to_delete(self, name: str, path: str, rows: History) -> SavepointManifest | None:
         """The manifest at the place of a savepoint; None where nothing is there."""
         if is_empty(path):
             return None
@@ -149,7 +145,7 @@ class Savepoints:
             raise ConfigurationError(
                 f"{what} it holds no savepoint that can be read ({error}). {way_out}"
             ) from error
-        own = rows[pins(rows)[name].checkpoint_id]
+        own = rows[rows.pins[name].checkpoint_id]
         if manifest.name != name or manifest.checkpoint.write_id != own.write_id:
             raise ConfigurationError(
                 f"{what} it holds savepoint '{manifest.name}' of job '{manifest.job}', checkpoint "
@@ -160,7 +156,7 @@ class Savepoints:
     # -- copying ---------------------------------------------------------------------------------------------------
 
     def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
-        on_path = lineage.path(self._tables.log.rows, row.checkpoint_id)
+        on_path = self._tables.log.rows.path(row.checkpoint_id)
         row = without_letters(row)
         operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
         refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
@@ -225,8 +221,8 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
         ConfigurationError: it is another job's, and this one has checkpoints of its own.
         MissingFilesError: it is damaged, or there is none.
     """
-    rows = tables.log.load() if tables else {}
-    known = pins(rows)
+    rows = tables.log.load() if tables else History()
+    known = rows.pins
     if str(wanted) in known:
         return known[str(wanted)].checkpoint_id
     path = normal_uri(wanted)

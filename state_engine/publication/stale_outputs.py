@@ -9,31 +9,31 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.lineage import Rows, path
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, kept_outputs
 from state_engine.publication.publication import Declared, Publication
 
 
-def stale_outputs(rows: Rows, head_id: int | None) -> dict[int, list[StagedSink]]:
+def stale_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
     """As ``kept_outputs``, for rows of partitions only: by the checkpoint that staged them, ready to be withdrawn."""
     if all(row.replaced_id is None for row in rows.values()):
         return {}
     return {i: sinks for i, sinks in kept_outputs(rows, head_id).items() if rows[i].partition}
 
 
-def stale_of(rows: Rows, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
+def stale_of(rows: History, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
     """What is stale of some partitions."""
     found = stale_outputs(rows, head_id).items()
     return [sink for i, sinks in found if rows[i].partition in partitions for sink in sinks]
 
 
-def stale_beside(rows: Rows, head_id: int | None, target_id: int) -> list[StagedSink]:
+def stale_beside(rows: History, head_id: int | None, target_id: int) -> list[StagedSink]:
     """What is stale of the partitions that the path to ``target_id`` ran, for when the head moves there.
 
     What the path of the head shows is left out: whoever moves the head takes that along anyway.
     """
-    old = {row.checkpoint_id for row in path(rows, head_id)}
-    ran = {row.partition for row in path(rows, target_id)}
+    old = rows.ids_to(head_id)
+    ran = {row.partition for row in rows.path(target_id)}
     found = stale_outputs(rows, target_id).items()
     return [sink for i, sinks in found if i not in old and rows[i].partition in ran for sink in sinks]
 
@@ -49,7 +49,7 @@ def withdrawing(sinks: list[StagedSink], stale: list[StagedSink]) -> list[Staged
 
 
 def replacing_stale(
-    row: CheckpointRow, rows: Rows, publication: Publication, declared: Declared = None
+    row: CheckpointRow, rows: History, publication: Publication, declared: Declared = None
 ) -> CheckpointRow:
     """The row of a micro-batch that takes the stale outputs of its partition out of the sinks of the job's code.
 

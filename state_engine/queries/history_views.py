@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.checkpoints.time_travel import LAST_MS, moment
@@ -86,9 +85,9 @@ _PARTS = pa.schema(
 )
 
 
-def checkpoints_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
+def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """All checkpoints of all branches; ``on_path`` tells those on the given path."""
-    on_path, retired = _ids(path), lineage.retired(rows)
+    on_path, retired = _ids(path), rows.retired
     found = [
         (
             i,
@@ -113,7 +112,7 @@ def checkpoints_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
     return _table(found, CHECKPOINTS)
 
 
-def sources_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
+def sources_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
     on_path = _ids(path)
     found = [
@@ -124,7 +123,7 @@ def sources_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
     return _table(found, SOURCES)
 
 
-def sinks_table(rows: Rows, path: Sequence[CheckpointRow]) -> pa.Table:
+def sinks_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint brought to every sink, and took from it."""
     on_path = _ids(path)
     found = [

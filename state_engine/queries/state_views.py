@@ -22,7 +22,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
@@ -72,7 +72,7 @@ class ViewedJob:
     """
 
     layout: JobLayout
-    rows: Rows
+    rows: History
     path: Sequence[CheckpointRow]
     dead_letters: Callable[[SparkSession], DataFrame]
 

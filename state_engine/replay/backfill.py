@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.partitions import TimePartitions
-from state_engine.core.checkpoints.sink_moves import content, leaving, moves
+from state_engine.core.checkpoints.sink_moves import content, moves
 from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
@@ -105,11 +104,11 @@ def swap(
         SinkError: a sink cannot let go of its outputs.
     """
     rows, head = operations.settled()
-    if plan.head is None or lineage.may_reparent(rows, plan.head.checkpoint_id) != head:
+    if plan.head is None or rows.may_reparent(plan.head.checkpoint_id) != head:
         raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")
-    target = lineage.head(rows, plan.branch)
+    target = rows.head_of(plan.branch)
     assert target is not None
-    left = leaving(rows, head.checkpoint_id, target.checkpoint_id)
+    left = rows.leaving(head.checkpoint_id, target.checkpoint_id)
     end_ms = target.partition_end_ms or 0
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
     if outputs == "keep":

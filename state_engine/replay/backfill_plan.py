@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.partitions import Partition, TimePartitions
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
@@ -74,7 +73,7 @@ class BackfillPlan:
     todo: list[Partition]
     recorded: dict[str, list[CheckpointRow]]
     own: dict[str, list[CheckpointRow]]
-    rows: Rows
+    rows: History
 
     def left(self) -> list[CheckpointRow]:
         """Micro-batches whose outputs the swap takes out of the sinks."""
@@ -83,15 +82,17 @@ class BackfillPlan:
         return [row for row in past if (row.partition_end_ms or 0) <= end_ms]
 
 
-def plan_backfill(job: str, partitions: TimePartitions, rows: Rows, request: BackfillRequest) -> BackfillPlan:
+def plan_backfill(
+    job: str, partitions: TimePartitions, rows: History, request: BackfillRequest
+) -> BackfillPlan:
     """Find where a backfill begins, what it goes through, and on which branch.
 
     Raises:
         PartitionOrderError: partitions in front of the first were not run yet.
         ConfigurationError: it cannot begin there, or the branch is none that it can have.
     """
-    head = lineage.head(rows)
-    path = lineage.path(rows, head.checkpoint_id if head else None)
+    head = rows.head
+    path = rows.main_path
     last = partition_of(head) if head else None
     following = partitions.next_of(last.end_ms if last else None)
     reached_ms = last.end_ms if last else partitions.first().start_ms
@@ -112,8 +113,8 @@ def plan_backfill(job: str, partitions: TimePartitions, rows: Rows, request: Bac
         key: runs for key, runs in done.items() if (runs[0].partition_start_ms or 0) >= request.first.start_ms
     }
     branch = _branch(job, rows, request, begin_id)
-    top = lineage.head(rows, branch)
-    on_branch = lineage.path(rows, top.checkpoint_id) if top else []
+    top = rows.head_of(branch)
+    on_branch = rows.path(top.checkpoint_id) if top else []
     own = by_partition([row for row in on_branch if row.branch == branch])
     return BackfillPlan(request, head, branch, begin_id, todo, starts, own, rows)
 
@@ -131,7 +132,7 @@ def _first_run_goes_on(
     return all(request.owns(row) and row.branch == MAIN for p in ran for row in done.get(p.key, []))
 
 
-def _begin(job: str, rows: Rows, path: list[CheckpointRow], first: Partition) -> int | None:
+def _begin(job: str, rows: History, path: list[CheckpointRow], first: Partition) -> int | None:
     """The row that the first partition was run upon; None for nothing."""
     at = next((i for i, row in enumerate(path) if row.partition_start_ms == first.start_ms), None)
     if at is None:
@@ -160,12 +161,12 @@ def _begin(job: str, rows: Rows, path: list[CheckpointRow], first: Partition) ->
     )
 
 
-def _branch(job: str, rows: Rows, request: BackfillRequest, begin_id: int | None) -> str:
-    known, open_ones = lineage.branches(rows), lineage.open_branches(rows)
+def _branch(job: str, rows: History, request: BackfillRequest, begin_id: int | None) -> str:
+    known, open_ones = rows.branches, rows.open_branches
     for name, head in open_ones.items():
         if name == MAIN or not request.owns(head) or request.branch not in (None, name):
             continue
-        path = lineage.path(rows, head.checkpoint_id)
+        path = rows.path(head.checkpoint_id)
         if next(row for row in path if row.branch == name).parent_id == begin_id:
             return name
     if request.branch in known:

@@ -14,9 +14,8 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateSchema
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_moves import Outputs, content
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
@@ -123,12 +122,12 @@ class ComparisonReport:
 
 
 def compare(
-    spark: SparkSession, layout: JobLayout, staging: Staging, rows: Rows, *, new: str, old: str
+    spark: SparkSession, layout: JobLayout, staging: Staging, rows: History, *, new: str, old: str
 ) -> ComparisonReport:
     """Compare the heads of two branches; see ``StateEngine.compare``."""
     heads = [_head(layout.job, rows, branch) for branch in (old, new)]
-    paths = [lineage.path(rows, head.checkpoint_id) for head in heads]
-    ancestor = lineage.common_ancestor(rows, heads[0].checkpoint_id, heads[1].checkpoint_id)
+    paths = [rows.path(head.checkpoint_id) for head in heads]
+    ancestor = rows.common_ancestor(heads[0].checkpoint_id, heads[1].checkpoint_id)
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
     outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
     states = changed_entries(spark, layout, paths)
@@ -150,8 +149,8 @@ def compare(
     )
 
 
-def _head(job: str, rows: Rows, branch: str) -> CheckpointRow:
-    known = lineage.branches(rows)
+def _head(job: str, rows: History, branch: str) -> CheckpointRow:
+    known = rows.branches
     if branch not in known:
         raise ConfigurationError(f"job '{job}': there is no branch '{branch}'; there are {sorted(known)}")
     return known[branch]

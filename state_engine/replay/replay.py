@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
@@ -70,7 +69,7 @@ class Recording:
     main_head_id: int
     batches: list[CheckpointRow]
     wanted: int
-    rows: Rows
+    rows: History
 
     def own(self, path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
         """The micro-batches of the branch on a path."""
@@ -79,7 +78,7 @@ class Recording:
 
 def recording(
     job: str,
-    rows: Rows,
+    rows: History,
     *,
     branch: str | None = None,
     from_checkpoint: int | None = None,
@@ -91,15 +90,15 @@ def recording(
         ConfigurationError: the branch, the checkpoint that it begins at, or the one that it shall end at is none that a
             replay can have; says why, and which are.
     """
-    head = lineage.head(rows)
+    head = rows.head
     if head is None:
         raise ConfigurationError(f"job '{job}' has no checkpoint yet: run it first")
-    known = lineage.branches(rows)
+    known = rows.branches
     if branch is None:
         branch = next(name for n in count(1) if (name := f"replay_{n}") not in known)
     if check_name(branch, what="branch") == MAIN:
         raise ConfigurationError(f"job '{job}': a replay runs on a branch of its own, not on '{MAIN}'")
-    main = lineage.path(rows, head.checkpoint_id)
+    main = rows.path(head.checkpoint_id)
     if branch in known:
         begin_id = _begin_of(job, rows, branch, from_checkpoint)
     else:
@@ -186,7 +185,7 @@ class ReplaySteps:
             )
 
 
-def was_drained(rows: Rows, batch: CheckpointRow) -> bool:
+def was_drained(rows: History, batch: CheckpointRow) -> bool:
     """Whether a micro-batch ended the input for good.
 
     Rows of format 5 and older do not record it: one of them did where it read nothing, and fired timers that were not
@@ -204,13 +203,13 @@ def was_drained(rows: Rows, batch: CheckpointRow) -> bool:
     return any(domain == EVENT or at_ms > batch.clock_ms for domain, at_ms in waiting)
 
 
-def _begin_of(job: str, rows: Rows, branch: str, asked: int | None) -> int | None:
+def _begin_of(job: str, rows: History, branch: str, asked: int | None) -> int | None:
     """Where a branch begins that there is."""
-    if branch not in lineage.open_branches(rows):
+    if branch not in rows.open_branches:
         raise ConfigurationError(
             f"job '{job}': branch '{branch}' was promoted or given up: choose another name"
         )
-    path = lineage.path(rows, lineage.branches(rows)[branch].checkpoint_id)
+    path = rows.path(rows.branches[branch].checkpoint_id)
     begin_id = next(row for row in path if row.branch == branch).parent_id
     if asked is not None and (asked or None) != begin_id:
         raise ConfigurationError(
@@ -220,7 +219,7 @@ def _begin_of(job: str, rows: Rows, branch: str, asked: int | None) -> int | Non
     return begin_id
 
 
-def _new_begin(job: str, rows: Rows, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
+def _new_begin(job: str, rows: History, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
     """Where a new branch begins."""
     if not asked:
         return None

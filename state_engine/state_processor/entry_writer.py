@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     BaseRange,
     CheckpointRow,
@@ -32,6 +31,7 @@ from state_engine.core.checkpoints.checkpoint import (
     StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import SetOperators
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
@@ -184,7 +184,7 @@ class EntryWriter:
         *,
         operations: Operations,
         tables: JobTables,
-        rows: lineage.Rows,
+        rows: History,
         head: CheckpointRow,
     ) -> CheckpointRow:
         """List what was written, and commit it as a transform upon the head.
@@ -192,8 +192,8 @@ class EntryWriter:
         Raises:
             StaleParentError: the job went on meanwhile; nothing was done.
         """
-        row = replace(head, checkpoint_id=lineage.next_id(rows), write_id=self.attempt.write_id)
-        path = [*lineage.path(rows, head.checkpoint_id), row]
+        row = replace(head, checkpoint_id=rows.next_id, write_id=self.attempt.write_id)
+        path = [*rows.path(head.checkpoint_id), row]
         changed = SetOperators([self.listed(one, tables=tables, path=path) for one in written])
         return operations.commit(CheckpointKind.TRANSFORM, head, rows, changed, attempt=self.attempt)
 

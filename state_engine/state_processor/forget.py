@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.lineage import Rows
-from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import Retire
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
@@ -93,12 +91,12 @@ class Forgetting:
         load: reads the rows anew.
     """
 
-    traces: Callable[[Rows], KeyTraces]
+    traces: Callable[[History], KeyTraces]
     transform: StateTransform
     operations: Operations
     compact: Callable[[Collection[str]], Any]
     vacuum: Callable[[int], VacuumReport]
-    load: Callable[[], Rows]
+    load: Callable[[], History]
 
     def forget(
         self, keys: Sequence[Key], *, operator: str | None = None, purge: Purge | None = None
@@ -112,7 +110,7 @@ class Forgetting:
         wanted = self._wanted(look, uids, keys)
         if purge is not None:
             self._check(look, purge)
-        head = lineage.head(look.rows)
+        head = look.rows.head
         assert head is not None
         done = self.transform.without_keys({u: keys for u in uids if head.operator(u) is not None})
         retired: list[int] = []
@@ -143,7 +141,7 @@ class Forgetting:
         return found
 
     def _check(self, look: KeyTraces, purge: Purge) -> None:
-        known = {n for n in lineage.open_branches(look.rows) if n != MAIN}
+        known = {n for n in look.rows.open_branches if n != MAIN}
         unknown = sorted(set(purge.drop_branches) - known)
         if unknown:
             raise ConfigurationError(
@@ -154,7 +152,7 @@ class Forgetting:
         self, uids: Sequence[str], keys: Sequence[Key], wanted: Wanted, purge: Purge
     ) -> tuple[list[int], VacuumReport]:
         look = self.traces(self.load())
-        head = lineage.head(look.rows)
+        head = look.rows.head
         assert head is not None
         if head.checkpoint_id in look.of_state(wanted)[1]:
             self.compact([u for u in uids if head.operator(u) is not None])
@@ -176,16 +174,16 @@ class Forgetting:
                 done = self.operations.commit(CheckpointKind.RETENTION, head, rows, Retire(chosen))
                 return done.retired
 
-    def _given_up(self, rows: Rows, wanted: Wanted, purge: Purge) -> list[int]:
+    def _given_up(self, rows: History, wanted: Wanted, purge: Purge) -> list[int]:
         """Checkpoints that would bring the keys back, but the head, what savepoints pin, and branches not named."""
-        head = lineage.head(rows)
+        head = rows.head
         assert head is not None
-        stay = {head.checkpoint_id} | {pin.checkpoint_id for pin in pins(rows).values()}
-        for name, row in lineage.open_branches(rows).items():
+        stay = {head.checkpoint_id} | {pin.checkpoint_id for pin in rows.pins.values()}
+        for name, row in rows.open_branches.items():
             if name == MAIN or name not in purge.drop_branches:
                 stay.add(row.checkpoint_id)
         holding = self.traces(rows).of_state(wanted)[1]
-        named = {r.checkpoint_id for n, r in lineage.open_branches(rows).items() if n in purge.drop_branches}
+        named = {r.checkpoint_id for n, r in rows.open_branches.items() if n in purge.drop_branches}
         return sorted((holding | named) - stay)
 
     def _delete_letters(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key], now_ms: int) -> None:
@@ -225,7 +223,7 @@ def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
 
 
 def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
-    gone, found = lineage.retired(look.rows), []
+    gone, found = look.rows.retired, []
     for uid in uids:
         known = [
             (i, key_schema(o)) for i, r in sorted(look.rows.items()) if (o := r.operator(uid)) is not None
@@ -238,7 +236,7 @@ def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
 
 
 def _without_keys(look: KeyTraces) -> list[str]:
-    head = lineage.head(look.rows)
+    head = look.rows.head
     refs = head.operator_state if head else []
     return [
         f"operator state '{state.name}' of {ref.operator} ({state.scheme})"

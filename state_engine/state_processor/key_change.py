@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_form import DeclaredKey
@@ -99,7 +98,7 @@ class KeyTypeChange:
         """See ``StateEngine.change_key_type``; ``key`` is that of today's code."""
         declared = key.schema
         rows, head = self.operations.settled()
-        path, what = lineage.path(rows, head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
+        path, what = rows.path(head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
         operator = operator_of(head, uid, job=self.job)
         _check_no_raw_state(head, uid, what)
         old = key_schema(operator)

@@ -19,11 +19,9 @@ import pyarrow.fs as pafs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints import lineage
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.collection import base_table, changelog_table, operator_directory
-from state_engine.core.checkpoints.lineage import MAIN
-from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import ConfigurationError
@@ -72,7 +70,7 @@ class KeyTraces:
 
     job: str
     layout: JobLayout
-    rows: lineage.Rows
+    rows: History
     spark: SparkSession
     kernel: DeltaKernel
 
@@ -103,9 +101,9 @@ class KeyTraces:
                     join(self.layout.directory, table), wanted[uid], self._listed(uid)
                 )
         traces, needed, roots = [], set[tuple[str, str]](), set[int]()
-        branches = {r.checkpoint_id: n for n, r in lineage.open_branches(self.rows).items() if n != MAIN}
-        pinned = {pin.checkpoint_id: name for name, pin in pins(self.rows).items()}
-        for root in sorted(set(self.rows) - lineage.retired(self.rows)):
+        branches = {r.checkpoint_id: n for n, r in self.rows.open_branches.items() if n != MAIN}
+        pinned = {pin.checkpoint_id: name for name, pin in self.rows.pins.items()}
+        for root in sorted(set(self.rows) - self.rows.retired):
             files = {(t, p) for t, p in self._needed(root, wanted) if p in held[t]}
             if not files:
                 continue
@@ -130,7 +128,7 @@ class KeyTraces:
     def of_savepoints(self, wanted: Wanted) -> list[Trace]:
         """What savepoints hold."""
         found = []
-        for name, pin in sorted(pins(self.rows).items()):
+        for name, pin in sorted(self.rows.pins.items()):
             held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
             count = sum(sum(files.values()) for files in held)
             if count:
@@ -193,7 +191,7 @@ class KeyTraces:
         return {f.path: f for o in operators for f in (*o.base_files, *o.changelog)}
 
     def _needed(self, root: int, uids: Wanted) -> Iterator[tuple[str, str]]:
-        on_path: list[CheckpointRow] = lineage.path(self.rows, root)
+        on_path: list[CheckpointRow] = self.rows.path(root)
         for uid in uids:
             files = keyed_state_files(on_path, uid)
             yield from ((base_table(uid), held.file.path) for held in files.base)

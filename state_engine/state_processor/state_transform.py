@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.timers import TIMERS
 from state_engine.job.job_tables import JobTables
@@ -183,9 +183,9 @@ class StateTransform:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _path(self) -> tuple[lineage.Rows, list[CheckpointRow]]:
+    def _path(self) -> tuple[History, list[CheckpointRow]]:
         rows, head = self.operations.settled()
-        return rows, lineage.path(rows, head.checkpoint_id)
+        return rows, rows.path(head.checkpoint_id)
 
     def _operator(self, path: list[CheckpointRow], uid: str) -> OperatorCheckpoint:
         return operator_of(path[-1], uid, job=self.job)
@@ -205,7 +205,7 @@ class StateTransform:
             )
 
     def _carry_out(
-        self, rows: lineage.Rows, path: list[CheckpointRow], changes: Mapping[str, DataFrame]
+        self, rows: History, path: list[CheckpointRow], changes: Mapping[str, DataFrame]
     ) -> TransformReport:
         head, writer = path[-1], EntryWriter(self.spark, self.tables.layout, self.dry_run)
         written = [

@@ -23,6 +23,7 @@ from functools import partial
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.invariants import violations
 from state_engine.core.checkpoints.updates import LeaveOut, Requirement, Update, row_of
 from state_engine.core.checkpoints.write_ids import LATE_ATTEMPT_AGE_MS, MAX_ATTEMPT_AGE_MS, written_at_ms
@@ -97,7 +98,7 @@ class CheckpointLog:
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
-        self._rows: dict[int, CheckpointRow] = {}
+        self._rows = History()
         self._read: set[str] = set()
         self._version = -1
 
@@ -129,22 +130,22 @@ class CheckpointLog:
             )
         return True
 
-    def load(self) -> dict[int, CheckpointRow]:
+    def load(self) -> History:
         """All committed rows by id, as of now."""
         version = self._kernel.version(self._uri)
         if version is None:
-            return {}
+            return History()
         if version != self._version:
             new = [p for p in self._kernel.active_files(self._uri) if p not in self._read]
             with ThreadPoolExecutor(_READERS) as pool:
-                for found in pool.map(self._read_file, new):
-                    self._rows.update((row.checkpoint_id, row) for row in found)
+                files = list(pool.map(self._read_file, new))
+            self._rows = self._rows.with_rows(row for rows in files for row in rows)
             self._read.update(new)
             self._version = version
-        return dict(self._rows)
+        return self._rows
 
     @property
-    def rows(self) -> dict[int, CheckpointRow]:
+    def rows(self) -> History:
         """Rows as of the last ``load`` or ``commit``."""
         return self._rows
 
@@ -235,7 +236,7 @@ class CheckpointLog:
             self._log(row)
             return
         self._log(row)
-        self._rows[row.checkpoint_id] = row
+        self._rows = self._rows.with_rows([row])
         self._read.add(file.path)
         if version == self._version + 1:
             self._version = version

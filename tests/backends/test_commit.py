@@ -11,6 +11,7 @@ import pytest
 
 import state_engine
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.invariants import _RULES, _TREE_RULES
 from state_engine.core.checkpoints.updates import (
     AddCheckpoint,
@@ -27,7 +28,7 @@ from state_engine.core.checkpoints.updates import (
 from state_engine.core.errors import InvariantError, StaleParentError
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.layout import JobLayout
-from tests.core.rows import changes, checkpoint, operator
+from tests.core.rows import changes, checkpoint, operator, tree
 from tests.core.test_invariants import BROKEN, BROKEN_IN_THE_TREE, PARENT, TREE
 
 
@@ -36,17 +37,17 @@ class Log(CheckpointLog):
 
     def __init__(self, rows: Mapping[int, CheckpointRow], *rivals: CheckpointRow) -> None:
         super().__init__(None, JobLayout("file:///root", "job"), "root")  # type: ignore[arg-type]
-        self._rows, self.rivals, self.appended = dict(rows), list(rivals), list[CheckpointRow]()
+        self._rows, self.rivals, self.appended = tree(rows), list(rivals), list[CheckpointRow]()
 
-    def load(self) -> dict[int, CheckpointRow]:
-        return dict(self._rows)
+    def load(self) -> History:
+        return self._rows
 
     def _append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
         if self.rivals:
             rival = self.rivals.pop(0)
-            self._rows[rival.checkpoint_id] = rival
+            self._rows = self._rows.with_rows([rival])
             raise StaleParentError("the id is taken")
-        self._rows[row.checkpoint_id] = row
+        self._rows = self._rows.with_rows([row])
         self.appended.append(row)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     MAIN,
     BaseRange,
@@ -26,8 +25,9 @@ from state_engine.core.checkpoints.checkpoint import (
     PinnedCheckpoint,
     StagedSink,
 )
+from state_engine.core.checkpoints.history import History as Tree
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan
-from state_engine.core.checkpoints.sink_moves import leaving, moves
+from state_engine.core.checkpoints.sink_moves import moves
 from tests.core.rows import checkpoint
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -39,15 +39,19 @@ GROUPS = 4
 class History:
     """A job's rows, grown by one a call, at one minute a row."""
 
-    rows: dict[int, CheckpointRow] = field(default_factory=dict)
+    rows: Tree = field(default_factory=Tree)
 
     @property
     def head(self) -> CheckpointRow | None:
-        return lineage.head(self.rows)
+        return self.rows.head
+
+    def put(self, row: CheckpointRow) -> None:
+        """A row as it is, also in place of one."""
+        self.rows = self.rows.with_rows([row])
 
     def append(self, parent: CheckpointRow | None, kind: str, **facts: Any) -> CheckpointRow:
         """A row in which nothing happened to the parent's state, but for the given facts."""
-        i = lineage.next_id(self.rows)
+        i = self.rows.next_id
         operators = [
             replace(o, changelog=[], changed_entries=0, base_files=[])
             for o in (parent.operators if parent else [])
@@ -59,13 +63,13 @@ class History:
             "operator_state": parent.operator_state if parent else [],
         } | facts
         row = checkpoint(i, parent.checkpoint_id if parent else None, **given)
-        self.rows[i] = row
+        self.put(row)
         return row
 
     def batch(self, groups: tuple[int, ...], branch: str = MAIN, began: CheckpointRow | None = None) -> None:
         """A micro-batch that changes keys of these key groups, and writes outputs to two sinks where it changes any."""
-        parent = lineage.head(self.rows, branch) or began
-        i, write_id = lineage.next_id(self.rows), f"w{lineage.next_id(self.rows)}"
+        parent = self.rows.head_of(branch) or began
+        i, write_id = self.rows.next_id, f"w{self.rows.next_id}"
         changelog = [DataFile(f"write_id={write_id}/c{g}", 1, 1, 0, g, g, g, g) for g in groups]
         outputs = {
             name: [DataFile(f"{name}-{write_id}-{g}", 1, 1, 0) for g in groups] for name in ("out", "side")
@@ -96,12 +100,12 @@ class History:
             advance: whether the bases of other key groups, where nothing changed since, stand for that checkpoint, too.
             positions: whether it states the positions of sources whole.
         """
-        on_path = lineage.path(self.rows, self.head.checkpoint_id if self.head else None)
+        on_path = self.rows.path(self.head.checkpoint_id if self.head else None)
         of = on_path[-1 - back] if back < len(on_path) else None
         counter = self.head.operator("counter") if self.head else None
         if self.head is None or of is None or counter is None:
             return
-        i = lineage.next_id(self.rows)
+        i = self.rows.next_id
         start, end = min(groups), max(groups)
         own_path = on_path[: on_path.index(of) + 1]
 
@@ -122,7 +126,7 @@ class History:
             bases=[*old, BaseRange(start, end, f"w{i}", of.checkpoint_id)],
         )  # fmt: skip
         row = checkpoint(i, self.head.checkpoint_id, write_id=f"w{i}", operators=[new])
-        if lineage.may_apply_compaction(self.rows, of.checkpoint_id, row):
+        if self.rows.may_apply_compaction(of.checkpoint_id, row):
             whole = [DataFile(f"write_id=w{i}/part-00000-w{i}-0.parquet", 1, 1, 0)] if positions else []
             self.append(
                 self.head, "compaction", write_id=f"w{i}", operators=[new], operator_state_files=whole
@@ -131,13 +135,13 @@ class History:
     def move(self, kind: str, parent: CheckpointRow, *, keep: bool = False) -> None:
         """A restore or promotion: the head goes to another path, and the sinks with it."""
         old = self.head.checkpoint_id if self.head else None
-        gone = [r.checkpoint_id for r in leaving(self.rows, old, parent.checkpoint_id)] if keep else []
+        gone = [r.checkpoint_id for r in self.rows.leaving(old, parent.checkpoint_id)] if keep else []
         sinks = moves(self.rows, old, parent.checkpoint_id, kept=gone)
         self.append(parent, kind, replaced_id=old, sinks=sinks)
 
     def retain(self, policy: RetentionPolicy) -> None:
         if self.head:
-            now_ms = int((START + timedelta(minutes=lineage.next_id(self.rows))).timestamp() * 1000)
+            now_ms = int((START + timedelta(minutes=self.rows.next_id)).timestamp() * 1000)
             retired = plan(self.rows, policy, now_ms=now_ms).retired
             self.append(self.head, "retention", retired=list(retired))
 
@@ -146,7 +150,7 @@ class History:
         self.append(self.head, "retention", pinned=[pin])
 
     def restorable(self) -> list[CheckpointRow]:
-        gone = lineage.retired(self.rows)
+        gone = self.rows.retired
         return [row for i, row in sorted(self.rows.items()) if i not in gone]
 
 
@@ -168,12 +172,12 @@ def _restore(draw: st.DrawFn, h: History) -> None:
 
 def _replay(draw: st.DrawFn, h: History) -> None:
     began = draw(st.sampled_from(h.restorable()))
-    running = [name for name in lineage.open_branches(h.rows) if name != MAIN]
+    running = [name for name in h.rows.open_branches if name != MAIN]
     h.batch(draw(_groups), draw(st.sampled_from([*running, f"r{len(h.rows)}"])), began)
 
 
 def _promote(draw: st.DrawFn, h: History) -> None:
-    tops = [row for name, row in sorted(lineage.open_branches(h.rows).items()) if name != MAIN]
+    tops = [row for name, row in sorted(h.rows.open_branches.items()) if name != MAIN]
     if tops:
         h.move("promote", draw(st.sampled_from(tops)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     SourceProgress,
 )
+from state_engine.core.checkpoints.history import History
 
 
 def checkpoint(checkpoint_id: int, parent_id: int | None = None, **facts: Any) -> CheckpointRow:
@@ -53,3 +55,8 @@ def operator(
     return OperatorCheckpoint(
         "counter", parallelism, 128, "struct<`k`: bigint>", [], list(files), [], counted
     )
+
+
+def tree(rows: Mapping[int, CheckpointRow] | Iterable[CheckpointRow]) -> History:
+    """Rows as the history that they are."""
+    return rows if isinstance(rows, History) else History(rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
@@ -19,14 +19,15 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import content, moves
 from tests.core.histories import GROUPS, START, History, histories
+from tests.core.rows import tree
 
 CHANGELOG, BASE = "operators/counter/changelog", "operators/counter/base"
 
 
-def read(rows: dict[int, CheckpointRow], checkpoint_id: int) -> dict[str, set[str]]:
+def read(rows: Mapping[int, CheckpointRow], checkpoint_id: int) -> dict[str, set[str]]:
     """The files that a reader of a checkpoint opens: the definition of the state, one key group at a time."""
     at = rows[checkpoint_id]
-    on_path = lineage.path(rows, checkpoint_id)
+    on_path = tree(rows).path(checkpoint_id)
     found: dict[str, set[str]] = {CHANGELOG: set(), BASE: set(), "operator_state": set()}
     by_attempt = {row.write_id: row for row in on_path}
     for group in range(GROUPS) if at.operators else []:
@@ -51,7 +52,7 @@ def read(rows: dict[int, CheckpointRow], checkpoint_id: int) -> dict[str, set[st
 
 def replayed(history: History) -> set[str]:
     """The source positions that a replay from the oldest restorable checkpoint goes through."""
-    on_path = lineage.path(history.rows, history.head.checkpoint_id if history.head else None)
+    on_path = history.rows.path(history.head.checkpoint_id if history.head else None)
     restorable = {row.checkpoint_id for row in history.restorable()}
     first = min((row.checkpoint_id for row in on_path if row.checkpoint_id in restorable), default=0)
     after = [row for row in on_path if row.checkpoint_id > first]
@@ -94,7 +95,7 @@ def test_what_was_needed_since_a_time_is_not_collected(history: History, minute:
     late = paths(unreachable(history.rows, as_of=as_of))
     for now in range(minute, len(history.rows) + 1):  # as of every row committed since
         rows = {i: row for i, row in history.rows.items() if i <= now}
-        gone = lineage.retired(rows)
+        gone = tree(rows).retired
         for i in set(rows) - gone:
             for table, needed in read(rows, i).items():
                 assert not needed & late.get(table, set()), (now, i, table)
@@ -161,14 +162,14 @@ def test_source_positions_are_needed_along_the_whole_path() -> None:
     for _ in range(3):
         history.batch((0,))
     history.retain(RetentionPolicy(keep_last=1))
-    history.rows[3] = replace(history.rows[3], operator_state=[OperatorStateRef("events", "w3", 1)])
-    history.rows[4] = replace(history.rows[4], operator_state=[])
+    history.put(replace(history.rows[3], operator_state=[OperatorStateRef("events", "w3", 1)]))
+    history.put(replace(history.rows[4], operator_state=[]))
     kept = paths(reachable(history.rows))["operator_state"]
     assert kept == {f"write_id=w{i}/part-00000-w{i}-0.parquet" for i in (1, 2, 3)}
 
 
 def test_no_rows_need_no_files() -> None:
-    assert unreachable({}) == {}
+    assert unreachable(tree({})) == {}
 
 
 # -- sinks that hold a copy --------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ def copied(history: History, kind: str = "sql") -> History:
         i: replace(row, sinks=[replace(sink, kind=kind) for sink in row.sinks])
         for i, row in history.rows.items()
     }
-    return History(rows)
+    return History(tree(rows))
 
 
 def outputs_gone(history: History, unpublished: tuple[int, ...] = ()) -> set[str]:
@@ -229,7 +230,7 @@ def test_no_staged_file_goes_that_a_move_of_the_head_or_a_comparison_needs(histo
     history = copied(history)
     gone = unreachable(history.rows)
     for first in history.restorable():
-        moved = History(dict(history.rows))
+        moved = History(history.rows)
         moved.move("restore", first)
         assert moved.head is not None
         for second in history.restorable():
@@ -237,11 +238,11 @@ def test_no_staged_file_goes_that_a_move_of_the_head_or_a_comparison_needs(histo
                 assert head is not None
                 for sink in moves(rows, head.checkpoint_id, second.checkpoint_id):
                     assert not set(sink.files) & gone.get(sink.path, set())
-    tops = lineage.open_branches(history.rows).values()
+    tops = history.rows.open_branches.values()
     for one in tops:
         for other in tops:
-            ancestor = lineage.common_ancestor(history.rows, one.checkpoint_id, other.checkpoint_id)
-            since = lineage.path(history.rows, one.checkpoint_id)
+            ancestor = history.rows.common_ancestor(one.checkpoint_id, other.checkpoint_id)
+            since = history.rows.path(one.checkpoint_id)
             since = since[since.index(ancestor) + 1 :] if ancestor else since
             for (_, path), files in content(since).items():
                 assert not set(files) & gone.get(path, set())

@@ -17,7 +17,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.invariants import _RULES, _TREE_RULES, violations
 from tests.core.histories import History, histories
-from tests.core.rows import changes, checkpoint, operator, progress
+from tests.core.rows import changes, checkpoint, operator, progress, tree
 
 PARENT = checkpoint(3, 2, clock_ms=100, watermark_ms=50, sources=[progress("a", "b")])
 CHILD = checkpoint(
@@ -214,7 +214,7 @@ def test_each_predicate_of_the_tree_is_broken_alone_and_says_how(
     name: str, row: CheckpointRow, rows: dict[int, CheckpointRow], detail: str
 ) -> None:
     parent = rows[row.parent_id] if row.parent_id else None
-    (found,) = violations(row, parent, rows)
+    (found,) = violations(row, parent, tree(rows))
     assert found.name == name
     assert detail in found.detail
     assert violations(row, parent) == []
@@ -235,14 +235,14 @@ def test_each_predicate_of_the_tree_is_broken_alone_and_says_how(
     ],
 )
 def test_what_fits_into_the_tree_breaks_nothing(row: CheckpointRow) -> None:
-    assert violations(row, TREE[row.parent_id] if row.parent_id else None, TREE) == []
+    assert violations(row, TREE[row.parent_id] if row.parent_id else None, tree(TREE)) == []
 
 
 @settings(max_examples=200)
 @given(histories())
 def test_every_history_keeps_all_invariants(history: History) -> None:
     for i, row in history.rows.items():
-        before = {j: other for j, other in history.rows.items() if j < i}
+        before = history.rows.before(i)
         assert violations(row, before[row.parent_id] if row.parent_id else None, before) == []
 
 

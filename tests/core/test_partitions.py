@@ -20,7 +20,7 @@ from state_engine.core.checkpoints.partitions import (
 )
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan
 from state_engine.core.errors import ConfigurationError
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 ZONES = [
     "UTC",
@@ -178,4 +178,4 @@ def test_retention_keeps_the_last_checkpoint_of_each_partition() -> None:
         i: checkpoint(i, i - 1 or None, partition=key, partition_start_ms=start, partition_end_ms=end)
         for i, (key, start, end) in enumerate(bounds, start=1)
     }
-    assert plan(rows, RetentionPolicy(keep_last=2), now_ms=0).keep == (3, 4)
+    assert plan(tree(rows), RetentionPolicy(keep_last=2), now_ms=0).keep == (3, 4)

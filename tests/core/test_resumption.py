@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
-from state_engine.core.checkpoints.lineage import path as path_to
 from state_engine.core.checkpoints.resumption import (
     completed_after,
     completed_since_last_run,
     restored_checkpoint_id,
     restored_since_last_run,
 )
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 
 def path(*kinds: str) -> list[CheckpointRow]:
@@ -100,7 +99,7 @@ def test_every_checkpoint_is_told_before_the_next_one_in_order_whatever_crashes(
 
 def test_after_a_restore_the_checkpoint_restored_to_is_told_again() -> None:
     rows = {row.checkpoint_id: row for row in path(C, C, C)} | {4: checkpoint(4, 1, kind=R)}
-    assert completed_since_last_run(path_to(rows, 4), ran(1)) == [1]
+    assert completed_since_last_run(tree(rows).path(4), ran(1)) == [1]
 
 
 @pytest.mark.parametrize(("told", "expected"), [(None, [1, 2, 4]), (1, [2, 4]), (2, [4]), (4, []), (9, [])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
-from state_engine.core.checkpoints.retention import RetentionPolicy, Retirement, pins, plan, restore_refusal
+from state_engine.core.checkpoints.retention import RetentionPolicy, Retirement, plan, restore_refusal
 from state_engine.core.errors import ConfigurationError
 from tests.core.histories import START, History, histories
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 
 def line(*kinds: str) -> dict[int, CheckpointRow]:
@@ -29,8 +29,8 @@ def minute_ms(minute: int) -> int:
     return int((START + timedelta(minutes=minute)).timestamp() * 1000)
 
 
-def planned(rows: dict[int, CheckpointRow], policy: RetentionPolicy, **more: Any) -> Retirement:
-    return plan(rows, policy, now_ms=minute_ms(100), **more)
+def planned(rows: Mapping[int, CheckpointRow], policy: RetentionPolicy, **more: Any) -> Retirement:
+    return plan(tree(rows), policy, now_ms=minute_ms(100), **more)
 
 
 C = "checkpoint"
@@ -78,7 +78,7 @@ def test_what_savepoints_pin_is_kept_until_it_is_unpinned() -> None:
     rows[6] = checkpoint(6, 5, kind="retention", unpinned=["a"])
     assert planned(rows, RetentionPolicy(keep_last=1)).retired == (1, 3)
     rows[7] = checkpoint(7, 6, kind="retention", pinned=[PinnedCheckpoint("a", 3, "/a")])
-    assert {name: pin.checkpoint_id for name, pin in pins(rows).items()} == {"a": 3, "b": 2}
+    assert {name: pin.checkpoint_id for name, pin in tree(rows).pins.items()} == {"a": 3, "b": 2}
 
 
 def test_a_restore_takes_no_pin_away() -> None:
@@ -119,26 +119,26 @@ def test_of_a_partitioned_job_the_last_checkpoint_of_each_partition_is_kept() ->
 def test_what_must_stay_is_never_retired(history: History, keep_last: int) -> None:
     rows = history.rows
     found = planned(rows, RetentionPolicy(keep_last=keep_last))
-    assert set(found.keep) | set(found.retired) | lineage.retired(rows) == set(rows)
+    assert set(found.keep) | set(found.retired) | tree(rows).retired == set(rows)
     assert not set(found.keep) & set(found.retired)
-    must = {pin.checkpoint_id for pin in pins(rows).values()}
+    must = {pin.checkpoint_id for pin in tree(rows).pins.values()}
     if history.head:
         must.add(history.head.checkpoint_id)
-        on_path = [r.checkpoint_id for r in lineage.path(rows, history.head.checkpoint_id) if r.kind == C]
-        must |= set(on_path[-keep_last:]) - lineage.retired(rows)
+        on_path = [r.checkpoint_id for r in tree(rows).path(history.head.checkpoint_id) if r.kind == C]
+        must |= set(on_path[-keep_last:]) - tree(rows).retired
     assert must <= set(found.keep)
-    assert not must & lineage.retired(rows)
+    assert not must & tree(rows).retired
 
 
 def test_a_retired_checkpoint_is_refused_with_what_is_left() -> None:
     rows = line(C, C, "compaction", C) | {5: checkpoint(5, 4, kind="retention", retired=[1])}
-    refusal = restore_refusal(rows, 1)
+    refusal = restore_refusal(tree(rows), 1)
     assert refusal is not None
     assert "checkpoint 1 was retired by row 5 on 2013-01-01 00:00" in refusal
     assert "Take one of [2, 4], or a savepoint" in refusal
-    assert restore_refusal(rows, 2) is None
-    assert restore_refusal(rows, 9) == "there is no checkpoint 9; known ids: 1 to 5"
-    assert restore_refusal({}, 1) == "there is no checkpoint 1; there are none yet"
+    assert restore_refusal(tree(rows), 2) is None
+    assert restore_refusal(tree(rows), 9) == "there is no checkpoint 9; known ids: 1 to 5"
+    assert restore_refusal(tree({}), 1) == "there is no checkpoint 1; there are none yet"
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
-from state_engine.core.checkpoints.sink_moves import kept_outputs, leaving, moves, publications, published
+from state_engine.core.checkpoints.history import History as Tree
+from state_engine.core.checkpoints.sink_moves import kept_outputs, moves, publications, published
 from state_engine.core.errors import SinkIdentityError
 from tests.core.histories import History, histories
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 Sink = dict[tuple[str, str], set[str]]
 
 
-def simulated(rows: dict[int, CheckpointRow]) -> Sink:
+def simulated(rows: Tree) -> Sink:
     """Sinks that did what the rows told them, and refuse what cannot be done."""
     sinks: Sink = {}
     for _, row in sorted(rows.items()):
@@ -30,7 +30,7 @@ def simulated(rows: dict[int, CheckpointRow]) -> Sink:
     return {key: files for key, files in sinks.items() if files}
 
 
-def wanted(rows: dict[int, CheckpointRow], head: CheckpointRow | None) -> Sink:
+def wanted(rows: Tree, head: CheckpointRow | None) -> Sink:
     """What micro-batches on the path staged: said once more, without the functions under test."""
     sinks: Sink = {}
     at = head
@@ -87,8 +87,10 @@ def test_dead_letters_move_like_a_sink() -> None:
     history.batch((0, 1))
     (found,) = [s for s in moves(history.rows, 4, 3) if s.name == "dead_letters"]
     assert (found.kind, found.path, names(found.withdrawn)) == ("dead_letters", "", ["write_id=w4/d"])
-    history.rows[5] = checkpoint(
-        5, 3, kind="restore", replaced_id=4, sinks=[replace(found, path="file:///root/job/dead_letters")]
+    history.put(
+        checkpoint(
+            5, 3, kind="restore", replaced_id=4, sinks=[replace(found, path="file:///root/job/dead_letters")]
+        )
     )
     assert not published(history.rows)["dead_letters", ""]
 
@@ -117,7 +119,7 @@ def test_kept_outputs_stay_and_are_not_added_twice() -> None:
 
 def test_outputs_of_some_checkpoints_can_be_kept_and_be_withdrawn_when_they_are_replaced() -> None:
     history = three_batches()
-    assert [r.checkpoint_id for r in leaving(history.rows, 3, 1)] == [2, 3]
+    assert [r.checkpoint_id for r in history.rows.leaving(3, 1)] == [2, 3]
     history.append(history.rows[1], "restore", replaced_id=3, sinks=moves(history.rows, 3, 1, kept=[3]))
     assert simulated(history.rows)["out", "/out"] == {"out-w1-0", "out-w3-2"}
     stale = kept_outputs(history.rows, 4)
@@ -139,7 +141,7 @@ def recreated() -> History:
     """Three batches, before the last of which somebody made the table anew."""
     history = three_batches()
     last = history.rows[3]
-    history.rows[3] = replace(last, sinks=[replace(s, identity="other") for s in last.sinks])
+    history.put(replace(last, sinks=[replace(s, identity="other") for s in last.sinks]))
     return history
 
 
@@ -161,12 +163,12 @@ def test_outputs_are_never_put_into_another_table_than_theirs() -> None:
 def test_a_sink_that_got_another_path_keeps_its_old_outputs_in_the_old_one() -> None:
     history = three_batches()
     last = history.rows[3]
-    history.rows[3] = replace(last, sinks=[replace(last.sinks[0], path="/elsewhere")])
+    history.put(replace(last, sinks=[replace(last.sinks[0], path="/elsewhere")]))
     found = {s.path: moved([s])["out"] for s in moves(history.rows, 3, 1) if s.name == "out"}
     assert found == {"/out": (["out-w2-1"], []), "/elsewhere": (["out-w3-2"], [])}
 
 
 def test_nothing_moves_without_rows() -> None:
-    assert moves({}, None, None) == []
-    assert published({}) == {}
-    assert lineage.head({}) is None
+    assert moves(tree({}), None, None) == []
+    assert published(tree({})) == {}
+    assert tree({}).head is None

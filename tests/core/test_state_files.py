@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.checkpoints.collection import base_table, changelog_table, reachable
 from state_engine.core.checkpoints.state_files import (
@@ -27,7 +26,7 @@ LAYOUT = JobLayout("file:///root", "job")
 
 def path_of(history: History, checkpoint_id: int | None = None) -> list[CheckpointRow]:
     """The path to a checkpoint, the newest by default."""
-    return lineage.path(history.rows, checkpoint_id or max(history.rows))
+    return history.rows.path(checkpoint_id or max(history.rows))
 
 
 def opened(path: list[CheckpointRow]) -> set[str]:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import StateSchema
-from state_engine.core.checkpoints.lineage import path
 from state_engine.core.checkpoints.time_travel import (
     DeclaredState,
     Expiry,
@@ -24,7 +23,7 @@ from state_engine.core.checkpoints.time_travel import (
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.state.ttl import Stamped, StateTtlConfig, TtlTime, expired, horizon
 from state_engine.core.types.durations import Time
-from tests.core.rows import checkpoint, operator
+from tests.core.rows import checkpoint, operator, tree
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -43,7 +42,7 @@ ROWS = {
 
 
 def ids(**options: Any) -> list[int]:
-    return [row.checkpoint_id for row in path_as_of(ROWS, job="j", root="r", **options)]
+    return [row.checkpoint_id for row in path_as_of(tree(ROWS), job="j", root="r", **options)]
 
 
 def test_an_id_is_found_on_any_path_and_a_time_on_that_of_the_head() -> None:
@@ -83,15 +82,15 @@ def test_what_cannot_be_looked_at_is_told(options: dict[str, Any], told: str) ->
 
 def test_a_job_without_checkpoints_is_told() -> None:
     with pytest.raises(ConfigurationError, match="job 'j' has no checkpoint in r yet: run it first"):
-        path_as_of({}, job="j", root="r", as_of="2013-01-01")
+        path_as_of(tree({}), job="j", root="r", as_of="2013-01-01")
 
 
 def test_missing_files_of_a_checkpoint_that_was_given_up_are_told_as_such() -> None:
     error = MissingFilesError("f is gone")
-    assert why_missing(error, ROWS, path(ROWS, 3)) is error
-    given_up = ROWS | {7: checkpoint(7, 5, kind="retention", retired=[2, 3])}
-    assert "checkpoint 3 was given up by retention" in str(why_missing(error, given_up, path(given_up, 3)))
-    assert why_missing(error, given_up, path(given_up, 4)) is error
+    assert why_missing(error, tree(ROWS), tree(ROWS).path(3)) is error
+    given_up = tree(ROWS | {7: checkpoint(7, 5, kind="retention", retired=[2, 3])})
+    assert "checkpoint 3 was given up by retention" in str(why_missing(error, given_up, given_up.path(3)))
+    assert why_missing(error, given_up, given_up.path(4)) is error
 
 
 def declared(

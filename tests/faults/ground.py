@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 
 from state_engine import DataStream, DeltaSink, FileSink, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_moves import publications
@@ -39,6 +38,7 @@ from state_engine.sinks.base import Sink
 from state_engine.storage.delta import locks
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
+from tests.core.rows import tree
 from tests.faults.log_kernel import NO_SPARK, LogKernel
 from tests.protocol import model_job
 from tests.protocol.model_job import JOB, SOURCE, build, execute, fold, numbers_read, slices, stored_state
@@ -287,7 +287,7 @@ def check(site: Site) -> None:
     with site.engine() as engine:
         rows = {row.checkpoint_id: row for row in engine.checkpoints(JOB)}
         layout = JobLayout(engine.root, JOB)
-    path = lineage.path(rows, max(rows))
+    path = tree(rows).path(max(rows))
     state, outputs = fold(range(1, NUMBERS + 1))
     if rows[1].kind != "import":  # it is, unless a rival began in the empty root
         assert list(numbers_read(path)) == list(range(1, NUMBERS + 1))

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import ConfigurationError
 from state_engine.operations.savepoints import MANIFEST
+from tests.core.rows import tree
 from tests.faults.operations import OperationCase
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import CLOCK_MS, Site
@@ -177,7 +177,7 @@ def check_effect(site: Site, operation: str) -> None:
         case "promote":
             assert kinds.count("promote") == 1
             assert BRANCH in {row.branch for row in site.path()}
-            assert BRANCH not in lineage.open_branches({row.checkpoint_id: row for row in rows})
+            assert BRANCH not in tree({row.checkpoint_id: row for row in rows}).open_branches
         case "rescale":
             assert kinds.count("rescale") == 1
             assert {o.parallelism for o in head.operators} == {3}

@@ -40,13 +40,13 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
 from state_engine.storage import durability
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.state_files import state_files
+from tests.core.rows import tree
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -316,7 +316,7 @@ class Site:
     def path(self) -> list[CheckpointRow]:
         """The path to the head."""
         rows = {row.checkpoint_id: row for row in self.rows()}
-        return lineage.path(rows, max(rows, default=None))
+        return tree(rows).path(max(rows, default=None))
 
     def outputs(self) -> dict[str, list[Any]]:
         shown = {name: sorted(_published(self.directory, name)) for name in self.workload.sinks}

@@ -16,7 +16,7 @@ from state_engine.dagster.concepts import checks
 from state_engine.dagster.metadata import checkpoint_metadata
 from state_engine.machine.settings import Settings
 from state_engine.registry import RegisteredJob
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 WARN, ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
 
@@ -82,7 +82,7 @@ def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:
-    rows = {one.checkpoint_id: one for one in (row(1, refused=3), row(2, refused=1), row(3, sent=2))}
+    rows = tree([row(1, refused=3), row(2, refused=1), row(3, sent=2)])
     shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
     assert [one["dead_letters"] for one in shown] == [3, 4, 2]
     assert [one["rows_refused"] for one in shown] == [3, 1, 0]

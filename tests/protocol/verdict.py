@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from state_engine import StateEngine
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.sink_moves import content
 from state_engine.storage.layout import JobLayout
+from tests.core.rows import tree
 from tests.protocol.model_job import JOB, fold, numbers_read, stored_state
 from tests.protocol.points import Told
 
@@ -37,16 +37,16 @@ def check(
     Raises:
         AssertionError: something does not.
     """
-    rows = {row.checkpoint_id: row for row in found}
+    rows = tree(found)
     _check_ids(engine, found, told)
     layout = JobLayout(engine.root, JOB)
     for i in rows:
         if restore_refusal(rows, i) is None:
-            path = lineage.path(rows, i)
+            path = rows.path(i)
             expected, _ = fold(numbers_read(path))
             state = stored_state(layout, path)
             assert state == expected, f"state as of checkpoint {i} is {state}, its path says {expected}"
-    path = lineage.path(rows, max(rows))
+    path = tree(rows).path(max(rows))
     read = list(numbers_read(path))
     assert read == list(range(1, numbers + 1)), f"the head's path read {read}"
     shown = {"out": delta_rows(directory / "out")}

@@ -28,10 +28,10 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.state_files import state_files
+from tests.core.rows import tree
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -137,7 +137,7 @@ def results(engine: StateEngine, sinks: Path) -> Results:
 def path_of(engine: StateEngine, job: str = "small") -> list[CheckpointRow]:
     """The path to the head."""
     rows = {row.checkpoint_id: row for row in engine.checkpoints(job)}
-    return lineage.path(rows, max(rows, default=None))
+    return tree(rows).path(max(rows, default=None))
 
 
 def folded(engine: StateEngine, uid: str, job: str = "small") -> dict[tuple[Any, ...], Any]:

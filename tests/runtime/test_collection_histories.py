@@ -13,13 +13,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from tests.core.rows import tree
 from tests.runtime.collecting_ground import Ground, crashed
 
 pytestmark = pytest.mark.spark
@@ -82,7 +82,8 @@ class Story:
             created_at=datetime.now(UTC), requested_by="test",
         )  # fmt: skip
         first = replace(row, branch=f"r{row.checkpoint_id}")
-        engine.context.ran("tiny").log.commit([AddCheckpoint(first)], NewestIs(rows[-1].checkpoint_id))
+        log = engine.context.ran("tiny").log
+        log.commit([AddCheckpoint(first)], NewestIs(log.load().newest_id))
 
     def retain(self) -> None:
         self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
@@ -92,14 +93,14 @@ class Story:
 
     def restorable(self) -> set[int]:
         rows = {row.checkpoint_id: row for row in self.rows()}
-        return set(rows) - lineage.retired(rows)
+        return set(rows) - tree(rows).retired
 
     def needed(self) -> set[str]:
         """Every file that reading, or going back to, a restorable checkpoint takes; relative to the ground."""
         rows = {row.checkpoint_id: row for row in self.rows()}
         found: set[str] = set()
         for at in self.restorable():
-            on_path = lineage.path(rows, at)
+            on_path = tree(rows).path(at)
             held = keyed_state_files(on_path, "sums")
             found |= {f"root/tiny/{changelog_table('sums')}/{f.file.path}" for f in held.changelog}
             found |= {f"root/tiny/{base_table('sums')}/{f.file.path}" for f in held.base}

@@ -8,7 +8,7 @@ from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.replay.comparison import compare
 from state_engine.sinks.staging import Staging
 from state_engine.storage.layout import JobLayout
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 
 NO_SPARK: Any = None
 
@@ -21,7 +21,7 @@ def test_a_sink_that_got_no_rows_on_either_side_is_equal() -> None:
         3: checkpoint(3, 1, branch="fix", sinks=[empty]),
     }
     layout, staging = JobLayout("file:///root", "job"), Staging("file:///root")
-    found = compare(NO_SPARK, layout, staging, rows, new="fix", old="main")
+    found = compare(NO_SPARK, layout, staging, tree(rows), new="fix", old="main")
     assert found.is_equal
     assert found.outputs == {}
     assert found.summary() == "job job: checkpoint 2 (old) and 3 (new)"

@@ -26,13 +26,12 @@ from state_engine import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.keys.key_groups import assign_to_key_group
-from state_engine.engine import engine as engine_module
 from state_engine.operations import maintenance
 from state_engine.storage.checkpoint_log import CheckpointLog
+from tests.core.rows import tree
 from tests.runtime.tiny import ROWS, Site
 
 # workers cannot import the tests
@@ -184,7 +183,7 @@ def test_a_compaction_that_fails_fails_no_run(
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(engine_module.StateEngine, "compact", fails)
+    monkeypatch.setattr(maintenance.Maintenance, "compact", fails)
     report = site.engine().run(job)
     assert (len(report.batches), report.caught_up, report.compactions) == (4, True, [])
     assert "job 'tiny': maintenance after a micro-batch failed; it is tried again" in caplog.text
@@ -211,7 +210,7 @@ def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
     appended = [file.rows for row in rows if row.checkpoint_id < 5 for file in row.operator_state_files]
     assert [file.rows for file in whole.operator_state_files] == [sum(appended)]
     site.engine().run(feed(6, 7))
-    path = lineage.path({row.checkpoint_id: row for row in site.engine().checkpoints("tiny")}, 8)
+    path = tree({row.checkpoint_id: row for row in site.engine().checkpoints("tiny")}).path(8)
     assert len(position_files(path)) == 4  # the whole, and three micro-batches
     assert [v for _, v, _ in sorted(site.outputs())] == [1, 2, 3, 4, 5, 6, 7]
     # a micro-batch that was planned before a compaction goes on top of it

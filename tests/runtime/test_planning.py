@@ -28,7 +28,7 @@ from state_engine.replay.backfill import BackfillSteps
 from state_engine.replay.backfill_plan import BackfillPlan, BackfillRequest
 from state_engine.replay.replay import Recording, ReplaySteps
 from state_engine.sources.base import Slice
-from tests.core.rows import checkpoint, progress
+from tests.core.rows import checkpoint, progress, tree
 
 DAYS = TimePartitions("at", start="2013-01-01")
 FIRST, SECOND, THIRD = DAYS.between("2013-01-01", "2013-01-03")
@@ -194,7 +194,7 @@ def test_a_replay_and_a_backfill_of_the_same_micro_batches_plan_the_same() -> No
         )
         for n, (_, reads) in enumerate(of)
     ]
-    rows = {row.checkpoint_id: row for row in main}
+    rows = tree(main)
     recording = Recording("job", "again", None, 4, main, 4, rows)
     request = BackfillRequest(FIRST, THIRD, "roll_forward", rebatch=False, code_version="")
     recorded: dict[str, list[CheckpointRow]] = {}

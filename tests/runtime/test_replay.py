@@ -27,7 +27,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.core.errors import ConfigurationError, SourceError, StateMigrationError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.replay.replay import was_drained
-from tests.core.rows import checkpoint
+from tests.core.rows import checkpoint, tree
 from tests.runtime.pipelines import Pipeline
 from tests.runtime.tiny import Site, Sum
 
@@ -357,4 +357,4 @@ def test_a_drained_batch_is_told_from_others() -> None:
         ({"event": 5}, {}, "1", False),
     ):
         rows = {1: row(1, before), 2: row(2, after, read=read)}
-        assert was_drained(rows, rows[2]) is expected
+        assert was_drained(tree(rows), rows[2]) is expected

@@ -20,8 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
-from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, Outputs, content, published
 from state_engine.core.checkpoints.state_files import (
@@ -44,7 +43,7 @@ Files = dict[str, set[DataFile]]
 """By table: the job's own by their names under its directory, as in ``delta_versions``; sinks by their paths."""
 
 
-def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+def reachable(rows: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
     """The files that a checkpoint that can be restored needs, or that a sink shows.
 
     Args:
@@ -53,14 +52,14 @@ def reachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collect
         unpublished: rows whose outputs some sink has not seen yet.
     """
     before = _until(rows, as_of)
-    roots = set(rows) - retired(before) | set(unpublished)
-    roots |= {row.checkpoint_id for row in open_branches(rows).values()}
-    roots |= {pin.checkpoint_id for pin in pins(rows).values()}
+    roots = set(rows) - before.retired | set(unpublished)
+    roots |= {row.checkpoint_id for row in rows.open_branches.values()}
+    roots |= {pin.checkpoint_id for pin in rows.pins.values()}
     found: Files = {}
     ancestors: dict[int, CheckpointRow] = {}
     pointed: set[Pointer] = set()
     for root in roots:
-        on_path = path(rows, root)
+        on_path = rows.path(root)
         ancestors |= {row.checkpoint_id: row for row in on_path}
         pointed |= pointers(rows[root].operator_state)
         for operator in rows[root].operators:
@@ -90,7 +89,7 @@ def listed(rows: Iterable[CheckpointRow]) -> Files:
     return found
 
 
-def unreachable(rows: Rows, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+def unreachable(rows: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
     """The listed files that nothing needs, nor has needed since ``as_of``: of no use to anyone for that long.
 
     A collector asks with ``as_of`` = now less the age that protects readers and attempts, deletes what is still there,
@@ -121,7 +120,7 @@ def keyed_tables(directory: str) -> tuple[str, str]:
     return f"{directory}/changelog", f"{directory}/base"
 
 
-def _copied(rows: Rows, before: Rows, roots: Collection[int], unpublished: Collection[int]) -> Outputs:
+def _copied(rows: History, before: History, roots: Collection[int], unpublished: Collection[int]) -> Outputs:
     """Outputs that sinks hold a copy of, and that no move of the head to any root, or from one, can put back.
 
     That is so where they are shown, and on the path of every root; and where nothing can be replayed from the very
@@ -129,7 +128,7 @@ def _copied(rows: Rows, before: Rows, roots: Collection[int], unpublished: Colle
     """
     if any(rows[root].parent_id is None for root in roots):
         return {}
-    paths = [{row.checkpoint_id for row in path(rows, root)} for root in roots]
+    paths = [rows.ids_to(root) for root in roots]
     everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
     now = published(rows)
     found: Outputs = {}
@@ -151,24 +150,23 @@ def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
     }
 
 
-def _until(rows: Rows, as_of: datetime | None) -> Rows:
+def _until(rows: History, as_of: datetime | None) -> History:
     """The rows from before the first that is younger: what later ones ended had not ended then."""
     if as_of is None:
         return rows
     younger = min((i for i, row in rows.items() if row.created_at > as_of), default=None)
-    return rows if younger is None else {i: row for i, row in rows.items() if i < younger}
+    return rows if younger is None else rows.before(younger)
 
 
-def _positions(rows: Rows, roots: Collection[int]) -> Iterator[DataFile]:
+def _positions(rows: History, roots: Collection[int]) -> Iterator[DataFile]:
     """Source positions of checkpoints, and of the micro-batches that a replay from any of them goes through."""
-    top = head(rows)
-    on_main = path(rows, top.checkpoint_id if top else None)
+    on_main = rows.main_path
     first = min((row.checkpoint_id for row in on_main if row.checkpoint_id in roots), default=0)
     for row in on_main:
         if row.checkpoint_id > first:
             yield from (file for file in row.operator_state_files if operator_of(file) is None)
     for root in roots:
-        yield from position_files(path(rows, root))
+        yield from position_files(rows.path(root))
 
 
 def _add(found: Files, table: str, files: Iterable[DataFile]) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.lineage import Rows, head, may_apply_compaction, retired
-from state_engine.core.checkpoints.retention import pins
+from state_engine.core.checkpoints.history import History
 from state_engine.core.keys.key_groups import key_group_range
 
 
@@ -23,7 +22,9 @@ class Violation:
     detail: str
 
 
-def violations(row: CheckpointRow, parent: CheckpointRow | None, rows: Rows | None = None) -> list[Violation]:
+def violations(
+    row: CheckpointRow, parent: CheckpointRow | None, rows: History | None = None
+) -> list[Violation]:
     """All invariants that committing this row on this parent would break; empty where it is right.
 
     Args:
@@ -161,13 +162,13 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
     return ""
 
 
-def _ids_are_new(row: CheckpointRow, rows: Rows) -> str:
+def _ids_are_new(row: CheckpointRow, rows: History) -> str:
     newest = max(rows, default=0)
     return "" if row.checkpoint_id > newest else f"id {row.checkpoint_id} is not above the newest, {newest}"
 
 
-def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
-    top = head(rows, row.branch)
+def _on_the_branch(row: CheckpointRow, rows: History) -> str:
+    top = rows.head_of(row.branch)
     if row.kind.moves_head and row.branch != MAIN:
         return f"a row of kind '{row.kind}' is on branch '{row.branch}'"
     if row.kind.moves_head and row.replaced_id != (top.checkpoint_id if top else None):
@@ -179,29 +180,29 @@ def _on_the_branch(row: CheckpointRow, rows: Rows) -> str:
     return ""
 
 
-def _continues_what_is_there(row: CheckpointRow, rows: Rows) -> str:
-    if row.parent_id is not None and row.parent_id in retired(rows):
+def _continues_what_is_there(row: CheckpointRow, rows: History) -> str:
+    if row.parent_id is not None and row.parent_id in rows.retired:
         return f"it continues {row.parent_id}, which was retired"
     pinned = [p.checkpoint_id for p in row.pinned]
-    wrong = [i for i in pinned if i not in rows or i in retired(rows)]
+    wrong = [i for i in pinned if i not in rows or i in rows.retired]
     return f"it pins {wrong}, which are retired or not there" if wrong else ""
 
 
-def _retires_nothing_needed(row: CheckpointRow, rows: Rows) -> str:
-    after = {**rows, row.checkpoint_id: row}
+def _retires_nothing_needed(row: CheckpointRow, rows: History) -> str:
+    after = rows.with_rows([row])
     needed = {row.checkpoint_id, row.parent_id}
-    needed |= {pin.checkpoint_id for pin in pins(after).values()}
-    top = head(rows)
+    needed |= {pin.checkpoint_id for pin in after.pins.values()}
+    top = rows.head
     needed |= {top.checkpoint_id} if top else set()
     wrong = sorted(i for i in row.retired if i in needed or i not in rows)
     return f"it retires {wrong}: a head, pinned by a savepoint, or not there" if wrong else ""
 
 
-def _compactions_fit_the_path(row: CheckpointRow, rows: Rows) -> str:
+def _compactions_fit_the_path(row: CheckpointRow, rows: History) -> str:
     if row.kind is not CheckpointKind.COMPACTION:
         return ""
     own = {b.checkpoint_id for o in row.operators for b in o.bases if b.base_id == row.write_id}
-    wrong = [i for i in sorted(own) if not may_apply_compaction(rows, i, row)]
+    wrong = [i for i in sorted(own) if not rows.may_apply_compaction(i, row)]
     return f"its bases stand for {wrong}, which does not fit the path of {row.parent_id}" if wrong else ""
 
 
@@ -219,7 +220,7 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
     "partitions are contiguous": _partitions_are_contiguous,
 }
 
-_TREE_RULES: dict[str, Callable[[CheckpointRow, Rows], str]] = {
+_TREE_RULES: dict[str, Callable[[CheckpointRow, History], str]] = {
     "ids are new": _ids_are_new,
     "on the branch": _on_the_branch,
     "continues what is there": _continues_what_is_there,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, PinnedCheckpoint
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.lineage import Rows, head, open_branches, path, retired
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 
 
@@ -52,7 +52,7 @@ class Retirement:
 
 
 def plan(
-    rows: Rows,
+    rows: History,
     policy: RetentionPolicy,
     *,
     now_ms: int,
@@ -69,20 +69,20 @@ def plan(
         partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
             its row says.
     """
-    top = head(rows)
+    top = rows.head
     if top is None:
         return Retirement((), ())
-    gone = retired(rows)
-    keep = _last(path(rows, top.checkpoint_id), policy.keep_last, partition_of)
+    gone = rows.retired
+    keep = _last(rows.path(top.checkpoint_id), policy.keep_last, partition_of)
     if policy.keep_younger_than_ms is not None:
         since_ms = now_ms - policy.keep_younger_than_ms
         keep |= {i for i, row in rows.items() if row.created_at.timestamp() * 1000 > since_ms}
-    for name, row in open_branches(rows).items():
+    for name, row in rows.open_branches.items():
         if name == MAIN or name not in drop_branches:
             keep.add(row.checkpoint_id)
         else:
             keep.discard(row.checkpoint_id)
-    keep |= {pin.checkpoint_id for pin in pins(rows).values()}
+    keep |= {pin.checkpoint_id for pin in rows.pins.values()}
     keep -= gone
     return Retirement(tuple(sorted(keep)), tuple(sorted(set(rows) - keep - gone)))
 
@@ -97,17 +97,7 @@ def shown_kind(row: CheckpointRow) -> str:
     return row.kind.value
 
 
-def pins(rows: Rows) -> dict[str, PinnedCheckpoint]:
-    """Savepoints whose checkpoints are kept, by name; no restore takes a pin away."""
-    found: dict[str, PinnedCheckpoint] = {}
-    for _, row in sorted(rows.items()):
-        for name in row.unpinned:
-            found.pop(name, None)
-        found |= {pin.name: pin for pin in row.pinned}
-    return found
-
-
-def restore_refusal(rows: Rows, checkpoint_id: int) -> str | None:
+def restore_refusal(rows: History, checkpoint_id: int) -> str | None:
     """Why a checkpoint cannot be restored, copied or replayed from, and what to do instead; None where it can.
 
     To be asked again whenever another row was committed first.
@@ -118,7 +108,7 @@ def restore_refusal(rows: Rows, checkpoint_id: int) -> str | None:
     by = next((row for row in rows.values() if checkpoint_id in row.retired), None)
     if by is None:
         return None
-    gone = retired(rows)
+    gone = rows.retired
     kept = sorted(i for i, row in rows.items() if row.kind.is_counted and i not in gone)
     return (
         f"checkpoint {checkpoint_id} was retired by row {by.checkpoint_id} on {by.created_at:%Y-%m-%d %H:%M} and its "

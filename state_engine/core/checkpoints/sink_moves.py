@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
-from state_engine.core.checkpoints.lineage import Rows, path
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError
 
@@ -54,7 +54,7 @@ def content(rows: Iterable[CheckpointRow]) -> Outputs:
     return found
 
 
-def published(rows: Rows) -> Outputs:
+def published(rows: History) -> Outputs:
     """What sinks show when every row of ``main`` is published, outputs that moves kept included."""
     origins = content(rows.values())
     found: Outputs = {}
@@ -67,14 +67,8 @@ def published(rows: Rows) -> Outputs:
     return found
 
 
-def leaving(rows: Rows, old_head_id: int | None, new_parent_id: int | None) -> list[CheckpointRow]:
-    """The rows on the path of the old head that are not on the new one, oldest first."""
-    stay = {row.checkpoint_id for row in path(rows, new_parent_id)}
-    return [row for row in path(rows, old_head_id) if row.checkpoint_id not in stay]
-
-
 def moves(
-    rows: Rows, old_head_id: int | None, new_parent_id: int | None, *, kept: Collection[int] = ()
+    rows: History, old_head_id: int | None, new_parent_id: int | None, *, kept: Collection[int] = ()
 ) -> list[StagedSink]:
     """What a row that replaces a head and continues another row must withdraw from each sink, and put (back) there.
 
@@ -92,7 +86,7 @@ def moves(
     Raises:
         SinkIdentityError: outputs would have to go into another table than the one that they were staged for.
     """
-    old_path, new_path = path(rows, old_head_id), path(rows, new_parent_id)
+    old_path, new_path = rows.path(old_head_id), rows.path(new_parent_id)
     old, new, shown = content(old_path), content(new_path), published(rows)
     found = []
     for key, sink in newest_sinks([*old_path, *new_path]).items():
@@ -111,13 +105,13 @@ def moves(
     return found
 
 
-def kept_outputs(rows: Rows, head_id: int | None) -> dict[int, list[StagedSink]]:
+def kept_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
     """Outputs that sinks show though they are not on the head's path, because a move kept them.
 
     Returns:
         By the checkpoint that staged them, as ``withdrawn`` of its sinks: ready for the row that takes them out.
     """
-    wanted = content(path(rows, head_id))
+    wanted = content(rows.path(head_id))
     newest = newest_sinks(rows.values())
     found: dict[int, dict[SinkKey, list[DataFile]]] = {}
     for key, shown in published(rows).items():

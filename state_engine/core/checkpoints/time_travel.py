@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
@@ -50,7 +49,7 @@ def moment(as_of: datetime | str) -> datetime:
 
 
 def path_as_of(
-    rows: Rows,
+    rows: History,
     *,
     job: str,
     root: str,
@@ -68,14 +67,14 @@ def path_as_of(
     Raises:
         ConfigurationError: there is none, or both are given.
     """
-    head = lineage.head(rows)
+    head = rows.head
     if head is None:
         raise ConfigurationError(f"job '{job}' has no checkpoint in {root} yet: run it first")
     if as_of is None:
-        return lineage.path(rows, head.checkpoint_id if checkpoint_id is None else checkpoint_id)
+        return rows.path(head.checkpoint_id if checkpoint_id is None else checkpoint_id)
     if checkpoint_id is not None:
         raise ConfigurationError("give checkpoint_id or as_of, not both")
-    at, path = moment(as_of), lineage.path(rows, head.checkpoint_id)
+    at, path = moment(as_of), rows.path(head.checkpoint_id)
     older = [place for place, row in enumerate(path, 1) if moment(row.created_at) <= at]
     if not older:
         first = path[0]
@@ -86,9 +85,9 @@ def path_as_of(
     return path[: older[-1]]
 
 
-def why_missing(error: MissingFilesError, rows: Rows, path: Sequence[CheckpointRow]) -> MissingFilesError:
+def why_missing(error: MissingFilesError, rows: History, path: Sequence[CheckpointRow]) -> MissingFilesError:
     """The error, or a plainer one where files are missing because the checkpoint was given up."""
-    if path and path[-1].checkpoint_id in lineage.retired(rows):
+    if path and path[-1].checkpoint_id in rows.retired:
         return MissingFilesError(
             f"checkpoint {path[-1].checkpoint_id} was given up by retention, and its files are being collected: read a "
             f"younger checkpoint ({error})"

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Protocol
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
@@ -22,7 +21,7 @@ from state_engine.core.checkpoints.checkpoint import (
     PinnedCheckpoint,
     StagedSink,
 )
-from state_engine.core.checkpoints.lineage import Rows
+from state_engine.core.checkpoints.history import History
 
 # -- updates -----------------------------------------------------------------------------------------------------------
 
@@ -90,7 +89,12 @@ class StatePositions:
 
 @dataclass(frozen=True)
 class Retire:
-    """Checkpoints that can no longer be restored."""
+    """Checkpoints that can no longer be restored.
+
+    Example:
+        >>> Retire([1, 2])
+        Retire(ids=[1, 2])
+    """
 
     ids: Sequence[int]
 
@@ -133,13 +137,7 @@ class LeaveOut:
 
 
 def row_of(updates: Sequence[Update]) -> CheckpointRow:
-    """The row that updates make, as it was planned.
-
-    Example:
-        >>> from tests.core.rows import checkpoint
-        >>> row_of([AddCheckpoint(checkpoint(3, 2, kind="retention")), Retire([1])]).retired
-        [1]
-    """
+    """The row that updates make, as it was planned. Raises TypeError where ``AddCheckpoint`` is not the first."""
     first, *others = updates
     if not isinstance(first, AddCheckpoint):
         raise TypeError(f"a commit begins with AddCheckpoint, not with {first}")
@@ -152,7 +150,7 @@ def row_of(updates: Sequence[Update]) -> CheckpointRow:
 class Requirement(Protocol):
     """Decides whether a row may land on the rows that are there now."""
 
-    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
         """The row as it may be committed upon these rows; None where it may not."""
 
 
@@ -166,7 +164,7 @@ class NewestIs:
 
     checkpoint_id: int
 
-    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
         """The row as it was planned."""
         return row if max(rows, default=0) == self.checkpoint_id else None
 
@@ -185,13 +183,13 @@ class OnlyBackgroundSince:
     parent_id: int | None
     branch: str
 
-    def landing(self, row: CheckpointRow, rows: Rows) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
         """The row upon the newest row of its branch."""
         if self.parent_id is None:
-            free = lineage.head(rows, self.branch) is None
-            return replace(row, checkpoint_id=lineage.next_id(rows)) if free else None
-        parent = lineage.may_reparent(rows, self.parent_id, self.branch)
-        return reparented(row, parent, checkpoint_id=lineage.next_id(rows)) if parent is not None else None
+            free = rows.head_of(self.branch) is None
+            return replace(row, checkpoint_id=rows.next_id) if free else None
+        parent = rows.may_reparent(self.parent_id, self.branch)
+        return reparented(row, parent, checkpoint_id=rows.next_id) if parent is not None else None
 
 
 def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:

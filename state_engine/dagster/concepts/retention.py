@@ -7,8 +7,8 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import Field
 
-from state_engine.core.checkpoints import lineage
 from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
@@ -86,8 +86,8 @@ def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeR
                 on_progress=_Told(run),
                 requested_by=run.requested_by,
             )
-    rows = {row.checkpoint_id: row for row in run.rows()}
-    gone = lineage.retired(rows)
+    rows = History(run.rows())
+    gone = rows.retired
     version = max((i for i, row in rows.items() if row.retired), default=0)
     metadata = {
         "dry_run": config.dry_run,

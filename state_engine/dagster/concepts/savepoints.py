@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
-from state_engine.core.checkpoints.retention import pins
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
@@ -111,7 +110,7 @@ def _partitions_sensor(registered: RegisteredJob, settings: Settings) -> dg.Sens
     )
     def in_step(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         history = read_history(settings.root, name)
-        there = set(pins(history.rows)) if history else set()
+        there = set(history.rows.pins) if history else set()
         shown = set(context.instance.get_dynamic_partitions(f"{name}_savepoints"))
         made = context.instance.get_materialized_partitions(key)
         requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []

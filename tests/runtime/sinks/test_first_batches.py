@@ -75,7 +75,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-def crashes(*args: Any) -> Any:
+def crashes(*args: Any, **options: Any) -> Any:
     raise Crash
 
 
