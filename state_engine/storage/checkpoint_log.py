@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 
 import pyarrow as pa
 
@@ -98,7 +99,7 @@ class CheckpointLog:
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
-        self._rows = History()
+        self._rows, self._keeping = History(), Lock()
         self._read: set[str] = set()
         self._version = -1
 
@@ -139,7 +140,7 @@ class CheckpointLog:
             new = [p for p in self._kernel.active_files(self._uri) if p not in self._read]
             with ThreadPoolExecutor(_READERS) as pool:
                 files = list(pool.map(self._read_file, new))
-            self._rows = self._rows.with_rows(row for rows in files for row in rows)
+            self._keep(row for rows in files for row in rows)
             self._read.update(new)
             self._version = version
         return self._rows
@@ -148,6 +149,10 @@ class CheckpointLog:
     def rows(self) -> History:
         """Rows as of the last ``load`` or ``commit``."""
         return self._rows
+
+    def _keep(self, rows: Iterable[CheckpointRow]) -> None:
+        with self._keeping:
+            self._rows = self._rows.with_rows(rows)
 
     def pass_over(self, name: str) -> None:
         """Read on without a file that is damaged; for repairs."""
@@ -173,25 +178,27 @@ class CheckpointLog:
         """
         planned = row_of(updates)
         left_out = [name for update in updates if isinstance(update, LeaveOut) for name in update.names]
-        row = requirement.landing(planned, self._rows)
+        rows = self._rows  # of one moment: another thread may load meanwhile
+        row = requirement.landing(planned, rows)
         while row is not None:
             if row.checkpoint_id != planned.checkpoint_id:
                 self._overtaken.add(row.write_id)
-            self._check(row)
-            _LOG.debug("job '%s': %s upon %d rows: %s", self._job, requirement, len(self._rows), row.kind)
+            self._check(row, rows)
+            _LOG.debug("job '%s': %s upon %s: %s", self._job, requirement, rows, row.kind)
             try:
                 self._append(row, instead_of=left_out)
                 return row
             except StaleParentError:
-                row = requirement.landing(planned, self.load())
+                rows = self.load()
+                row = requirement.landing(planned, rows)
                 if row is None:
                     raise
         raise self._stale(planned)
 
-    def _check(self, row: CheckpointRow) -> None:
+    def _check(self, row: CheckpointRow, rows: History) -> None:
         """Refuse a row that breaks an invariant."""
-        parent = self._rows.get(row.parent_id) if row.parent_id is not None else None
-        broken = violations(row, parent, self._rows)
+        parent = rows.get(row.parent_id) if row.parent_id is not None else None
+        broken = violations(row, parent, rows)
         if broken:
             details = "; ".join(f"{v.name}: {v.detail}" for v in broken)
             raise InvariantError(
@@ -236,7 +243,7 @@ class CheckpointLog:
             self._log(row)
             return
         self._log(row)
-        self._rows = self._rows.with_rows([row])
+        self._keep([row])
         self._read.add(file.path)
         if version == self._version + 1:
             self._version = version
