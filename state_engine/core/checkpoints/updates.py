@@ -185,9 +185,8 @@ class OnlyBackgroundSince:
 
     def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
         """The row upon the newest row of its branch."""
-        if self.parent_id is None:
-            free = rows.head_of(self.branch) is None
-            return replace(row, checkpoint_id=rows.next_id) if free else None
+        if self.parent_id is None:  # there is nothing that it could be put upon
+            return row if row.checkpoint_id > rows.newest_id else None
         parent = rows.may_reparent(self.parent_id, self.branch)
         return reparented(row, parent, checkpoint_id=rows.next_id) if parent is not None else None
 
