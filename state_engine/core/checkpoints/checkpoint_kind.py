@@ -11,7 +11,7 @@
     restore       a restore                             –                   yes              –
     promote       a promotion, the end of a backfill    –                   yes              –
 
-Flink tells checkpoints from savepoints by ``SnapshotType``; its other operations leave no trace in its checkpoints.
+Flink distinguishes checkpoints and savepoints by ``SnapshotType``; its other operations leave no trace in them.
 """
 
 from __future__ import annotations

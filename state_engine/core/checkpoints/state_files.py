@@ -1,4 +1,4 @@
-"""Which files hold the state as of a checkpoint, told from the rows of its path alone.
+"""Which files hold the state as of a checkpoint, by the rows of its path alone.
 
     keyed state       for each range of key groups: the files of the base that the checkpoint names, then the changes
                       on its path after the checkpoint that this base stands for
