@@ -3,7 +3,7 @@
 A branch begins where ``main`` stood before the first of them. Partitions that ``main`` ran are run again as they were
 recorded (the same rows, clock and parallelism), or from what the sources hold of them now (``rebatch``, which takes
 rows that were late); those that it did not run yet follow. One fenced row then makes the branch's head that of the job,
-and one commit a sink takes old outputs out and puts new ones in. How far a backfill came is told by the rows of its
+and one commit a sink takes old outputs out and puts new ones in. How far a backfill came stands in the rows of its
 branch, each of which says in words which backfill it is of, so that the same call goes on with it. Flink has no
 counterpart.
 """

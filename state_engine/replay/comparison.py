@@ -103,7 +103,7 @@ class ComparisonReport:
         heading = f"job {self.job}: checkpoint {self.old_id} (old) and {self.new_id} (new)"
         lines = [(what, ", ".join(f"{n} {k}" for k, n in found.items())) for what, found in self._counts()]
         width = max((len(what) for what, _ in lines), default=0)
-        return "\n".join([heading, *(f"  {what:<{width}}  {told}" for what, told in lines)])
+        return "\n".join([heading, *(f"  {what:<{width}}  {counts}" for what, counts in lines)])
 
     def _counts(self) -> list[tuple[str, dict[str, int]]]:
         found = [

@@ -141,15 +141,15 @@ def diff_states(
 ) -> list[StateDiff]:
     """One a state that is at the end of either path; see ``StateEngine.diff``."""
     known = {(s.operator.uid, s.schema.name) for path in (before, after) for s in declared_states(path)}
-    wanted = {names for names in known if operator in (None, names[0]) and state in (None, names[1])}
+    wanted = {one for one in known if operator in (None, one[0]) and state in (None, one[1])}
     if not wanted and (operator or state):
-        told = ", ".join(sorted(f"{uid}.{name}" for uid, name in known)) or "none"
+        names = ", ".join(sorted(f"{uid}.{name}" for uid, name in known)) or "none"
         raise ConfigurationError(
             f"job '{layout.job}': no state '{state or 'of any name'}' of operator '{operator or 'any'}' at checkpoint "
-            f"{before[-1].checkpoint_id} or {after[-1].checkpoint_id}; there are {told}"
+            f"{before[-1].checkpoint_id} or {after[-1].checkpoint_id}; there are {names}"
         )
-    found = changed_entries(spark, layout, [list(before), list(after)], wanted)
-    return [StateDiff(*names, _plain(frame)) for names, frame in found.items()]
+    changes = changed_entries(spark, layout, [list(before), list(after)], wanted)
+    return [StateDiff(*state_of, _plain(frame)) for state_of, frame in changes.items()]
 
 
 def changed_entries(

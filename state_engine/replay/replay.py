@@ -3,7 +3,7 @@
 A branch begins at a checkpoint of ``main`` (or at nothing) and goes through the micro-batches that ``main`` recorded
 after it: the same input, clock and parallelism, or the same input cut anew. It stages outputs and never publishes;
 ``compare`` shows what differs, ``promote`` makes its head that of the job, ``drop_branch`` gives it up. How far a
-branch has come is told by its own rows, so a replay that crashed goes on where it stopped. Parallelism is the recorded
+branch has come stands in its own rows, so a replay that crashed goes on where it stopped. Parallelism is the recorded
 one; parameters of the job are not recorded and must be given again. Flink has no counterpart: there, a bug fix in a
 stateful job means to start from a savepoint and hope.
 """

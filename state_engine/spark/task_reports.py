@@ -1,6 +1,6 @@
 """Spark tasks that write files, and what each tells the driver: one report, as JSON.
 
-Spark would run a task again that raises. An error of ours would only come again, so it is told in the report, and
+Spark would run a task again that raises. An error of ours would only come again, so it stands in the report, and
 raised on the driver.
 """
 
@@ -26,11 +26,11 @@ Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
 """Called in a task with its rows, its number and its attempt, which no other attempt of the application has."""
 
 
-def reports_of(rows: DataFrame, work: Work, *, told: str) -> list[Report]:
+def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
     """Run work over rows, a task for each partition, and give what they tell, in the order of the partitions.
 
     Args:
-        told: what the message of an error begins with.
+        prefix: what the message of an error begins with.
 
     Raises:
         StatelakeError: of the class that it had in the task.
@@ -40,7 +40,7 @@ def reports_of(rows: DataFrame, work: Work, *, told: str) -> list[Report]:
     for report in reports:
         if (error := report.get("error")) is not None:
             kind = getattr(errors, error["class"], StatelakeError)
-            raise kind(f"{told}{error['message']}")
+            raise kind(f"{prefix}{error['message']}")
     return reports
 
 

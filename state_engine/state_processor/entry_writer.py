@@ -149,7 +149,7 @@ class EntryWriter:
         sent = placed.repartitionById(tasks, F.col(_TASK)).drop(_TASK).sortWithinPartitions(*order)
         work = partial(_write, self._spec(entries), entries.check, entries.is_base, self.dry_run)
         with execution(self.spark, f"{what}: {doing}"):
-            reports = reports_of(sent, work, told=f"{what}: ")
+            reports = reports_of(sent, work, prefix=f"{what}: ")
         counts: dict[str, Counter[str]] = {}
         for stored, kind, number in (count for report in reports for count in report["counts"]):
             counts.setdefault(name_of(operator.states, stored), Counter())[kind] += number

@@ -230,8 +230,8 @@ def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
         ]
         others = [i for i, key in known if i not in gone and not key.is_stored_like(known[-1][1])]
         if others:
-            told = ", ".join(map(str, others))
-            found.append(f"state of {uid} at checkpoints {told}, where its key is of another type")
+            ids = ", ".join(map(str, others))
+            found.append(f"state of {uid} at checkpoints {ids}, where its key is of another type")
     return found
 
 
