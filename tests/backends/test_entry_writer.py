@@ -85,7 +85,7 @@ def test_producers_see_whole_key_groups(
 
 def test_changes_are_in_the_order_of_a_changelog(tmp_path: Path) -> None:
     later = rows(16, op=pa.array([CLEAR if k % 2 else PUT for k in range(16)]))
-    again = pa.concat_tables([later, rows(16)])  # a key's put comes in front of its clear, and behind it
+    again = pa.concat_tables([rows(16), later])  # a put of a key comes in front of its clear
     mixed = again.take(pa.array(np.argsort(again["key_group"].to_numpy(), kind="stable")))
     (file,), _ = write(tmp_path, mixed, is_base=False, at_once=100)
     stored = pq.read_table(tmp_path / file.path, partitioning=None)
