@@ -177,13 +177,13 @@ def skew_table(operators: Sequence[OperatorReport]) -> str:
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; numbers to the right.
+    r"""A Markdown table; numbers to the right.
 
     Example:
         >>> print(markdown(["what", "rows"], [["a|b", 1200]]))
         | what | rows |
         |---|---:|
-        | a\\|b | 1,200 |
+        | a\|b | 1,200 |
     """
     right = [
         bool(lines) and all(isinstance(line[i], int | float) for line in lines) for i in range(len(header))

@@ -746,7 +746,7 @@ class StateEngine:
         return JobSavepoints(self.context, job)
 
     def state_processor(self, job: StatefulJob | str) -> StateProcessor:
-        """What makes and changes state without input: ``bootstrap``, ``transform_state``, ``erase_keys``, …"""
+        """What makes and changes state without input: ``bootstrap``, ``transform_state``, ``erase_keys`` and others."""
         return StateProcessor(self.context, job)
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ def column_names(given: Any, *, what: str) -> tuple[str, ...]:
 
 
 def key_of(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
+    """What ``key_by`` was given, checked: names of columns, or a function with the type that it gives."""
     if key and all(isinstance(c, str) for c in key):
         if key_type is not None:
             raise ConfigurationError("key_type is for functions: a column has its type already")

@@ -6,12 +6,11 @@ Pure: the same attempt gives the same row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
-    DataFile,
     OperatorCheckpoint,
     OperatorStateRef,
     SourceProgress,
@@ -25,25 +24,10 @@ from state_engine.core.state.stored_states import kept_states
 from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force
-from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.attempt import Executed, Listed
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A micro-batch on its way from step to step."""
-
-    batch: BatchContext
-    positions: Mapping[str, str]
-    done: Execution = field(default_factory=Execution)
-    versions: Mapping[str, int] = field(default_factory=dict)
-    operator_state_files: list[DataFile] = field(default_factory=list)
-    row: CheckpointRow | None = None
-
-
-def build_row(
-    job: StatefulJob, attempt: Attempt, *, created_at: datetime, requested_by: str
-) -> CheckpointRow:
+def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str) -> CheckpointRow:
     """The row to commit; durations are added at the commit."""
     batch, done = attempt.batch, attempt.done
     sources = [_progress(attempt, name) for name in job.sources]
@@ -87,7 +71,7 @@ def build_row(
     )
 
 
-def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoint | None:
+def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoint | None:
     parent = attempt.batch.parent.operator(uid) if attempt.batch.parent else None
     report, dropped = attempt.done.operators.get(uid), job.operators[uid].dropped_states
     key = attempt.done.key_schemas.get(uid)
@@ -110,7 +94,7 @@ def _operator(job: StatefulJob, attempt: Attempt, uid: str) -> OperatorCheckpoin
 
 
 def _operator_state(
-    job: StatefulJob, attempt: Attempt, known: Mapping[str, OperatorStateRef]
+    job: StatefulJob, attempt: Executed, known: Mapping[str, OperatorStateRef]
 ) -> dict[str, OperatorStateRef]:
     """Of the operators that ran and have state of their own, or hooks that want to know when they ran last."""
     found = {}
@@ -121,7 +105,7 @@ def _operator_state(
     return found
 
 
-def _progress(attempt: Attempt, name: str) -> SourceProgress:
+def _progress(attempt: Executed, name: str) -> SourceProgress:
     part = attempt.batch.moved.get(name)
     return SourceProgress(
         name=name,
@@ -133,7 +117,7 @@ def _progress(attempt: Attempt, name: str) -> SourceProgress:
     )
 
 
-def _letters_sent(attempt: Attempt) -> list[SourceProgress]:
+def _letters_sent(attempt: Executed) -> list[SourceProgress]:
     """Which dead letters were sent again, this batch's included; none where none ever were."""
     parent, part = attempt.batch.parent, attempt.batch.letters
     before = next((s for s in parent.sources if s.name == LETTERS), None) if parent else None

@@ -38,9 +38,10 @@ from state_engine.job.graph import SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.job.parallelism import parallelism_in_force
+from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.checkpoint_builder import Attempt, build_row
+from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.dead_letter_limit import check_limit
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
@@ -143,30 +144,27 @@ class CheckpointCoordinator:
         """All steps of one micro-batch; None where the sources have nothing new."""
         self._steps_s, self._commits, started = {}, 0, time.perf_counter()
         path, _ = self.settle()
-        attempt = self.plan(path)
-        if attempt is None:
+        planned = self.plan(path)
+        if planned is None:
             return None
         with self._keeping(_NOTHING):
-            # which errors tell for sure that the step committed nothing that is not known
-            certain: tuple[type[Exception], ...] = (Exception,)
-            in_logs = False
-            try:
-                attempt = self.execute(attempt)
-                certain, in_logs = (CommitFailedError,), True
-                attempt = self.commit_files(attempt)
-                certain = (Exception,)
-                attempt = self.stage(attempt)
-                certain = (CommitFailedError, InvariantError)
-                attempt = self.commit(attempt)
-            except Exception as error:
-                if isinstance(error, certain):
-                    self._discard(attempt.batch.write_id, in_logs=in_logs)
-                raise
-            finally:
-                self._drop_exchange(attempt.batch.write_id)
-        with self._keeping(_TO_PUBLISH.format(attempt.row.checkpoint_id if attempt.row else 0)):
-            self.publish(attempt)
-        return self._report(attempt, time.perf_counter() - started)
+            committed = self._committed(planned)
+        with self._keeping(_TO_PUBLISH.format(committed.row.checkpoint_id)):
+            self.publish(committed)
+        return self._report(committed, time.perf_counter() - started)
+
+    def _committed(self, planned: Planned) -> Committed:
+        """Steps 2 to 8; what an attempt wrote that has certainly failed is removed at once."""
+        with self._cleaning(planned, Exception):
+            executed = self.execute(planned)
+        with self._cleaning(executed, CommitFailedError, in_logs=True):
+            listed = self.commit_files(executed)
+        with self._cleaning(listed, Exception, in_logs=True):
+            staged = self.stage(listed)
+        with self._cleaning(staged, CommitFailedError, InvariantError, in_logs=True):
+            committed = self.commit(staged)
+        self._drop_exchange(staged.batch.write_id)
+        return committed
 
     # -- 0 settle --------------------------------------------------------------------------------------------------
 
@@ -194,7 +192,7 @@ class CheckpointCoordinator:
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
 
-    def plan(self, path: list[CheckpointRow]) -> Attempt | None:
+    def plan(self, path: list[CheckpointRow]) -> Planned | None:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
             check_partitioned(self._job, path[-1] if path else None)
@@ -228,7 +226,7 @@ class CheckpointCoordinator:
                 backfill=self._options.backfill,
                 letters=planned.letters,
             )
-            return Attempt(batch, self._positions(parent))
+            return Planned(batch, self._positions(parent))
 
     def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""
@@ -237,27 +235,29 @@ class CheckpointCoordinator:
 
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
-    def execute(self, attempt: Attempt) -> Attempt:
+    def execute(self, planned: Planned) -> Executed:
         """Steps 2 to 4: read, route and run every operator."""
         with self._step("execute"):
-            done, attempt = self._executed(attempt)
+            batch, done = self._executed(planned)
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
-            for part in attempt.batch.slices:
-                self._job.sources[part].source.confirm(attempt.batch.slices[part])
-            return replace(attempt, done=done)
+            for part in batch.slices:
+                self._job.sources[part].source.confirm(batch.slices[part])
+            return Executed(batch, planned.positions, done)
 
-    def _executed(self, attempt: Attempt) -> tuple[Execution, Attempt]:
-        """What the operators did, and the attempt without the files that could not be read and are set aside."""
+    def _executed(self, planned: Planned) -> tuple[BatchContext, Execution]:
+        """What the operators did, and with which batch: one without the files that cannot be read and are set aside."""
+        attempt = planned
         while True:
-            try:
-                return self._executor.execute(attempt.batch), attempt
-            except BadFileError as error:
-                batch = self._without(attempt.batch, BadFile(error.uri, str(error)))
-                if batch is None:
-                    raise
-                self._drop_exchange(attempt.batch.write_id)
-                self._discard(attempt.batch.write_id, in_logs=False)
-                attempt = replace(attempt, batch=batch)
+            with self._cleaning(attempt, Exception):
+                try:
+                    return attempt.batch, self._executor.execute(attempt.batch)
+                except BadFileError as error:
+                    batch = self._without(attempt.batch, BadFile(error.uri, str(error)))
+                    if batch is None:
+                        raise
+                    self._drop_exchange(attempt.batch.write_id)
+                    self._discard(attempt.batch.write_id, in_logs=False)
+            attempt = replace(attempt, batch=batch)
 
     def _without(self, batch: BatchContext, bad: BadFile) -> BatchContext | None:
         """The batch without a file, as an attempt of its own; None where it is not to be set aside."""
@@ -272,7 +272,7 @@ class CheckpointCoordinator:
 
     # -- 5 and 6 ---------------------------------------------------------------------------------------------------
 
-    def commit_files(self, attempt: Attempt) -> Attempt:
+    def commit_files(self, attempt: Executed) -> Listed:
         """Steps 5 and 6, side by side: files of changes and of operator state become rows of their tables."""
         with self._step("commit_files"), ThreadPoolExecutor(4, thread_name_prefix="statelake-commit") as pool:
             changelogs = {
@@ -287,9 +287,9 @@ class CheckpointCoordinator:
             files, version = positions.result()
             if version is not None:
                 versions["operator_state"] = version
-            return replace(attempt, versions=versions, operator_state_files=files)
+            return Listed(attempt.batch, attempt.positions, attempt.done, versions, files)
 
-    def commit_changelog(self, attempt: Attempt, uid: str) -> int | None:
+    def commit_changelog(self, attempt: Executed, uid: str) -> int | None:
         """Step 5: the changes of one operator; None where nothing changed."""
         reports = attempt.done.operators[uid].subtasks
         files = [f for r in reports for f in r.changelog]
@@ -300,7 +300,7 @@ class CheckpointCoordinator:
         self._commits += 1
         return self._kernel.append(uri, files, partition={"write_id": write_id})
 
-    def commit_operator_state(self, attempt: Attempt) -> tuple[list[DataFile], int | None]:
+    def commit_operator_state(self, attempt: Executed) -> tuple[list[DataFile], int | None]:
         """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""
         write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
         reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
@@ -316,7 +316,7 @@ class CheckpointCoordinator:
 
     # -- 7 stage ---------------------------------------------------------------------------------------------------
 
-    def stage(self, attempt: Attempt) -> Attempt:
+    def stage(self, attempt: Listed) -> Staged:
         """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
         with self._step("stage"):
             row = build_row(
@@ -330,11 +330,18 @@ class CheckpointCoordinator:
             self._publication.check_identity(row.sinks)
             if row.partition and row.branch == MAIN:
                 row = replacing_stale(row, self._log.rows, self._publication, self._declared)
-            return replace(attempt, row=row)
+            return Staged(
+                attempt.batch,
+                attempt.positions,
+                attempt.done,
+                attempt.versions,
+                attempt.operator_state_files,
+                row,
+            )
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
 
-    def commit(self, attempt: Attempt) -> Attempt:
+    def commit(self, attempt: Staged) -> Committed:
         """Step 8: the commit point; upon a newer parent where that only cleaned up.
 
         Raises:
@@ -342,22 +349,20 @@ class CheckpointCoordinator:
             InvariantError, CommitFailedError, CommitUnknownError: see ``CheckpointLog.commit``.
         """
         with self._step("commit"):
-            assert attempt.row is not None
             spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
             planned = replace(attempt.row, durations_ms=spent)
             self._commits += 1
             row = self._log.commit(
                 [AddCheckpoint(planned)], OnlyBackgroundSince(planned.parent_id, planned.branch)
             )
-            return replace(attempt, row=row)
+            return Committed(row, attempt.done)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
-    def publish(self, attempt: Attempt) -> None:
+    def publish(self, committed: Committed) -> None:
         """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
         with self._step("publish"):
-            assert attempt.row is not None
-            self._commits += self._publication.publish(attempt.row)
+            self._commits += self._publication.publish(committed.row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -388,6 +393,17 @@ class CheckpointCoordinator:
                 "import a savepoint into a job of another name with allow_non_restored_state=True"
             )
 
+    @contextmanager
+    def _cleaning(self, attempt: Planned, *certain: type[Exception], in_logs: bool = False) -> Iterator[None]:
+        """Run a step; where it fails with an error of which it is certain that nobody lists the files, remove these."""
+        try:
+            yield
+        except BaseException as error:
+            self._drop_exchange(attempt.batch.write_id)
+            if isinstance(error, certain):
+                self._discard(attempt.batch.write_id, in_logs=in_logs)
+            raise
+
     def _discard(self, write_id: str, *, in_logs: bool) -> None:
         """Remove what an attempt wrote that has certainly failed."""
         discard(
@@ -401,14 +417,13 @@ class CheckpointCoordinator:
         )
 
     def _drop_exchange(self, write_id: str) -> None:
-        """Files between operators are of no use after the attempt; a crash leaves them as orphans."""
+        """Remove files between operators, which are of no use after the attempt; a crash leaves them as orphans."""
         at = open_location(join(self._tables.layout.exchange, write_id))
         with suppress(OSError):  # what became of the attempt is decided already
             at.delete_directory()
 
-    def _report(self, attempt: Attempt, seconds: float) -> BatchReport:
-        row, done = attempt.row, attempt.done
-        assert row is not None
+    def _report(self, committed: Committed, seconds: float) -> BatchReport:
+        row, done = committed.row, committed.done
         files = [f for o in row.operators for f in o.changelog]
         files += [f for s in row.sinks for f in s.files] + row.dead_letters + row.operator_state_files
         return BatchReport(

@@ -84,6 +84,7 @@ def other_checks() -> list[Check]:
 
 
 def check_python() -> Check:
+    """Whether this Python is new enough."""
     found = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info[:2] >= MINIMUM_PYTHON:
         return Check(name="Python", status="ok", found=found)
@@ -102,6 +103,7 @@ def check_packages() -> Check:
 
 
 def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
+    """Whether there is a Java that Spark runs on."""
     try:
         java = find_java_home(environ=environ, explicit=settings.java_home)
     except StatelakeError as error:
@@ -110,6 +112,7 @@ def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
 
 
 def check_jars(settings: SparkSettings) -> Check:
+    """Whether Delta's jars are there, with the hashes that they should have."""
     directory = settings.jars_dir or default_jars_dir()
     problems = jar_problems(directory)
     if not problems:
@@ -126,6 +129,7 @@ def check_jars(settings: SparkSettings) -> Check:
 
 
 def check_file_system(root: str) -> Check:
+    """Whether the file system of the root has the locks that commits rest on."""
     name = "File system"
     if not is_local(root):
         return Check(

@@ -1,5 +1,6 @@
-"""Columns of a DataFrame in the form in which keyed state stores them: widths and names of fields. Only builds
-expressions.
+"""Columns of a DataFrame in the form in which keyed state stores them: widths and names of fields.
+
+Only builds expressions.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from state_engine.core.errors import (
     SinkIdentityError,
     StaleParentError,
 )
-from state_engine.microbatch.coordinator import Attempt, CheckpointCoordinator, RunOptions
+from state_engine.microbatch.attempt import Committed, Staged
+from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.storage.delta.kernel import DeltaKernel
 from tests.runtime.small_job import CLOCK_MS, Results, build, results, write_feed
 
@@ -69,7 +70,7 @@ def coordinator_of(engine: StateEngine, job: StatefulJob) -> CheckpointCoordinat
     return engine.context.coordinator(job, RunOptions(lambda: CLOCK_MS, {}, "test"))
 
 
-def prepared(coordinator: CheckpointCoordinator) -> Attempt:
+def prepared(coordinator: CheckpointCoordinator) -> Staged:
     """An attempt that did all steps up to the commit."""
     path, _ = coordinator.settle()
     attempt = coordinator.plan(path)
@@ -125,7 +126,7 @@ def test_of_two_runners_at_once_exactly_one_commits(site: Site, monkeypatch: pyt
     meeting, real = threading.Barrier(2, timeout=120), CheckpointCoordinator.commit
     met: set[str] = set()
 
-    def commit(self: CheckpointCoordinator, attempt: Attempt) -> Attempt:
+    def commit(self: CheckpointCoordinator, attempt: Staged) -> Committed:
         name = threading.current_thread().name
         if name not in met:
             met.add(name)

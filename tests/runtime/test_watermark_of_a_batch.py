@@ -8,9 +8,10 @@ import pytest
 
 from state_engine import KeyedProcessFunction, StatefulJob
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.microbatch.attempt import Listed
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.checkpoint_builder import Attempt, build_row
+from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.watermarks import Watermarks, reached_ms
 from tests.core.rows import checkpoint
 
@@ -57,7 +58,7 @@ def test_timers_see_what_the_row_records(
     assert done.watermarks_ms == after
     made = build_row(
         job,
-        Attempt(batch, dict.fromkeys(job.sources, ""), done),
+        Listed(batch, dict.fromkeys(job.sources, ""), done, {}, []),
         created_at=datetime(2013, 1, 1, tzinfo=UTC),
         requested_by="",
     )

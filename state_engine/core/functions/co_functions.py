@@ -1,8 +1,8 @@
-"""Functions of two connected streams: ``CoMapFunction``, ``CoFlatMapFunction``, ``CoProcessFunction`` and
-``KeyedCoProcessFunction``.
+"""Functions of two connected streams.
 
-Elements of the two streams come one at a time, in one order; on keyed streams both see the same state of their key.
-Mirror the classes of these names in ``org.apache.flink.streaming.api.functions.co``.
+``CoMapFunction``, ``CoFlatMapFunction``, ``CoProcessFunction`` and ``KeyedCoProcessFunction``. Elements of the two
+streams come one at a time, in one order; on keyed streams both see the same state of their key. Mirror the classes of
+these names in ``org.apache.flink.streaming.api.functions.co``.
 """
 
 from __future__ import annotations

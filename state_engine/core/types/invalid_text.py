@@ -19,10 +19,10 @@ _BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
 
 def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int, str]:
-    """Rows in which a column holds text that is not UTF-8, at any depth, in order, and the first such column of each.
+    r"""Rows in which a column holds text that is not UTF-8, at any depth, in order, and the first such column of each.
 
     Example:
-        >>> good_and_bad = pa.array([b"caf\\xc3\\xa9", b"caf\\xe9"]).view(pa.string())
+        >>> good_and_bad = pa.array([b"caf\xc3\xa9", b"caf\xe9"]).view(pa.string())
         >>> invalid_text({"k": pa.array([1, 2]), "name": good_and_bad})
         {1: 'name'}
     """
@@ -41,10 +41,10 @@ def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int,
 
 
 def shown(column: pa.ChunkedArray | pa.Array, row: int) -> Any:
-    """One value as JSON can hold it, but for dates and the like, which are as Python has them.
+    r"""One value as JSON can hold it, but for dates and the like, which are as Python has them.
 
     Example:
-        >>> shown(pa.array([b"caf\\xe9"]).view(pa.string()), 0)
+        >>> shown(pa.array([b"caf\xe9"]).view(pa.string()), 0)
         {'base64': 'Y2Fm6Q=='}
         >>> shown(pa.array([["a", None]]), 0)
         ['a', None]

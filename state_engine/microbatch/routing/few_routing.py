@@ -101,19 +101,9 @@ def _part(
     max_parallelism: int,
 ) -> pa.Table | None:
     """The routed rows of one input."""
-    rows, several = table.num_rows, len(operator.inputs) > 1
-    columns = dict(
-        zip(layout.inputs[one.place].columns, map(one_chunk, _user_columns(one, table)), strict=True)
-    )
-    columns |= {order_name(i): array for i, array in enumerate(order)}
-    if layout.event_time:
-        columns[EVENT_TIME] = event_ms(one.frame, table)
-        columns |= _watermark_columns(one.frame, table, layout)
-    if TIME_REFUSAL in table.column_names:
-        columns[TIME_REFUSAL] = table[TIME_REFUSAL]
-    if layout.sources:
-        columns[SOURCE] = _source(one.frame, table)
-    if several:
+    rows = table.num_rows
+    columns = _stream_columns(one, table, order, layout)
+    if len(operator.inputs) > 1:
         columns[INPUT] = _repeat(one.place, pa.int32(), rows)
     if operator.inputs[one.place].broadcast or operator.inputs[one.place].everywhere:
         return pa.table(columns | {HASH: _repeat(0, pa.int64(), rows), SUBTASK: _repeat(0, pa.int32(), rows)})
@@ -139,6 +129,23 @@ def _part(
         columns[HASH] = pa.array(hashes)
         subtasks = np.mod(hashes, max_parallelism) * parallelism // max_parallelism
     return pa.table(columns | {SUBTASK: pa.array(subtasks.astype(np.int32))})
+
+
+def _stream_columns(
+    one: RoutedInput, table: pa.Table, order: list[pa.Array], layout: RoutedLayout
+) -> dict[str, pa.Array]:
+    """What the rows of one input have before anything is known of their keys."""
+    names = layout.inputs[one.place].columns
+    columns = dict(zip(names, map(one_chunk, _user_columns(one, table)), strict=True))
+    columns |= {order_name(i): array for i, array in enumerate(order)}
+    if layout.event_time:
+        columns[EVENT_TIME] = event_ms(one.frame, table)
+        columns |= _watermark_columns(one.frame, table, layout)
+    if TIME_REFUSAL in table.column_names:
+        columns[TIME_REFUSAL] = table[TIME_REFUSAL]
+    if layout.sources:
+        columns[SOURCE] = _source(one.frame, table)
+    return columns
 
 
 def _watermark_columns(frame: StreamFrame, table: pa.Table, layout: RoutedLayout) -> dict[str, pa.Array]:

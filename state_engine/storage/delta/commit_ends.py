@@ -55,6 +55,7 @@ def shown(paths: Sequence[str], *, most: int = 5) -> str:
 
 
 def java_class(error: Py4JJavaError) -> str:
+    """The name of the class of a Java exception, without its package."""
     return str(error.java_exception.getClass().getSimpleName())
 
 

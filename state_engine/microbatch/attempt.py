@@ -1,0 +1,76 @@
+"""An attempt at a micro-batch, by how far it came: each step takes the type before it and gives the next.
+
+    Planned -> Executed -> Listed -> Staged -> Committed
+
+What a step needs, the one before it made: no step can be left out, and none can be called too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.batch_result import Execution
+
+
+@dataclass(frozen=True)
+class Planned:
+    """It is known what the micro-batch reads.
+
+    Attributes:
+        batch: what it reads, and its clock.
+        positions: where every source stands before it.
+    """
+
+    batch: BatchContext
+    positions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Executed(Planned):
+    """All operators ran.
+
+    Attributes:
+        done: what their subtasks wrote, which nobody lists yet.
+    """
+
+    done: Execution
+
+
+@dataclass(frozen=True)
+class Listed(Executed):
+    """The files of changes and of operator state are in the logs of their tables.
+
+    Attributes:
+        versions: of these tables, by table.
+        operator_state_files: source positions, and the operator state of subtasks.
+    """
+
+    versions: Mapping[str, int]
+    operator_state_files: list[DataFile]
+
+
+@dataclass(frozen=True)
+class Staged(Listed):
+    """The row is complete and checked.
+
+    Attributes:
+        row: to be appended to ``checkpoints``.
+    """
+
+    row: CheckpointRow
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The row is in ``checkpoints``.
+
+    Attributes:
+        row: as it was appended; its id and parent may be others than were staged.
+        done: what the operators did.
+    """
+
+    row: CheckpointRow
+    done: Execution
