@@ -91,13 +91,14 @@ def test_a_damaged_page_is_no_data_for_spark_either(ran: Site) -> None:
     history = read_history(str(ran.directory / "root"), "tiny")
     assert history is not None
     assert files_are_there(history).problems == ()
-    for below, column in (("operators/sums/changelog", "v_total"), ("dead_letters", "error")):
+    engine = ran.engine()
+    for below, column, read in (
+        ("operators/sums/changelog", "v_total", lambda: engine.read_state("tiny", "sums", "total")),
+        ("dead_letters", "error", lambda: engine.dead_letters("tiny")),
+    ):
         flipped = Flipped(ran, below, column)
         with pytest.raises((PySparkException, Py4JJavaError), match="CRC checksum verification failed"):
-            if below == "dead_letters":
-                ran.engine().dead_letters("tiny").collect()
-            else:
-                ran.engine().read_state("tiny", "sums", "total").collect()
+            read().collect()
         flipped.back()
     Flipped(ran, "operators/sums/changelog")
     (problem,) = files_are_there(history).problems
