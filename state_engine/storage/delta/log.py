@@ -219,10 +219,10 @@ class DeltaLog:
 
 
 def is_whole(entry: bytes) -> bool:
-    """Whether a log entry is neither empty nor cut: every line of it is a JSON object, and there is one.
+    r"""Whether a log entry is neither empty nor cut: every line of it is a JSON object, and there is one.
 
     Example:
-        >>> is_whole(b'{"commitInfo":{}}'), is_whole(b""), is_whole(b'{"commitInfo":{}}\\n{"add":{"pa')
+        >>> is_whole(b'{"commitInfo":{}}'), is_whole(b""), is_whole(b'{"commitInfo":{}}\n{"add":{"pa')
         (True, False, False)
     """
     return bool(_actions(entry))
