@@ -72,4 +72,4 @@ def _packed(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(out, table.schema) as stream:
         for batch in _batches(table):
             stream.write_batch(batch)
-    return out.getvalue().to_pybytes()
+    return bytes(out.getvalue())

@@ -157,7 +157,7 @@ def _source(module: types.ModuleType) -> bytes:
 @functools.cache
 def _started_s() -> float:
     """When this process began."""
-    return psutil.Process().create_time()
+    return float(psutil.Process().create_time())
 
 
 def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:

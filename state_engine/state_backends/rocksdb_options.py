@@ -5,7 +5,7 @@ Mirrors ``org.apache.flink.contrib.streaming.state.PredefinedOptions``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rocksdict import Options
 
 _MIB = 1 << 20
-_BLOCKS = {
+_BLOCKS: dict[str, Callable[[Any, int], Any]] = {
     "block_size": lambda table, size: table.set_block_size(size),
     "block_cache_size": lambda table, size: table.set_block_cache(rocksdict().Cache(size)),
     "bloom_filter_bits": lambda table, bits: table.set_bloom_filter(float(bits), False),
@@ -81,7 +81,8 @@ def check_settings(settings: Mapping[str, int]) -> dict[str, int]:
 def rocksdb_options(settings: Mapping[str, int]) -> Options:
     """Options of a database of raw bytes."""
     rocks = rocksdict()
-    options, table = rocks.Options(raw_mode=True), rocks.BlockBasedOptions()
+    options: Options = rocks.Options(raw_mode=True)
+    table = rocks.BlockBasedOptions()
     options.create_if_missing(True)
     for name, value in settings.items():
         if name in _BLOCKS:

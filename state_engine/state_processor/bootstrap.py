@@ -325,6 +325,6 @@ def _entries_of(form: StateForm, rows: pa.Table) -> int:
             f"{form.shape} has one; aggregate the DataFrame first"
         )
     if form.shape != "list":
-        return rows.num_rows
+        return int(rows.num_rows)
     filled = pc.greater(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
     return len(np.unique(codes[filled]))

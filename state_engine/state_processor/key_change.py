@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.operator_state.operator_state_ref import RAW_KEYED
+from state_engine.core.operator_state.operator_snapshot import RAW_KEYED
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.job.job_tables import JobTables

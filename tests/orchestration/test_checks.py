@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.invariants import Violation
 from state_engine.dagster.naming import checkpoint_key
-from state_engine.job import job_tables
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_audit import RULES
+from state_engine.storage import checkpoint_log
 from state_engine.storage.checkpoint_files import plain_rows, with_digests
 from state_engine.storage.files import write_parquet
 from tests.orchestration.ground import JOB, QUIET, Ground, failure_of
@@ -111,7 +111,7 @@ def test_a_commit_that_would_break_an_invariant_is_stopped_and_shown(
 ) -> None:
     broken = [Violation("source positions are contiguous", "a hole"), Violation("counts add up", "2 are 3")]
     with monkeypatch.context() as patched:
-        patched.setattr(job_tables, "violations", lambda row, parent, rows: broken)
+        patched.setattr(checkpoint_log, "violations", lambda row, parent, rows: broken)
         done = ground.run(raise_on_error=False)
     assert "InvariantError" in failure_of(done)
     assert not list((ground.table / "checkpoints").glob("checkpoint-*.parquet"))

@@ -32,7 +32,8 @@ class History(Mapping[int, CheckpointRow]):
 
     def __init__(self, rows: Mapping[int, CheckpointRow] | Iterable[CheckpointRow] = ()) -> None:
         given = rows.values() if isinstance(rows, Mapping) else rows
-        self._rows = {r.checkpoint_id: r for r in sorted(given, key=lambda row: row.checkpoint_id)}
+        ordered = sorted(given, key=lambda row: row.checkpoint_id)
+        self._rows: dict[int, CheckpointRow] = {row.checkpoint_id: row for row in ordered}
         self._paths: dict[int, list[CheckpointRow]] = {}
 
     def __getitem__(self, checkpoint_id: int) -> CheckpointRow:

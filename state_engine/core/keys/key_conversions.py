@@ -47,7 +47,7 @@ def _holds_integer(old: pa.DataType, new: pa.DataType) -> bool:
     if types.is_integer(new):
         return bool(new.bit_width > old.bit_width)
     if types.is_floating(new):
-        return old.bit_width <= _EXACT_BITS[new.bit_width]
+        return bool(old.bit_width <= _EXACT_BITS[new.bit_width])
     if types.is_decimal(new):
         return bool(new.precision - new.scale >= _DIGITS[old.bit_width])
     return bool(types.is_string(new))

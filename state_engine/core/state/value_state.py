@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -78,7 +79,9 @@ class TtlValueState(ValueState):
         self._ttl = TtlRule(table, context)
         default = getattr(table.descriptor, "default", None)
         copy = table.descriptor.value_type.copy
-        self._fallback = (lambda: copy(default)) if table.descriptor.value_type.mutable else (lambda: default)
+        self._fallback: Callable[[], Any] = (
+            (lambda: copy(default)) if table.descriptor.value_type.mutable else (lambda: default)
+        )
 
     def value(self) -> Any:
         """The stored value, if it may still be seen; a fresh copy of the default, or None, otherwise."""

@@ -42,7 +42,10 @@ class IntegerType(TypeInformation):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         array = self._narrowed(array)
-        return array.to_pylist() if array.null_count else array.to_numpy(zero_copy_only=False).tolist()
+        values: list[Any] = (
+            array.to_pylist() if array.null_count else array.to_numpy(zero_copy_only=False).tolist()
+        )
+        return values
 
 
 class FloatType(TypeInformation):

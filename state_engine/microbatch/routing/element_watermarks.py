@@ -142,9 +142,9 @@ def _with_first(rows: pa.Table, broadcast: int | None) -> pa.Table:
 def _indices(rows: pa.Table, names: Sequence[str]) -> Longs:
     columns = [rows[c] for c in names]
     if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
-        return np.lexsort([c.to_numpy() for c in columns][::-1])
+        return np.asarray(np.lexsort([c.to_numpy() for c in columns][::-1]))
     keys = [(c, "ascending", "at_start") for c in names]
-    return pc.sort_indices(rows, sort_keys=keys).to_numpy()
+    return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy())
 
 
 def _longs(column: pa.ChunkedArray) -> Longs:

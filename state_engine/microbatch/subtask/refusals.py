@@ -122,7 +122,7 @@ class RefusedRows:
         order = [shown(events[c], index) for c in routed.order]
         source = self._source(events, index)
         if spec.letters:
-            return spec.letters[order[-1]]
+            return str(spec.letters[order[-1]])
         if source is None:
             return f"an earlier operator, order {tuple(str(o) for o in order)}"
         if not routed.positioned:

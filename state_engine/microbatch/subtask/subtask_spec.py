@@ -193,7 +193,10 @@ class SubtaskReport:
     def from_json(cls, text: str) -> SubtaskReport:
         """Back from text."""
         raw = json.loads(text)
-        files = lambda found: [DataFile(**f) for f in found]  # noqa: E731
+
+        def files(listed: list[dict[str, Any]]) -> list[DataFile]:
+            return [DataFile(**file) for file in listed]
+
         for name in ("changelog", "dead_letters", "operator_state_files"):
             raw[name] = files(raw[name])
         for name in ("sinks", "exchange"):

@@ -14,7 +14,8 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import Change, StateTable
 from state_engine.core.state.stored_states import StoredStates
-from state_engine.core.time.timers import EVENT, MAX_TIMESTAMP, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.time.watermarks import MAX_TIMESTAMP
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
