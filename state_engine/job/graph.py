@@ -120,7 +120,7 @@ class OperatorNode:
         explicit_uid: whether the user chose the uid.
         name: for people; the uid where there is none.
         side_outputs: tags that somebody reads.
-        dropped_states: names of states that are given up.
+        dropped_states: names of states that are dropped.
     """
 
     inputs: tuple[OperatorInput, ...]

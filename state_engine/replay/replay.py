@@ -207,7 +207,7 @@ def _begin_of(job: str, rows: History, branch: str, asked: int | None) -> int | 
     """Where a branch begins that there is."""
     if branch not in rows.open_branches:
         raise ConfigurationError(
-            f"job '{job}': branch '{branch}' was promoted or given up: choose another name"
+            f"job '{job}': branch '{branch}' was promoted or dropped: choose another name"
         )
     path = rows.path(rows.branches[branch].checkpoint_id)
     begin_id = next(row for row in path if row.branch == branch).parent_id

@@ -2,9 +2,9 @@
 
     transform  all entries and timers of the keys, in every operator keyed by these columns, in one row
     look       files that older checkpoints need, branches, savepoints, dead letters, sinks (``key_traces``)
-    purge      compact, give up the checkpoints that would bring the keys back, delete dead letters, collect
+    purge      compact, expire the checkpoints that would bring the keys back, delete dead letters, vacuum
 
-A purge removes nothing at once that a reader may still have open: files leave the logs a day after they were given up,
+A purge removes nothing at once that a reader may still have open: files leave the logs a day after they were expired,
 and the disk a day later, so it is asked for, or collected, again. Sinks and branches are touched only where named.
 """
 
@@ -50,7 +50,7 @@ class EraseReport:
         transform: what left the state at the head, or would.
         traces: where the keys still are, with what takes them away there.
         not_looked_at: what holds no keys by column: operator state, sinks without these columns.
-        retired: checkpoints that a purge gave up.
+        retired: checkpoints that a purge expired.
         collection: what a purge collected; None without one.
     """
 
@@ -68,7 +68,7 @@ class Purge:
     """How far a purge goes.
 
     Attributes:
-        drop_branches: replays that are given up.
+        drop_branches: replays that are dropped.
         sinks: whether rows are deleted from Delta sinks, too.
         now_ms: time of the collection, in milliseconds since 1970.
     """
@@ -164,7 +164,7 @@ class Forgetting:
         return retired, self.vacuum(purge.now_ms)
 
     def _give_up(self, wanted: Wanted, purge: Purge) -> list[int]:
-        """Commit which checkpoints are given up, whatever the head is by then; their ids."""
+        """Commit which checkpoints are expired, whatever the head is by then; their ids."""
         while True:
             rows, head = self.operations.settled()
             chosen = self._given_up(rows, wanted, purge)

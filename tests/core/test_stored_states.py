@@ -114,7 +114,7 @@ def test_a_renamed_state_may_not_change_its_type() -> None:
 
 
 def test_what_is_declared_is_not_given_up() -> None:
-    with pytest.raises(StateMigrationError, match=r"declared by the function and given up by drop_states"):
+    with pytest.raises(StateMigrationError, match=r"declared by the function and dropped by drop_states"):
         stored(SUM, dropped=("sum",)).of(value("sum"))
 
 

@@ -85,12 +85,12 @@ def test_a_job_without_checkpoints_is_told() -> None:
         path_as_of(tree({}), job="j", root="r", as_of="2013-01-01")
 
 
-def test_missing_files_of_a_checkpoint_that_was_given_up_are_told_as_such() -> None:
+def test_missing_files_of_a_checkpoint_that_was_expired_are_told_as_such() -> None:
     error = MissingFilesError("f is gone")
     assert why_missing(error, tree(ROWS), tree(ROWS).path(3)) is error
-    given_up = tree(ROWS | {7: checkpoint(7, 5, kind="retention", retired=[2, 3])})
-    assert "checkpoint 3 was given up by retention" in str(why_missing(error, given_up, given_up.path(3)))
-    assert why_missing(error, given_up, given_up.path(4)) is error
+    expired = tree(ROWS | {7: checkpoint(7, 5, kind="retention", retired=[2, 3])})
+    assert "checkpoint 3 has expired" in str(why_missing(error, expired, expired.path(3)))
+    assert why_missing(error, expired, expired.path(4)) is error
 
 
 def declared(

@@ -111,7 +111,7 @@ def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -
     for call in (site.engine().promote, site.engine().drop_branch):
         with pytest.raises(ConfigurationError, match=r"no .*branch 'replay_1' to (promote|drop)"):
             call("tiny", "replay_1")
-    with pytest.raises(ConfigurationError, match="'replay_1' was promoted or given up"):
+    with pytest.raises(ConfigurationError, match="'replay_1' was promoted or dropped"):
         site.engine().replay(site.job(), branch="replay_1")
 
 

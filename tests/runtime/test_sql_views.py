@@ -325,7 +325,7 @@ def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
     for file in (memory.root / "memory/operators/remembers/changelog").rglob("part-*.parquet"):
         file.unlink()
     for read in (memory.seen, without_spark):
-        with pytest.raises(MissingFilesError, match="checkpoint 1 was given up by retention"):
+        with pytest.raises(MissingFilesError, match="checkpoint 1 has expired"):
             read("last", checkpoint_id=1)
 
 

@@ -2,7 +2,7 @@
 
 A row in the foreground (every kind but compaction and retention) is committed only after all rows before it were
 published. So at most the last of them is not, whatever became since of the sinks of older ones: nobody walks the path
-again to publish, and a sink that was given up is asked for nothing.
+again to publish, and a sink that was abandoned is asked for nothing.
 
     newest       the last row in the foreground: all that may wait
     behind       what a sink does not show although it was published: it was put back from a backup, or emptied

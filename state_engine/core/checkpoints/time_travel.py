@@ -86,10 +86,10 @@ def path_as_of(
 
 
 def why_missing(error: MissingFilesError, rows: History, path: Sequence[CheckpointRow]) -> MissingFilesError:
-    """The error, or a plainer one where files are missing because the checkpoint was given up."""
+    """The error, or a plainer one where files are missing because the checkpoint has expired."""
     if path and path[-1].checkpoint_id in rows.retired:
         return MissingFilesError(
-            f"checkpoint {path[-1].checkpoint_id} was given up by retention, and its files are being collected: read a "
+            f"checkpoint {path[-1].checkpoint_id} has expired, and its files are being deleted: read a "
             f"younger checkpoint ({error})"
         )
     return error

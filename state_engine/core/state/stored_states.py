@@ -1,7 +1,7 @@
 """Which stored state a declared one is: by its name, or by the name that it had before it was renamed.
 
 Rows of a state and its column bear the name that it was stored under first. A rename keeps that name, so it writes
-nothing; and a state that is declared anew after it was given up gets another one, so that its old entries, which older
+nothing; and a state that is declared anew after it was dropped gets another one, so that its old entries, which older
 checkpoints still read, do not come back. Names of storage that users cannot give (they begin with a digit) keep the two
 apart. What may change in a state's type, :mod:`.evolution` decides. Flink finds states by name only.
 """
@@ -39,9 +39,9 @@ class StoredStates:
 
     Args:
         operator: its uid, for messages.
-        recorded: states as of the parent checkpoint, by name, those included that are given up.
+        recorded: states as of the parent checkpoint, by name, those included that are dropped.
         earlier: what was ever stored under a name, on the path to the parent, by name of storage.
-        dropped: names of states that are given up.
+        dropped: names of states that the job drops.
 
     Example:
         >>> from state_engine.core.state.descriptors import ValueStateDescriptor
@@ -71,7 +71,7 @@ class StoredStates:
         what = f"operator '{self.operator}': state '{descriptor.name}'"
         if descriptor.name in self.dropped:
             raise StateMigrationError(
-                f"{what} is declared by the function and given up by drop_states: leave one of them out"
+                f"{what} is declared by the function and dropped by drop_states: leave one of them out"
             )
         recorded = self._recorded(descriptor, what)
         if recorded is None:
@@ -111,7 +111,7 @@ class StoredStates:
 def kept_states(
     recorded: Iterable[StateSchema], declared: Iterable[StateSchema], *, dropped: Iterable[str] = ()
 ) -> list[StateSchema]:
-    """The states that a checkpoint holds: those declared, and those that its parent held and nobody gave up.
+    """The states that a checkpoint holds: those declared, and those that its parent held and nobody dropped.
 
     Example:
         >>> old = [StateSchema("sum", "value", "int"), StateSchema("seen", "value", "int")]
@@ -120,6 +120,6 @@ def kept_states(
         ['total']
     """
     now = {schema.name: schema for schema in declared}
-    stored, given_up = {schema.column_name for schema in now.values()}, set(dropped)
-    before = {s.name: s for s in recorded if s.column_name not in stored and s.name not in given_up}
+    stored, dropped_names = {schema.column_name for schema in now.values()}, set(dropped)
+    before = {s.name: s for s in recorded if s.column_name not in stored and s.name not in dropped_names}
     return list((before | now).values())

@@ -111,7 +111,7 @@ class SubtaskSpec:
         state_files: files of bases, then changelog files of the path, oldest first.
         recorded_states: states as of the parent, by name.
         earlier_states: by name of storage, the forms that states ever had on the path.
-        dropped_states: names of states that are given up.
+        dropped_states: names of states that are dropped.
         operator_state: what the parent holds of operator state.
         dead_letters: whether refused rows are set aside.
         clocks: time in this batch.
