@@ -53,8 +53,8 @@ REACHED: dict[str, dict[str, int]] = {
     "collect": _COMMITS
     | _BACKGROUND
     | {
-        "before collection planned": 1,
-        "after collection planned": 1,
+        "before collection planned": 2,
+        "after collection planned": 2,
         "before fence": 1,
         "after fence": 1,
         "after files removed": 2,
