@@ -9,6 +9,9 @@ READY := $(VENV)/.ready
 # dg warns when another environment, or none, is active
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
+# Spark starts many Python processes; without bytecode on disk each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Python that the environment is made with: PYTHON=..., or the first of these that is 3.11 or later.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
