@@ -1,0 +1,46 @@
+"""Writes the index of decisions from their titles and, where one was replaced, from the note below its title.
+
+Run it after a decision was added: ``python -m docs.decisions.index``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INDEX = HERE / "README.md"
+_HEADER = """# Decisions
+
+Why things are as they are. Each record says what was decided, why, and what else was considered. A record is not
+rewritten when a later one replaces it; it then names the later one.
+
+| decision | status |
+|---|---|
+"""
+
+
+def index() -> str:
+    """The text of the index.
+
+    Raises:
+        ValueError: a record has another number in its title than in its name, or two have one number.
+    """
+    lines = [_row(path) for path in sorted(HERE.glob("[0-9]*.md"))]
+    return _HEADER + "\n".join(lines) + "\n"
+
+
+def _row(path: Path) -> str:
+    title, _, rest = path.read_text().partition("\n")
+    number = int(path.name[:4])
+    if not title.startswith(f"# {number}. "):
+        raise ValueError(f"{path.name} begins with {title!r}: its title must begin with '# {number}. '")
+    if len(list(HERE.glob(f"{path.name[:4]}-*.md"))) > 1:
+        raise ValueError(f"two decisions have the number {number}")
+    replaced = re.match(r"\s*\*(Superseded[^*]*?by) \[decision (\d+)\]\(([^)]*)\)", rest)
+    status = f"{replaced[1].lower()} [{replaced[2]}]({replaced[3]})" if replaced else "in force"
+    return f"| [{title.removeprefix('# ')}]({path.name}) | {status} |"
+
+
+if __name__ == "__main__":
+    INDEX.write_text(index())
