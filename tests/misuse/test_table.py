@@ -93,7 +93,7 @@ A state needs a name and a type that can be, and pickles are taken only by optin
 State of an unknown name, operator, checkpoint or job cannot be read
   runtime/test_read_state::test_what_is_not_there_is_told_with_what_is
   runtime/test_migration::test_a_job_that_never_ran_has_no_state
-  core/test_lineage::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
+  core/test_history::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
   test_testing::test_an_unknown_state_is_told_with_those_that_are_there
 
 Operator state

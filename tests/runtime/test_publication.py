@@ -48,7 +48,7 @@ class Place:
 
     def publication(self) -> Publication:
         """As a new process has it."""
-        tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), store=SimpleNamespace(app=APP))
+        tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), log=SimpleNamespace(app=APP))
         return Publication(NO_KERNEL, tables)
 
     def code(self, *names: Name) -> Declared:

@@ -29,6 +29,7 @@ class MemoryState:
 
     Example:
         >>> from state_engine.core.state.descriptors import ValueStateDescriptor
+        >>> from state_engine.core.state.state_table import PUT
         >>> stored, seen = MemoryState(), ValueStateDescriptor("seen", int)
         >>> stored.load(seen, {"a"}, operator="counter")
         {}
