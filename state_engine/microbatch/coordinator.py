@@ -40,7 +40,6 @@ from state_engine.job.job_tables import JobTables
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
 from state_engine.microbatch.batch import BatchContext, Script
-from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.dead_letter_limit import check_limit
 from state_engine.microbatch.declarations import check_declarations
@@ -155,8 +154,13 @@ class CheckpointCoordinator:
 
     def _committed(self, planned: Planned) -> Committed:
         """Steps 2 to 8; what an attempt wrote that has certainly failed is removed at once."""
-        with self._cleaning(planned, Exception):
-            executed = self.execute(planned)
+        executed = None
+        while executed is None:
+            try:
+                with self._cleaning(planned, Exception):
+                    executed = self.execute(planned)
+            except BadFileError as error:
+                planned = self._without(planned, error)
         with self._cleaning(executed, CommitFailedError, in_logs=True):
             listed = self.commit_files(executed)
         with self._cleaning(listed, Exception, in_logs=True):
@@ -236,39 +240,31 @@ class CheckpointCoordinator:
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
     def execute(self, planned: Planned) -> Executed:
-        """Steps 2 to 4: read, route and run every operator."""
+        """Steps 2 to 4: read, route and run every operator.
+
+        Raises:
+            BadFileError: a file cannot be read.
+        """
         with self._step("execute"):
-            batch, done = self._executed(planned)
+            batch = planned.batch
+            done = self._executor.execute(batch)
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
             for part in batch.slices:
                 self._job.sources[part].source.confirm(batch.slices[part])
             return Executed(batch, planned.positions, done)
 
-    def _executed(self, planned: Planned) -> tuple[BatchContext, Execution]:
-        """What the operators did, and with which batch: one without the files that cannot be read and are set aside."""
-        attempt = planned
-        while True:
-            with self._cleaning(attempt, Exception):
-                try:
-                    return attempt.batch, self._executor.execute(attempt.batch)
-                except BadFileError as error:
-                    batch = self._without(attempt.batch, BadFile(error.uri, str(error)))
-                    if batch is None:
-                        raise
-                    self._drop_exchange(attempt.batch.write_id)
-                    self._discard(attempt.batch.write_id, in_logs=False)
-            attempt = replace(attempt, batch=batch)
-
-    def _without(self, batch: BatchContext, bad: BadFile) -> BatchContext | None:
-        """The batch without a file, as an attempt of its own; None where it is not to be set aside."""
+    def _without(self, planned: Planned, error: BadFileError) -> Planned:
+        """The batch without a file, as an attempt of its own. Raises the error where it is not to be set aside."""
+        batch, bad = planned.batch, BadFile(error.uri, str(error))
         for name, part in batch.slices.items():
             left = self._job.sources[name].source.set_aside(part, bad)
             if left is not None:
                 cut = cut_of({**batch.slices, name: left}, batch.parent)
                 without_rows = {**batch.without_rows, **cut.without_rows}
                 write_id = self._tables.clock.attempt().write_id
-                return replace(batch, write_id=write_id, slices=cut.slices, without_rows=without_rows)
-        return None
+                again = replace(batch, write_id=write_id, slices=cut.slices, without_rows=without_rows)
+                return replace(planned, batch=again)
+        raise error
 
     # -- 5 and 6 ---------------------------------------------------------------------------------------------------
 
