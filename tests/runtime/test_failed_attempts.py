@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine import DeltaSink, FileSource, StatefulJob
 from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import StaleParentError, UserFunctionError
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS, Picky, Site
+from tests.runtime.tiny import OUTPUT, ROWS, Sum
+from tests.runtime.tiny import Site as TinySite
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +87,22 @@ def test_what_a_failed_attempt_wrote_goes_at_once_and_stays_where_nobody_knows(
     committed = {row.write_id for row in site.rows()}
     mine = {p for p in files_of_attempts(site) - kept if write_id_in(p.name) not in committed}
     assert {p.parent.parent.name for p in mine} == {"changelog", "operator_state"}, "for those who read them"
+
+
+def test_an_attempt_that_goes_on_without_a_bad_file_is_removed_when_it_fails(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    site = TinySite(tmp_path, spark).put({"k": ["a"] * 4, "v": [1, 2, 3, 4]}, "good").put(ROWS, "torn")
+    torn = site.feed / "torn.parquet"
+    torn.write_bytes(bytes(b ^ 255 if 4 <= i < 60 else b for i, b in enumerate(torn.read_bytes())))
+
+    def raises(value: Any) -> Any:
+        raise KeyError("nobody catches this in the second operator")
+
+    job = StatefulJob("tiny", parallelism=1, on_error="fail")
+    source = job.source("events", FileSource(str(site.feed), on_bad_file="dead_letter"))
+    sums = source.key_by("k").process(Sum(), uid="sums", output_type=OUTPUT)
+    sums.map(raises, uid="second", output_type=OUTPUT).sink("out", DeltaSink(str(site.sink)))
+    with site.engine() as engine, pytest.raises(UserFunctionError, match="second operator"):
+        engine.run(job)
+    assert {p for p in tmp_path.rglob("*") if p.is_file() and write_id_in(p.name)} == set()
