@@ -34,17 +34,6 @@ def in_this_process() -> Iterator[None]:
         _nested -= 1
 
 
-@contextmanager
-def in_spark_tasks() -> Iterator[None]:
-    """Inside, and in all threads, all subtasks run in Spark tasks, whatever is open around it."""
-    global _nested
-    before, _nested = _nested, 0
-    try:
-        yield
-    finally:
-        _nested = before
-
-
 def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
     """Run a subtask over each table; their reports, as JSON."""
     if _nested:
