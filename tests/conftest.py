@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 collect_ignore = ["fixtures/release_0_1_0/make.py"]
 """Runs with another release only."""
 
-# Half of hypothesis' own number: a run looks elsewhere each time, and there are many runs.
-settings.register_profile("tests", max_examples=50)
+# The profile of all property tests. Half of Hypothesis' own number of examples: a run looks elsewhere each time, and
+# there are many runs. No limits of time: a loaded machine must not fail a test.
+settings.register_profile(
+    "tests", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("tests")
 
 

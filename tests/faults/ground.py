@@ -38,7 +38,7 @@ from state_engine.sinks.base import Sink
 from state_engine.storage.delta import locks
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
-from tests.core.rows import tree
+from tests.core.checkpoints.rows import tree
 from tests.faults.log_kernel import NO_SPARK, LogKernel
 from tests.protocol import model_job
 from tests.protocol.model_job import JOB, SOURCE, build, execute, fold, numbers_read, slices, stored_state

@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import ConfigurationError
 from state_engine.operations.savepoints import MANIFEST
-from tests.core.rows import tree
+from tests.core.checkpoints.rows import tree
 from tests.faults.operations import OperationCase
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import CLOCK_MS, Site

@@ -18,8 +18,8 @@ import pytest
 
 from tests.faults.retried_tasks import EVERY_SINK, POSTGRES
 from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
-from tests.runtime.sinks.servers import Server, postgres_binaries
-from tests.runtime.test_executors import REPOSITORY, Cluster
+from tests.sinks.servers import Server, postgres_binaries
+from tests.spark.test_executors import REPOSITORY, Cluster
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]
 

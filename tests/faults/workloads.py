@@ -46,7 +46,7 @@ from state_engine.sinks.base import Sink
 from state_engine.storage import durability
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.state_files import state_files
-from tests.core.rows import tree
+from tests.core.checkpoints.rows import tree
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -36,7 +36,7 @@ from state_engine.core.errors import (
     UserFunctionError,
 )
 from state_engine.sources.base import Source
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -8,14 +8,14 @@ Key groups
 
 A null or NaN key, or a value that cannot be a key, is refused
   misuse/test_keys_and_timers::test_what_cannot_be_a_key_is_refused_before_anything_is_kept
-  core/test_keys::test_what_is_no_key_is_refused
+  core/keys/test_keys::test_what_is_no_key_is_refused
 A null or NaN key fails the batch, nothing is written, and job, operator and row are told
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[null key]
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[NaN key]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[null key]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[NaN key]
 A column of lists or maps is no key
-  runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a list as key]
-  runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a map as key]
-  runtime/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
+  microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a list as key]
+  microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a map as key]
+  spark/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
 Such a column is told with its operator
   misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_told_with_its_operator
 A key selector of a type that cannot be a key is refused while wiring, with its operator
@@ -23,28 +23,28 @@ A key selector of a type that cannot be a key is refused while wiring, with its 
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a part that is a map]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a second key selector of a list]
 A key selector that raises is told with job and operator
-  runtime/test_streams::test_a_failing_key_selector_is_told_or_set_aside
+  job/test_streams::test_a_failing_key_selector_is_told_or_set_aside
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives None]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives NaN]
 Map keys follow the same rules
   misuse/test_keys_and_timers::test_a_type_that_cannot_be_a_key_is_no_key_of_a_map
-  core/test_map_state::test_what_cannot_be_a_key_cannot_be_a_map_key
-  core/test_map_state::test_negative_zero_is_zero_and_nan_is_no_key
-  core/test_sorted_map_state::test_keys_need_an_order
+  core/state/test_map_state::test_what_cannot_be_a_key_cannot_be_a_map_key
+  core/state/test_map_state::test_negative_zero_is_zero_and_nan_is_no_key
+  core/state/test_sorted_map_state::test_keys_need_an_order
 Max parallelism is 1 to 32768, and parallelism is not above it
-  core/test_key_groups::test_bad_arguments_are_refused
+  core/keys/test_key_groups::test_bad_arguments_are_refused
   misuse/test_keys_and_timers::test_a_parallelism_above_the_number_of_key_groups_is_refused
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[set_parallelism above max]
 Such numbers of a job are told with its name
   misuse/test_wiring::test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name
 Max parallelism is fixed for the life of the state
-  runtime/test_migration::test_what_does_not_fit_is_refused[another max parallelism]
+  engine/test_migration::test_what_does_not_fit_is_refused[another max parallelism]
 
 Keyed state
 
 Using it without a key is an error that says so
   misuse/test_states::test_keyed_state_without_a_key_is_refused
-  core/test_keyed_state::test_without_a_key_there_is_no_state
+  core/state/test_keyed_state::test_without_a_key_there_is_no_state
   misuse/test_operator_state::test_keyed_state_in_a_broadcast_element_is_refused
 Using it in a stream without keys is an error that says so
   misuse/test_states::test_keyed_state_on_a_stream_without_keys_is_refused
@@ -52,114 +52,114 @@ Using it in a stream without keys is an error that says so
 One name, two types is an error
   misuse/test_states::test_one_name_of_two_types_or_kinds_is_refused
 A descriptor of another kind is refused
-  core/test_keyed_state::test_the_wrong_descriptor_is_refused_by_name
+  core/state/test_keyed_state::test_the_wrong_descriptor_is_refused_by_name
 None is no element of a list, nothing to reduce, and no key of a map
   misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[None added to a list]
   misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[None as key of a map]
-  core/test_folded_states::test_none_is_never_stored
-  core/test_sorted_map_state::test_bounds_and_keys_follow_the_rules_of_keys
+  core/state/test_folded_states::test_none_is_never_stored
+  core/state/test_sorted_map_state::test_bounds_and_keys_follow_the_rules_of_keys
 Folding warns that it is deprecated
-  core/test_folded_states::folding
+  core/state/test_folded_states::folding
 An overflow is an error inside of update, add and put, never at the commit
   misuse/test_states::test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[overflow of state]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[overflow of state]
 A value that does not fit is told with its state
   misuse/test_states::test_a_value_that_does_not_fit_is_told_with_its_state
 What is looked up in a map or merged has the type of the state
   misuse/test_states::test_what_is_looked_up_or_merged_has_the_type_of_the_state
 Changing a map while iterating it raises
   misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[a map changed while it is iterated]
-  core/test_map_state::test_changing_a_map_while_iterating_raises
-  core/test_sorted_map_state::test_changing_it_while_iterating_raises
+  core/state/test_map_state::test_changing_a_map_while_iterating_raises
+  core/state/test_sorted_map_state::test_changing_it_while_iterating_raises
 A transform that loses the order must name one, whatever the rows come from
-  runtime/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a transform that loses the order]
+  microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a transform without an order]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[CSV without an order]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[JSON without an order]
 CSV and JSON have no index of rows, so files cannot be cut
-  runtime/sources/test_file_plan::test_wrong_configuration
+  sources/test_file_plan::test_wrong_configuration
 Restoring with another type of key, state or kind of state is refused
-  runtime/test_migration::test_what_does_not_fit_is_refused[another type of key]
-  runtime/test_migration::test_what_does_not_fit_is_refused[another type of state]
-  runtime/test_migration::test_another_primitive_under_the_same_name_is_refused
-  core/test_evolution::test_another_state_is_refused_and_named
-  core/test_evolution::test_other_changes_are_refused
-  runtime/test_evolution_on_spark::test_other_changes_are_refused
+  engine/test_migration::test_what_does_not_fit_is_refused[another type of key]
+  engine/test_migration::test_what_does_not_fit_is_refused[another type of state]
+  engine/test_migration::test_another_primitive_under_the_same_name_is_refused
+  core/state/test_evolution::test_another_state_is_refused_and_named
+  core/state/test_evolution::test_other_changes_are_refused
+  engine/test_evolution_on_spark::test_other_changes_are_refused
 The harness refuses a restore with another type, too
   misuse/test_states::test_keyed_state_of_another_type_is_refused_on_restore
-  core/test_harness_evolution::test_other_changes_are_refused_and_nothing_is_lost
+  core/harness/test_harness_evolution::test_other_changes_are_refused_and_nothing_is_lost
 A state needs a name and a type that can be, and pickles are taken only by opting in
   misuse/test_keys_and_timers::test_a_state_without_a_good_name_or_type_is_refused
-  core/test_types_namespace::test_a_pickled_type_is_made_only_by_opting_in
+  core/types/test_types_namespace::test_a_pickled_type_is_made_only_by_opting_in
 State of an unknown name, operator, checkpoint or job cannot be read
-  runtime/test_read_state::test_what_is_not_there_is_told_with_what_is
-  runtime/test_migration::test_a_job_that_never_ran_has_no_state
-  core/test_history::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
+  queries/test_read_state::test_what_is_not_there_is_told_with_what_is
+  engine/test_migration::test_a_job_that_never_ran_has_no_state
+  core/checkpoints/test_history::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
   test_testing::test_an_unknown_state_is_told_with_those_that_are_there
 
 Operator state
 
 Names, types, schemes and descriptors of operator state are checked
   misuse/test_operator_state::test_a_wrong_use_of_operator_state_is_told_with_operator_and_state
-  core/test_operator_state::test_one_name_two_types_is_refused
-  core/test_operator_state::test_names_of_the_engine_are_refused
-  core/test_operator_snapshot::test_subtasks_must_agree_on_a_state
+  core/operator_state/test_operator_state::test_one_name_two_types_is_refused
+  core/operator_state/test_operator_state::test_names_of_the_engine_are_refused
+  core/operator_state/test_operator_snapshot::test_subtasks_must_agree_on_a_state
 Restoring operator state with another type or scheme is refused
   misuse/test_operator_state::test_operator_state_of_another_type_or_scheme_is_refused_on_restore
-  core/test_operator_state::test_another_type_or_scheme_than_stored_is_refused
+  core/operator_state/test_operator_state::test_another_type_or_scheme_than_stored_is_refused
 Operators that are gone do not take their state with them
-  runtime/test_operator_state_on_spark::test_operator_state_that_goes_wrong_is_refused
-  runtime/test_migration::test_what_does_not_fit_is_refused[another uid]
+  microbatch/test_operator_state_on_spark::test_operator_state_that_goes_wrong_is_refused
+  engine/test_migration::test_what_does_not_fit_is_refused[another uid]
 Read-only broadcast state refuses writes
   misuse/test_operator_state::test_read_only_broadcast_state_refuses_every_write
-  core/test_broadcast_state::test_the_other_side_cannot_write
+  core/operator_state/test_broadcast_state::test_the_other_side_cannot_write
 Broadcast state is the same on all subtasks
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[broadcast state that differs]
-  backends/test_operator_state_files::test_copies_of_broadcast_state_that_differ_are_refused
+  storage/test_operator_state_files::test_copies_of_broadcast_state_that_differ_are_refused
 State that cannot be redistributed refuses a rescale
   misuse/test_operator_state::test_raw_operator_state_refuses_another_parallelism
-  core/test_operator_snapshot::test_raw_operator_state_refuses_a_rescale
-  runtime/test_operator_state_on_spark::test_raw_operator_state_cannot_be_rescaled
+  core/operator_state/test_operator_snapshot::test_raw_operator_state_refuses_a_rescale
+  microbatch/test_operator_state_on_spark::test_raw_operator_state_cannot_be_rescaled
 A file that changed, and a table whose rows were updated or deleted, after they were consumed, are errors
   misuse/test_on_the_engine::test_what_was_read_may_not_change
-  runtime/sources/test_file_plan::test_consumed_file_that_changed
-  runtime/sources/test_file_plan::test_change_between_plan_and_commit
-  runtime/sources/test_delta::test_a_commit_that_takes_rows_away
+  sources/test_file_plan::test_consumed_file_that_changed
+  sources/test_file_plan::test_change_between_plan_and_commit
+  sources/test_delta::test_a_commit_that_takes_rows_away
 Hooks that are missing, or give something else, are told
   misuse/test_operator_state::test_hooks_that_are_written_wrongly_are_told
-  core/test_checkpointed::test_a_missing_hook_is_named
-  core/test_operator_lifecycle::test_anything_but_a_list_is_refused
+  core/operator_state/test_checkpointed::test_a_missing_hook_is_named
+  core/operator/test_operator_lifecycle::test_anything_but_a_list_is_refused
 
 Managed and raw state
 
 Raw state is bytes, of an own key group, inside of snapshot_state
   misuse/test_operator_state::test_a_wrong_use_of_raw_state_is_told
-  core/test_raw_state::test_only_bytes_can_be_written
-  core/test_raw_state::test_a_key_group_of_another_subtask_is_refused
-  core/test_raw_state::test_a_key_group_is_started_once
-  core/test_raw_state::test_bytes_need_a_key_group
-  core/test_raw_state::test_streams_are_closed_after_snapshot_state
+  core/operator_state/test_raw_state::test_only_bytes_can_be_written
+  core/operator_state/test_raw_state::test_a_key_group_of_another_subtask_is_refused
+  core/operator_state/test_raw_state::test_a_key_group_is_started_once
+  core/operator_state/test_raw_state::test_bytes_need_a_key_group
+  core/operator_state/test_raw_state::test_streams_are_closed_after_snapshot_state
 
 Checkpointing
 
 What is no state backend is refused, and wrong options of one
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the name of a backend]
   test_testing::test_what_is_no_backend_is_refused
-  backends/test_rocksdb_backend::test_wrong_options_are_refused
+  state_backends/test_rocksdb_backend::test_wrong_options_are_refused
 
 Time to live
 
 A time to live is longer than nothing, and by event time only where there is one
   misuse/test_keys_and_timers::test_a_time_to_live_that_cannot_be_is_refused
-  core/test_ttl_config::test_event_time_needs_a_source_with_event_time
-  core/test_ttl_config::test_only_a_configuration_enables_ttl
+  core/state/test_ttl_config::test_event_time_needs_a_source_with_event_time
+  core/state/test_ttl_config::test_only_a_configuration_enables_ttl
 Operator state does not expire
-  core/test_operator_state::test_operator_state_does_not_expire
+  core/operator_state/test_operator_state::test_operator_state_does_not_expire
 
 Event time and timers
 
 Timers need a key
   misuse/test_keys_and_timers::test_timers_without_a_key_are_refused
-  core/test_timers::test_timers_need_a_key
+  core/time/test_timers::test_timers_need_a_key
 A timer's time is a whole number of milliseconds
   misuse/test_keys_and_timers::test_a_time_that_is_none_is_refused
 Event time is a column of times, declared at the source
@@ -168,39 +168,39 @@ Event time is a column of times, declared at the source
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a source function that gives times]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[event time after an operator]
 What event-time timers yield needs a place in the order
-  runtime/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
+  microbatch/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
 
 Delivery guarantees
 
 A row that cannot be parsed is told with its job, source and file
-  runtime/sources/test_file::test_rows_that_cannot_be_parsed
+  sources/test_file::test_rows_that_cannot_be_parsed
 A function that raises fails the batch, with job, operator, key, position and cause
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[raises]
-  runtime/test_bad_input::test_a_failure_in_a_chained_operator_names_that_operator
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[raises]
+  microbatch/test_bad_input::test_a_failure_in_a_chained_operator_names_that_operator
 So do open and close, whatever the policy, and a source function that raises
-  runtime/test_bad_input::test_open_and_close_fail_the_batch_whatever_the_policy
-  runtime/test_operator_state_on_spark::test_a_counter_source_has_no_gap_and_no_repeat
+  microbatch/test_bad_input::test_open_and_close_fail_the_batch_whatever_the_policy
+  microbatch/test_operator_state_on_spark::test_a_counter_source_has_no_gap_and_no_repeat
 A string, bytes, dict, number or tuple that is returned is an error
   misuse/test_states::test_what_is_returned_instead_of_yielded_is_refused
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[a string]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[a string]
 Outputs have the declared type, and go to declared side outputs
-  runtime/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[wrong type]
-  core/test_output_tag::test_an_undeclared_side_output_is_told
-  core/test_output_tag::test_one_name_for_two_types_is_told
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[wrong type]
+  core/functions/test_output_tag::test_an_undeclared_side_output_is_told
+  core/functions/test_output_tag::test_one_name_for_two_types_is_told
 A sink of other columns is told with both sides
-  runtime/sinks/test_delta::test_other_columns_are_refused_and_both_sides_shown
-  runtime/test_migration::test_the_output_type_may_not_change_what_the_sink_holds
+  sinks/test_delta::test_other_columns_are_refused_and_both_sides_shown
+  engine/test_migration::test_the_output_type_may_not_change_what_the_sink_holds
 A sink that was made anew, or is another job's, is refused
-  runtime/sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
-  runtime/sinks/test_files::test_another_job_is_refused
+  sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
+  sinks/test_files::test_another_job_is_refused
 State files that are gone or damaged are told by readers and by the next batch
-  runtime/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
+  queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 
 Jobs
 
 Names and uids are unique and well written, types are given, functions fit their streams
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built
-  runtime/test_streams::test_what_streams_refuse
+  job/test_streams::test_what_streams_refuse
   core/test_names::test_others_are_refused_and_told_how_to_look
 Elements of a collection are told with their source
   misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source

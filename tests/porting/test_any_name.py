@@ -37,7 +37,7 @@ from state_engine.core.names import stored_name
 from state_engine.testing import KeyedHarness
 from tests import names_of_flink
 from tests.names_of_flink import NAMES_OF_FLINK
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

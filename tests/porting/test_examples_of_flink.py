@@ -32,7 +32,7 @@ from tests.examples import (
     CountWindowFirstEntry,
     running_count,
 )
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -25,7 +25,7 @@ from state_engine import (
     Types,
 )
 from state_engine.testing import OperatorHarness
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

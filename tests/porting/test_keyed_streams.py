@@ -35,7 +35,7 @@ from state_engine.core.functions.keyed_functions import RollingReduce
 from state_engine.core.types.type_parsing import to_type
 from state_engine.testing import KeyedHarness
 from tests.porting.both import collected, sorted_plain
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -28,7 +28,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError
 from state_engine.testing import KeyedHarness
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -46,7 +46,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.testing import KeyedHarness, OperatorHarness
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -30,7 +30,7 @@ from tests.porting.taxi import (
     TaxiRide,
 )
 from tests.porting.walkthroughs import FraudDetector, MatchFunction, Rule, StateMachineMapper
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 for module in (sys.modules[__name__], taxi, walkthroughs):

@@ -29,7 +29,7 @@ from tests.porting.taxi import (
     TaxiRide,
     millis,
 )
-from tests.runtime.pipelines import Pipeline
+from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests
 for module in (sys.modules[__name__], taxi):

@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.sink_moves import content
 from state_engine.storage.layout import JobLayout
-from tests.core.rows import tree
+from tests.core.checkpoints.rows import tree
 from tests.protocol.model_job import JOB, fold, numbers_read, stored_state
 from tests.protocol.points import Told
 

@@ -1,0 +1,77 @@
+"""The engine's log: one record a commit, with its facts as fields, shown by commands as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.cli.logs import LOGGER, set_up_logs
+from state_engine.core.errors import SettingsError
+from state_engine.machine.settings import LoggingSettings, load
+from tests.support.tiny import Site
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    found = logging.getLogger(LOGGER)
+    before, level = found.handlers, found.level
+    yield found
+    found.handlers = before
+    found.setLevel(level)
+
+
+@pytest.mark.spark
+def test_every_commit_is_a_record_with_fields(
+    tmp_path: Path, spark: SparkSession, logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs(LoggingSettings(level="info", format="json"))
+    site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
+    site.engine().run(site.job(), requested_by="me")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    commits = [line for line in lines if "was committed" in line["event"]]
+    assert len(commits) == 1
+    facts = {"job": "tiny", "checkpoint_id": 1, "kind": "checkpoint", "branch": "main", "rows_in": 2}
+    assert facts.items() <= commits[0].items()
+    assert commits[0]["event"] == "job 'tiny': checkpoint 1 was committed (checkpoint)"
+    assert (commits[0]["level"], commits[0]["requested_by"]) == ("info", "me")
+    assert commits[0]["timestamp"].endswith("Z")
+    assert "parent_id" not in commits[0], "the first has none"
+
+
+def test_errors_are_told_with_their_traceback_in_the_same_line(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs(LoggingSettings(format="json"))
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logging.getLogger(f"{LOGGER}.core").warning("it failed", exc_info=True, extra={"job": "j"})
+    logging.getLogger(f"{LOGGER}.core").info("not worth a line")
+    (line,) = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["job"], told["logger"]) == ("it failed", "j", f"{LOGGER}.core")
+    assert "ValueError: two\nlines" in told["exception"]
+
+
+def test_people_get_text_and_each_line_once(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        set_up_logs(LoggingSettings(level="info"))
+    logging.getLogger(f"{LOGGER}.core").info("hello")
+    told = capsys.readouterr()
+    assert told.err.count("hello") == 1
+    assert told.out == "", "what commands print stays as it is"
+
+
+def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "statelake.toml").write_text('[logging]\nformat = "xml"\n')
+    with pytest.raises(SettingsError, match=r"logging\.format"):
+        load(environ={}, directory=tmp_path)
+    found = load(environ={"STATELAKE__LOGGING__LEVEL": "info"}, directory=tmp_path / "none")
+    assert found.settings.logging.level == "info"

@@ -1,0 +1,129 @@
+"""Checkpoint rows: they come back from their table as they were, and their columns do not change unnoticed."""
+
+from __future__ import annotations
+
+from state_engine.core.checkpoints.checkpoint import (
+    ROW_TYPE,
+    BaseRange,
+    CheckpointRow,
+    OperatorStatePart,
+    OperatorStateRef,
+    OperatorStateSchema,
+    StagedSink,
+    StateSchema,
+)
+from state_engine.core.types.ddl import ddl_text
+from tests.core.checkpoints.rows import changes, checkpoint, operator, progress
+
+
+def full() -> CheckpointRow:
+    staged = StagedSink(
+        "out", "delta", "file:///sink", "id", "{}", [changes(0, (None, None), rows=3), changes(1, (1, 2))]
+    )
+    one = operator(changes(0, (0, 63)))
+    one.states.append(StateSchema("s", "value", "bigint"))
+    one.bases.append(BaseRange(0, 127, "b1", 1))
+    parts = [OperatorStatePart(0, "w1", 2, "d1"), OperatorStatePart(1, "w2", 0)]
+    buffered = OperatorStateSchema("buffered", "even_split", "bigint", parts)
+    return checkpoint(
+        2, 1, watermark_ms=5, operators=[one],
+        operator_state=[OperatorStateRef("events", "w2", 1), OperatorStateRef("sink", "w2", 2, 2, [buffered])],
+        operator_state_files=[changes(0, (None, None))], sources=[progress("a", "b")], sinks=[staged],
+        dead_letters=[changes(0, (None, None))], durations_ms={"plan": 3}, metrics={"seen": 1.5},
+        delta_versions={"operator_state": 7}, job="j", code_version="c", requested_by="me",
+    )  # fmt: skip
+
+
+def test_rows_come_back_as_they_were() -> None:
+    rows = [full(), checkpoint(1)]
+    assert ROW_TYPE.from_arrow(ROW_TYPE.to_arrow(rows, storage=True)) == rows
+
+
+def test_parts_are_found_by_name() -> None:
+    row = full()
+    assert row.operator("counter") is row.operators[0]
+    assert row.operator("other") is None
+    assert row.sink("out") is row.sinks[0]
+    assert row.sink("other") is None
+    assert row.sinks[0].rows == 4
+
+
+def test_operator_state_knows_the_attempts_that_hold_elements() -> None:
+    assert full().operator_state[0].write_ids() == set()
+    assert full().operator_state[1].write_ids() == {"w1"}
+
+
+def test_the_columns_of_the_table_are_pinned() -> None:
+    """A change here changes the format of stored roots: raise FORMAT_VERSION, or keep old rows readable."""
+    columns = {f.name: ddl_text(f.type) for f in ROW_TYPE.storage}
+    file = (
+        "array<struct<`path`: string, `bytes`: bigint, `rows`: bigint, `subtask`: bigint, `key_group_min`: bigint, "
+        "`key_group_max`: bigint, `key_hash_min`: bigint, `key_hash_max`: bigint, `footer`: bigint>>"
+    )
+    plain = dict.fromkeys(
+        [
+            "checkpoint_id",
+            "parent_id",
+            "clock_ms",
+            "watermark_ms",
+            "rows_in",
+            "rows_refused",
+            "partition_start_ms",
+            "partition_end_ms",
+            "late_rows",
+        ],
+        "bigint",
+    )
+    texts = dict.fromkeys(
+        [
+            "branch",
+            "kind",
+            "write_id",
+            "job",
+            "code_version",
+            "requested_by",
+            "partition",
+            "backfill",
+            "digest",
+        ],
+        "string",
+    )
+    assert columns == {
+        **plain,
+        **texts,
+        "created_at": "timestamp",
+        "drained": "boolean",
+        "operators": (
+            "array<struct<`uid`: string, `parallelism`: bigint, `max_parallelism`: bigint, `key_schema`: string, "
+            "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string, "
+            "`stored_as`: string>>, "
+            f"`changelog`: {file}, "
+            "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
+            "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
+            f"`next_timers_ms`: map<string, bigint>, `base_files`: {file}, `directory`: string>>"
+        ),
+        "operator_state": (
+            "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
+            "`states`: array<struct<`name`: string, `scheme`: string, `type`: string, "
+            "`parts`: array<struct<`subtask`: bigint, `write_id`: string, `elements`: bigint, `digest`: string>>>>, "
+            "`last_run`: string>>"
+        ),
+        "operator_state_files": file,
+        "sources": (
+            "array<struct<`name`: string, `position_from`: string, `position_to`: string, `rows`: bigint, "
+            "`watermark_ms`: bigint>>"
+        ),
+        "sinks": (
+            "array<struct<`name`: string, `kind`: string, `path`: string, `identity`: string, `schema`: string, "
+            f"`files`: {file}, `withdrawn`: {file}>>"
+        ),
+        "dead_letters": file,
+        "durations_ms": "map<string, bigint>",
+        "metrics": "map<string, double>",
+        "delta_versions": "map<string, bigint>",
+        "replaced_id": "bigint",
+        "retired": "array<bigint>",
+        "pinned": "array<struct<`name`: string, `checkpoint_id`: bigint, `path`: string>>",
+        "unpinned": "array<string>",
+        "rescaled": "array<struct<`uid`: string, `parallelism`: bigint, `declared`: bigint>>",
+    }

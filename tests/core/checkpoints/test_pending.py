@@ -1,0 +1,51 @@
+"""Which sinks of a path are looked at, and what of it they may not show."""
+
+from __future__ import annotations
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.pending import newest_in_foreground, path_changes
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from tests.core.checkpoints.rows import checkpoint
+
+
+def sink(name: str, *, files: int = 1, withdrawn: int = 0) -> StagedSink:
+    some = [DataFile(f"f{i}", 1, 1, 0) for i in range(files + withdrawn)]
+    return StagedSink(name, "delta", f"file:///{name}", "id", "{}", some[:files], some[files:])
+
+
+PATH: list[CheckpointRow] = [
+    checkpoint(1, sinks=[sink("a"), sink("b")]),
+    checkpoint(2, 1, sinks=[sink("a"), sink("b", files=0)], dead_letters=[DataFile("f", 1, 1, 0)]),
+    checkpoint(3, 2, kind="compaction"),
+    checkpoint(4, 3, kind="restore", sinks=[sink("a", files=0, withdrawn=1)]),
+    checkpoint(5, 4, kind="retention"),
+]
+A, B, LETTERS = ("a", "file:///a"), ("b", "file:///b"), (DEAD_LETTERS, "")
+
+
+def test_at_most_the_last_row_in_the_foreground_waits() -> None:
+    assert [newest_in_foreground(PATH[:n]) for n in range(6)] == [0, 1, 2, 2, 4, 4]
+
+
+def test_without_code_only_what_the_newest_row_changes_is_looked_at() -> None:
+    found = path_changes(PATH)
+    assert {key: [c.checkpoint_id for c in changes] for key, changes in found.by_sink.items()} == {
+        A: [1, 2, 4], B: [1], LETTERS: [2],
+    }  # fmt: skip
+    assert found.looked_at() == [A]
+    assert found.looked_at(since=2) == [A, LETTERS]
+    assert found.left_alone() == []
+
+
+def test_of_known_code_all_sinks_are_looked_at_and_others_are_left_alone() -> None:
+    found = path_changes(PATH, declared={B, LETTERS, ("new", "file:///new")})
+    assert found.looked_at() == [B, LETTERS]
+    assert [(c.staged.name, c.checkpoint_id) for c in found.left_alone()] == [("a", 4)]
+
+
+def test_what_a_sink_does_not_show_is_waiting_or_was_there_before() -> None:
+    found = path_changes(PATH)
+    for seen, unseen, behind in ((4, [], []), (3, [4], []), (1, [2, 4], [2]), (0, [1, 2, 4], [1, 2])):
+        missing = found.unseen(A, seen)
+        assert [c.checkpoint_id for c in missing] == unseen
+        assert [c.checkpoint_id for c in found.behind(missing)] == behind

@@ -1,0 +1,161 @@
+"""Manifests of savepoints: they come back as they were, and whatever was changed is noticed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.checkpoints.checkpoint import (
+    ROW_TYPE,
+    OperatorStatePart,
+    OperatorStateRef,
+    OperatorStateSchema,
+    PinnedCheckpoint,
+    StateSchema,
+)
+from state_engine.core.checkpoints.savepoint_manifest import (
+    MatchedState,
+    SavepointFile,
+    SavepointManifest,
+    matched,
+    parse_manifest,
+)
+from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
+from tests.core.checkpoints.histories import History, histories
+from tests.core.checkpoints.rows import checkpoint, operator
+
+FILES = [
+    SavepointFile("operators/counter/base/b.parquet", 10, "ab"),
+    SavepointFile("operator_state/s", 3, "cd"),
+]
+WHERE = "/savepoints/before/_savepoint.json"
+
+
+def manifest() -> SavepointManifest:
+    counter = replace(operator(), states=[StateSchema("count", "value", "bigint")])
+    buffered = OperatorStateSchema("buffered", "even_split", "bigint", [OperatorStatePart(0, "w1", 2, "d")])
+    refs = [
+        OperatorStateRef("events", "w7", 0),
+        OperatorStateRef("sink", "w7", 2, 1, [buffered], "w7"),
+        OperatorStateRef("listener", "w7", 0, 1, [], "w7"),
+    ]
+    row = checkpoint(
+        7, 6, watermark_ms=-5, operators=[counter], operator_state=refs, metrics={"seen": 1.5},
+        pinned=[PinnedCheckpoint("before", 7, "/s")], retired=[1, 2],
+    )  # fmt: skip
+    return SavepointManifest(
+        "before", "delays", datetime(2013, 1, 2, 3, 4, 5, 6, tzinfo=UTC), row, list(FILES)
+    )
+
+
+def parse(text: str) -> SavepointManifest:
+    return parse_manifest(text, where=WHERE)
+
+
+def test_a_manifest_comes_back_as_it_was() -> None:
+    one = manifest()
+    text = one.to_text()
+    back = parse(text)
+    assert replace(back, files=list(FILES)) == one
+    assert sorted(back.files, key=lambda f: f.path) == sorted(FILES, key=lambda f: f.path)
+    assert back.to_text() == text
+
+
+def test_order_of_files_and_zone_do_not_matter() -> None:
+    one = manifest()
+    elsewhere = one.created_at.astimezone(timezone(timedelta(hours=2)))
+    assert replace(one, files=FILES[::-1], created_at=elsewhere).to_text() == one.to_text()
+
+
+@settings(max_examples=20)
+@given(histories())
+def test_any_checkpoint_comes_back(history: History) -> None:
+    for row in history.rows.values():
+        one = SavepointManifest("s", "j", datetime(2013, 1, 1, tzinfo=UTC), row, [])
+        assert parse(one.to_text()) == one
+
+
+@given(st.data())
+def test_a_changed_or_cut_manifest_is_noticed(data: st.DataObject) -> None:
+    text = manifest().to_text()
+    at = data.draw(st.integers(0, len(text) - 1))
+    cut = text[:at]
+    with pytest.raises(MissingFilesError, match=r"_savepoint\.json is not the manifest that was written"):
+        parse(cut)
+    other = data.draw(st.characters(codec="ascii").filter(lambda c: c != text[at]))
+    changed = text[:at] + other + text[at + 1 :]
+    try:
+        same = json.loads(changed) == json.loads(text)  # white space may change
+    except ValueError:
+        same = False
+    if not same:
+        with pytest.raises((MissingFilesError, RootError)):
+            parse(changed)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "1"}', "null", '{"format": 1}'])
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    with pytest.raises(MissingFilesError, match="Copy the savepoint again"):
+        parse(text)
+
+
+def test_a_newer_format_is_refused_before_anything_else_is_read() -> None:
+    with pytest.raises(RootError, match="has format 3, this version reads up to 2: upgrade Statelake"):
+        parse('{"format": 3, "anything": []}')
+
+
+def test_files_are_compared_with_what_was_written() -> None:
+    one = manifest()
+    one.verify([*FILES, SavepointFile("another", 1, "x")])
+    with pytest.raises(MissingFilesError, match="operator_state/s is missing"):
+        one.verify(FILES[:1])
+    with pytest.raises(MissingFilesError, match=r"b\.parquet has 9 bytes, 10 were written"):
+        one.verify([replace(FILES[0], bytes=9), FILES[1]])
+    with pytest.raises(MissingFilesError, match=r"savepoint 'before' of job 'delays'.*other content"):
+        one.verify([FILES[0], replace(FILES[1], sha256="00")])
+
+
+def test_of_many_damaged_files_some_are_told() -> None:
+    many = replace(manifest(), files=[SavepointFile(f"f{i}", 1, "x") for i in range(9)])
+    with pytest.raises(MissingFilesError, match="f4 is missing and 4 more"):
+        many.verify([])
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/etc/passwd", "../x", "a/../../x", "s3://x/y", "a//b", "./a", "a\\..\\b"]
+)
+def test_no_path_leads_out_of_the_directory(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="no path inside a savepoint"):
+        SavepointFile(path, 1, "x")
+
+
+def test_operators_are_matched_by_uid() -> None:
+    found = matched(manifest(), ["counter", "events", "sink", "added"])
+    assert found == MatchedState(("counter", "events", "sink"), (), ("added",))
+
+
+def test_state_that_the_job_does_not_have_is_refused_unless_allowed() -> None:
+    with pytest.raises(StateMigrationError, match=r"holds state of \['counter', 'sink'\].*\['renamed'\]"):
+        matched(manifest(), ["events", "renamed"])
+    found = matched(manifest(), ["events", "renamed"], allow_non_restored_state=True)
+    assert found == MatchedState(("events",), ("counter", "sink"), ("renamed",))
+
+
+def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
+    archive = Path(__file__).parents[2] / "fixtures" / "release_0_1_0" / "release_0_1_0.tar.gz"
+    with tarfile.open(archive) as packed:
+        member = packed.extractfile("savepoint/savepoint.json")
+        assert member is not None
+        text = member.read().decode()
+    assert json.loads(text)["format"] == 1
+    found = parse(text)
+    assert (found.name, found.job, found.checkpoint.kind) == ("carried", "everything", "checkpoint")
+    assert ROW_TYPE.normalise(found.checkpoint) == found.checkpoint  # nothing is null that must not be
+    assert parse(found.to_text()) == found

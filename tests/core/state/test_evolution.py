@@ -1,0 +1,275 @@
+"""Evolution: supported changes read old values as a plain-Python model says, all others are refused with a way out."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field, make_dataclass
+from datetime import date, time
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    SortedMapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from state_engine.core.state.evolution import column_type_of, evolve, evolve_state, recorded_schema
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.durations import Time
+from state_engine.core.types.stored_form import added_fields
+from state_engine.core.types.type_parsing import to_type
+from state_engine.core.types.type_text import shown_storage, type_to_text
+from state_engine.core.types.types_namespace import Types
+from tests.core.state.evolution_samples import Evolved, converted, evolutions
+from tests.core.types.type_samples import Sample, samples
+
+
+@given(data=st.data(), change=evolutions())
+def test_values_of_the_old_type_are_read_as_the_model_says(data: st.DataObject, change: Evolved) -> None:
+    values = data.draw(st.lists(st.none() | change.values, max_size=4))
+    normal = [None if v is None else change.old.normalise(v) for v in values]
+    column = _through_parquet(change.old.to_arrow(normal, storage=True))
+
+    evolution = evolve(type_to_text(change.old), change.new)
+    read = evolution.read(column)
+
+    read.validate(full=True)
+    assert read.type == change.new.storage
+    expected = [None if v is None else change.new.normalise(converted(change, v)) for v in normal]
+    assert change.new.from_arrow(read) == expected
+    assert bool(evolution.changes) == (type_to_text(change.old) != type_to_text(change.new)) or _reordered(
+        change
+    )
+
+
+@given(data=st.data(), change=evolutions())
+def test_one_table_holds_the_old_values_and_the_new(data: st.DataObject, change: Evolved) -> None:
+    values = [change.old.normalise(v) for v in data.draw(st.lists(change.values, max_size=3))]
+    old = change.old.to_arrow(values, storage=True)
+    evolution = evolve(type_to_text(change.old), change.new)
+
+    table = evolution.table_type(change.old.storage)
+
+    assert evolution.table_type(table) == table
+    assert all(path[-1].startswith("more") for path, _ in added_fields(old.type, table))
+    expected = [change.new.normalise(change.convert(v)) for v in values]
+    new = change.new.to_arrow(expected, storage=True)
+    for column in (old, new):
+        in_table = evolution.write(column, table)
+        assert in_table.type == table
+        assert change.new.from_arrow(evolution.read(in_table)) == expected
+
+
+@given(first=samples(), second=samples())
+def test_a_change_is_supported_or_refused_with_both_types_and_a_way_out(
+    first: Sample, second: Sample
+) -> None:
+    old, new = type_to_text(first[0]), type_to_text(second[0])
+    try:
+        found = evolve(old, second[0])
+    except StateMigrationError as error:
+        assert old != new
+        assert f"stored as {old}, the function declares {new}" in str(error)  # noqa: PT017 - one of two outcomes
+        assert "give the new state another name" in str(error)  # noqa: PT017
+    else:
+        assert (found.recorded, found.declared, found.storage) == (old, new, second[0].storage)
+
+
+def _reordered(change: Evolved) -> bool:
+    return sorted(type_to_text(change.old)) == sorted(type_to_text(change.new))
+
+
+def _through_parquet(column: pa.Array) -> pa.Array:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"v": column}), file)
+    return pq.read_table(file)["v"].combine_chunks()
+
+
+REFUSED = [
+    ("bigint", "int", "bigint cannot become int"),
+    ("double", "float", "double cannot become float"),
+    ("int", "double", "int cannot become double"),
+    ("bigint", "decimal(38,0)", "cannot become"),
+    ("decimal(9,2)", "decimal(5,2)", "cannot become"),
+    ("decimal(5,2)", "decimal(9,3)", "cannot become"),
+    ("string", "bigint", "string cannot become bigint"),
+    ("timestamp", "timestamp_ntz", "cannot become"),
+    ("bigint", Types.SQL_TIME(), "bigint cannot become time_of_day"),
+    ("time_of_day", "bigint", "time_of_day cannot become bigint"),
+    ("character", "string", "character cannot become string"),
+    ("instant", "timestamp", "instant cannot become timestamp"),
+    ("big_integer", "decimal(38,0)", r"big_integer cannot become decimal\(38,0\)"),
+    ("decimal(38,0)", Types.BIG_INT(), "cannot become big_integer"),
+    ("pickled", "binary", "pickled cannot become binary"),
+    ("binary", Types.PICKLED_BYTE_ARRAY(allow_pickle=True), "binary cannot become pickled"),
+    ("bigint", "array<bigint>", "cannot become array<bigint>"),
+    ("array<bigint>", "bigint", "cannot become bigint"),
+    ("array<bigint>", "array<int>", "in 'element': bigint cannot become int"),
+    ("struct<a: bigint>", "bigint", "cannot become bigint"),
+    ("struct<a: bigint>", "struct<b: bigint>", r"no field is left of \['a'\]; a renamed field needs an alias"),
+    ("struct<a: bigint, b: array<struct<c: string>>>", "a bigint, b array<struct<c: date>>", r"in 'b.element.c'"),
+    ("map<string, bigint>", "map<string, string>", "in 'value'"),
+    ("map<bigint, bigint>", "map<int, bigint>", "in 'key': bigint cannot become int"),
+    ("map<struct<a: int>, bigint>", "map<struct<a: int, b: int>, bigint>", "in 'key': the fields of a key"),
+    ("map<struct<a: int, b: int>, int>", "map<struct<b: int, a: int>, int>", "the fields of a key"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_other_changes_are_refused(old: str, new: Any, message: str) -> None:
+    with pytest.raises(StateMigrationError, match=message):
+        evolve(old, to_type(new, parameter="new"))
+
+
+def test_what_changed_is_told_in_words() -> None:
+    found = evolve(
+        "struct<a: int, b: string, c: array<struct<d: float>>>",
+        to_type("a bigint, c array<struct<d: double, e: date>>", parameter="p"),
+    )
+    assert found.changes == (
+        "'a' is widened from int to bigint",
+        "'c.element.d' is widened from float to double",
+        "'c.element.e' is added",
+        "'b' is dropped",
+    )
+
+
+def test_a_field_that_comes_back_gets_a_column_of_its_own() -> None:
+    declared = to_type("a bigint, b struct<c: date>", parameter="p")
+    was = ["struct<a: bigint, b: struct<c: date>>", "struct<a: bigint>"]
+    back = evolve(was[1], declared, earlier=was)
+    assert back.changes == ("'b' is added",)
+    assert back.declared == "struct<`a`: bigint, `b` as `b__2`: struct<`c`: date>>"
+    old = pa.array([{"a": 1, "b": {"c": date(2013, 1, 1)}}])
+    assert declared.from_arrow(back.read(old)) == [(1, None)]
+    assert back.table_type(old.type).names == ["a", "b", "b__2"]
+    # the name of a column is kept, whatever comes later
+    again = evolve(
+        back.declared, to_type("b struct<c: date, d: string>", parameter="p"), earlier=[*was, back.declared]
+    )
+    assert again.declared == "struct<`b` as `b__2`: struct<`c`: date, `d`: string>>"
+    assert evolve(was[1], declared, earlier=was[1:]).declared == type_to_text(declared)
+    assert evolve(was[0], declared, earlier=was).changes == ()
+    # tables do not tell upper from lower case
+    upper = evolve(
+        "struct<a: int>", to_type("a int, B int", parameter="p"), earlier=["struct<a: int, b: string>"]
+    )
+    assert upper.declared == "struct<`a`: int, `B` as `B__2`: int>"
+
+
+@dataclass
+class Visit:
+    minutes: int = field(metadata={"alias": "delay"})
+    origin: str | None = None
+
+
+def test_a_field_is_renamed_by_an_alias() -> None:
+    old, kind = "struct<delay: bigint>", to_type(Visit, parameter="p")
+    found = evolve(old, kind)
+    assert found.changes == ("'delay' is renamed to 'minutes'", "'origin' is added")
+    assert found.declared == "struct<`minutes` as `delay`: bigint, `origin`: string>"
+    assert found.type.from_arrow(found.read(pa.array([{"delay": 7}]))) == [Visit(7, None)]
+    written = found.type.to_arrow([Visit(8, "JFK")], storage=True)
+    assert written.to_pylist() == [{"delay": 8, "origin": "JFK"}]
+    assert str(shown_storage(found.declared)) == "struct<minutes: int64, origin: string>"
+    # the alias may go once a checkpoint knows the new name, and another field may have the old one
+    later = evolve(found.declared, to_type("minutes bigint, delay string", parameter="p"), earlier=[old])
+    assert later.declared == "struct<`minutes` as `delay`: bigint, `delay` as `delay__2`: string>"
+    assert later.changes == ("'origin' is dropped", "'delay' is added")
+
+
+def test_two_fields_cannot_become_one() -> None:
+    with pytest.raises(StateMigrationError, match=r"both 'minutes' and its alias 'delay' are stored"):
+        evolve("struct<delay: bigint, minutes: bigint>", to_type(Visit, parameter="p"))
+
+
+def test_an_alias_is_a_name_that_no_field_has() -> None:
+    for wrong in (7, "b"):
+        made = make_dataclass("Made", [("a", int, field(metadata={"alias": wrong})), ("b", int)])
+        with pytest.raises(ConfigurationError, match="field 'a' has the alias"):
+            to_type(made, parameter="p")
+
+
+def test_a_dot_in_a_name_is_no_nesting() -> None:
+    declared = to_type("a struct<x: bigint>, `a.b` bigint", parameter="p")
+    earlier = ["struct<a: struct<x: bigint, b: bigint>>"]
+    assert evolve("struct<a: struct<x: bigint>>", declared, earlier=earlier).changes == ("'a.b' is added",)
+
+
+STATES: list[StateDescriptor] = [
+    ValueStateDescriptor("s", time),
+    ListStateDescriptor("s", "a smallint"),
+    MapStateDescriptor("s", int, float),
+    SortedMapStateDescriptor("s", tuple[int, str], "a date"),
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda s: s.kind)
+def test_the_column_of_a_state_is_stored_as_its_descriptor_says(state: StateDescriptor) -> None:
+    assert column_type_of(state).storage == state.column_type
+    assert evolve_state(recorded_schema(state), state, operator="o").changes == ()
+
+
+def test_states_evolve_in_their_items() -> None:
+    was, now = ListStateDescriptor("s", "a int"), ListStateDescriptor("s", "a bigint, b string")
+    found = evolve_state(recorded_schema(was), now, operator="o")
+    assert found.changes == ("'element.value.a' is widened from int to bigint", "'element.value.b' is added")
+    assert found.storage == now.column_type
+    entries = evolve_state(
+        recorded_schema(MapStateDescriptor("s", "int", "a int, b int")),
+        MapStateDescriptor("s", "bigint", "a int"),
+        operator="o",
+    )
+    assert entries.changes == ("'key' is widened from int to bigint", "'value.b' is dropped")
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "message"),
+    [
+        (ValueStateDescriptor("s", int), ListStateDescriptor("s", int), "stored as value of bigint"),
+        (
+            MapStateDescriptor("s", int, int),
+            SortedMapStateDescriptor("s", int, int),
+            "declares sorted_map of",
+        ),
+        (
+            MapStateDescriptor("s", int, int),
+            MapStateDescriptor("s", str, int),
+            "in 'key': bigint cannot become",
+        ),
+        (
+            MapStateDescriptor("s", "a int", int),
+            MapStateDescriptor("s", "a int, b int", int),
+            "in 'key': the fields of a key cannot change",
+        ),
+    ],
+)
+def test_another_state_is_refused_and_named(was: StateDescriptor, now: StateDescriptor, message: str) -> None:
+    with pytest.raises(StateMigrationError, match=f"operator 'o': state 's' .*{message}"):
+        evolve_state(recorded_schema(was), now, operator="o")
+
+
+def test_time_to_live_may_come_and_go() -> None:
+    for make in (lambda: ValueStateDescriptor("s", int), lambda: ListStateDescriptor("s", int)):
+        plain, expiring = make(), make()
+        expiring.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
+        assert recorded_schema(expiring).ttl
+        for was, now in ((plain, expiring), (expiring, plain)):
+            assert evolve_state(recorded_schema(was), now, operator="o").changes == ()
+
+
+def test_a_field_of_a_state_comes_back_empty() -> None:
+    before = StateSchema("s", "value", "struct<`a`: bigint, `b`: bigint>")
+    parent = StateSchema("s", "value", "struct<`a`: bigint>")
+    state = ValueStateDescriptor("s", "a bigint, b bigint")
+    found = evolve_state(parent, state, operator="o", earlier=[before, parent])
+    assert found.read(pa.array([{"a": 1, "b": 2}])).to_pylist() == [{"a": 1, "b__2": None}]

@@ -1,0 +1,180 @@
+"""How a job is: the rule, pure; and the command, on real tables, without Spark or Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from state_engine.cli.main import app
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.dagster.watching import told
+from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.monitoring.job_status import JobStatus, status_of
+from tests.dagster.ground import JOB, Ground
+
+PROJECT = Path(__file__).parents[2]
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+CHANGE = DataFile(
+    "write_id=a/part-00000-a-0.parquet", bytes=1, rows=5, subtask=0, key_group_min=0, key_group_max=3
+)
+OPERATOR = OperatorCheckpoint("sums", 1, 128, "struct<k: string>", [], [CHANGE], [], 5)
+
+
+def row(i: int, kind: str = "checkpoint", *, minutes: int = 0) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=i,
+        parent_id=i - 1 or None,
+        branch="main",
+        kind=CheckpointKind(kind),
+        write_id=f"w{i}",
+        created_at=BEGIN + timedelta(minutes=minutes),
+        clock_ms=0,
+        watermark_ms=None,
+        rows_in=1,
+        rows_refused=0,
+        operators=[OPERATOR if kind == "checkpoint" else replace(OPERATOR, changelog=[], changed_entries=0)],
+        operator_state=[],
+        operator_state_files=[],
+        sources=[],
+        sinks=[],
+        dead_letters=[],
+    )
+
+
+def status(
+    path: list[CheckpointRow],
+    *,
+    now_minutes: float = 60,
+    lag: dict[str, bool | None] | None = None,
+    unpublished: tuple[int, ...] = (),
+) -> JobStatus:
+    now_ms = int((BEGIN + timedelta(minutes=now_minutes)).timestamp() * 1000)
+    return status_of(
+        "j", path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=timedelta(minutes=30)
+    )
+
+
+def test_a_job_that_never_ran_is_told_apart() -> None:
+    found = status([])
+    assert (found.state, found.exit_code) == ("never_ran", 2)
+
+
+@pytest.mark.parametrize(
+    ("lag", "now_minutes", "state", "code"),
+    [
+        ({"a": True}, 41, "stuck", 1),
+        ({"a": True}, 40, "ok", 0),
+        ({"a": False}, 400, "ok", 0),
+        ({"a": None}, 400, "ok", 0),
+        ({"a": None, "b": True}, 400, "stuck", 1),
+        (None, 400, "ok", 0),
+    ],
+    ids=str,
+)
+def test_stuck_is_news_that_nobody_takes(
+    lag: dict[str, bool | None] | None, now_minutes: float, state: str, code: int
+) -> None:
+    path = [row(1), row(2, minutes=10), row(3, "compaction", minutes=39)]
+    found = status(path, now_minutes=now_minutes, lag=lag)
+    assert (found.state, found.exit_code) == (state, code)
+
+
+def test_unpublished_counts_more_than_stuck_and_numbers_are_those_of_the_path() -> None:
+    path = [row(1), row(2, minutes=10), row(3, "restore", minutes=20)]
+    found = status(path, lag={"a": True}, unpublished=(2,))
+    assert (found.state, found.unpublished) == ("unpublished", (2,))
+    assert (found.head_id, found.head_kind, found.head_age_s) == (3, "restore", 40 * 60)
+    assert (found.batch_id, found.batch_age_s, found.rows_since_batch) == (2, 50 * 60, 1)
+    assert (found.changelog_files, found.changelog_rows, found.base_rows) == (2, 10, 0)
+
+
+def test_a_job_that_refuses_all_of_its_rows_is_not_fine() -> None:
+    letters = DataFile("write_id=w2/letters", 1, 5, 0)
+    some, all_ = (
+        replace(row(2, minutes=10), rows_in=n, rows_refused=5, dead_letters=[letters]) for n in (6, 5)
+    )
+    found = status([row(1), some], lag={"a": False})
+    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("ok", 0, 5, 5)
+    found = status([row(1), all_, row(3, "compaction", minutes=20)], lag={"a": False})
+    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("refusing", 1, 5, 5)
+    assert "dead-letters list j" in told(found)
+
+
+@pytest.mark.parametrize("kind", ["import", "bootstrap"])
+def test_a_job_that_begins_with_state_is_as_old_as_that(kind: str) -> None:
+    found = status([row(1, kind, minutes=10), row(2, "rescale", minutes=50)], lag={"a": True})
+    assert (found.state, found.batch_id, found.batch_age_s) == ("stuck", 1, 50 * 60)
+
+
+def command(ground: Ground, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of ``statelake status``, where there is no Java to be found."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
+    given = ground.settings.jobs
+    done = subprocess.run(
+        [sys.executable, "-c", "from state_engine.cli.main import main; main()", "status", *arguments],
+        env=inherited
+        | {
+            "PYTHONPATH": str(PROJECT),
+            "PATH": "/nonexistent",
+            "COLUMNS": "200",
+            "STATELAKE__ROOT": ground.settings.root,
+            "STATELAKE__JOBS__MODULES": json.dumps(given.modules),
+            "STATELAKE__JOBS__PARAMETERS": json.dumps(given.parameters),
+        },
+        cwd=ground.directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: CheckpointCoordinator, attempt: object) -> None:
+        raise RuntimeError("killed after the commit")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        ground = Ground(tmp_path, instance)
+        assert command(ground)[0] == 2
+        ground.run()
+        code, text = command(ground)
+        assert (code, "pairs: no" in text) == (0, True), text
+        ground.arrive("b", [(1, 8), (1, 10)])
+        assert command(ground, "--stuck-minutes", "1")[0] == 0
+        (tmp_path / "feed" / "half.parquet").write_bytes(b"PAR1 and no footer")
+        (tmp_path / "feed" / "c.parquet.tmp").write_bytes(b"PAR1")
+        code, text = command(ground)
+        assert "half.parquet has no Parquet footer yet" in text, text
+        assert "c.parquet.tmp is being copied" in text, text
+        assert command(ground, JOB, "--stuck-minutes", "0")[0] == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointCoordinator, "publish", die)
+            ground.run(raise_on_error=False)
+        code, text = command(ground, JOB, "--json")
+        found = json.loads(text)[JOB]
+        assert (code, found["state"], found["unpublished"], found["head_id"]) == (1, "unpublished", [4], 4)
+        assert command(ground, "no_such_job")[0] == 2
+
+
+def test_settings_that_are_wrong_are_no_state_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATELAKE__SPARK__SPRAK", "x")
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 2
+    assert "sprak" in done.stderr

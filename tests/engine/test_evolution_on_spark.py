@@ -1,0 +1,241 @@
+"""State types that change between runs, through the tables: fields come and go, numbers widen, times to live switch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import StateMigrationError
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+ELEMENTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
+
+
+class Records(KeyedProcessFunction):
+    """Keeps a record, a list and a map of records, of a type that is given; fills the fields that there are."""
+
+    def __init__(self, kind: str, ttl: StateTtlConfig | None = None) -> None:
+        self.kind, self.ttl = kind, ttl
+        self.fields = [part.split(":")[0].strip() for part in kind.removeprefix("struct<").split(",")]
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        descriptors = [
+            ValueStateDescriptor("one", self.kind), ListStateDescriptor("many", self.kind),
+            MapStateDescriptor("by_number", "int", self.kind),
+        ]  # fmt: skip
+        for descriptor in descriptors:
+            if self.ttl is not None:
+                descriptor.enable_time_to_live(self.ttl)
+        self.one = runtime_context.get_state(descriptors[0])  # type: ignore[arg-type]
+        self.many = runtime_context.get_list_state(descriptors[1])  # type: ignore[arg-type]
+        self.by_number = runtime_context.get_map_state(descriptors[2])  # type: ignore[arg-type]
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        record = tuple(str(value.v) if f == "text" else value.v for f in self.fields)
+        before = self.one.value()
+        yield (
+            str(ctx.get_current_key()),
+            str(None if before is None else before.as_dict()),
+            len(list(self.many.get())),
+        )
+        self.one.update(record)
+        self.many.add(record)
+        self.by_number.put(value.v, record)
+
+
+def build(kind: str, ttl: StateTtlConfig | None = None) -> Any:
+    def built(job: StatefulJob) -> dict[str, DataStream]:
+        pairs = job.from_collection(ELEMENTS, "k string, v int", name="pairs", max_rows_per_batch=1)
+        records = pairs.key_by("k").process(
+            Records(kind, ttl), uid="records", output_type="k string, b string, n int"
+        )
+        return {"out": records}
+
+    return built
+
+
+def test_fields_come_and_go_and_numbers_widen(tmp_path: Path, spark: SparkSession) -> None:
+    def run(kind: str, batches: int) -> None:
+        Pipeline(tmp_path, spark, build(kind)).run(max_batches=batches)
+
+    run("struct<number: smallint, gone: int>", 2)
+    run("struct<number: bigint, text: string>", 1)
+    run("struct<text: string, number: bigint, late: double>", 2)
+    pipeline = Pipeline(tmp_path, spark, build("struct<text: string, number: bigint, late: double>"))
+    befores = [before for _, before, _ in pipeline.outputs()["out"]]
+    assert befores == [
+        "None", "None", "{'number': 1, 'text': None}", "{'text': None, 'number': 2, 'late': None}",
+        "{'text': '3', 'number': 3, 'late': None}",
+    ]  # fmt: skip
+    assert pipeline.state("records", "one") == [("a", ("5", 5, 5.0)), ("b", ("4", 4, 4.0))]
+    many = dict(pipeline.state("records", "many"))
+    assert [tuple(r) for r in many["a"]] == [(None, 1, None), ("3", 3, None), ("5", 5, 5.0)]
+    assert len(pipeline.state("records", "by_number")) == 5
+    changelog = tmp_path / "root" / "pipeline" / "operators" / "records" / "changelog"
+    table = pl.DataFrame(pl.from_arrow(DeltaTable(str(changelog)).to_pyarrow_table()))
+    assert [f.name for f in table.schema["v_one"].fields] == ["number", "gone", "text", "late"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("struct<number: tinyint>", "number"),
+        ("struct<number: string>", "number"),
+        ("struct<other: int>", "share|other"),
+    ],
+)
+def test_other_changes_are_refused(tmp_path: Path, spark: SparkSession, kind: str, why: str) -> None:
+    Pipeline(tmp_path, spark, build("struct<number: int>")).run(max_batches=1)
+    with pytest.raises(StateMigrationError, match=f"(?s)state 'one'.*({why}).*restore the old declaration"):
+        Pipeline(tmp_path, spark, build(kind)).run()
+    assert len(Pipeline(tmp_path, spark, build("struct<number: int>")).run().batches) == 4
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+def test_a_field_that_comes_back_does_not_bring_its_old_values(
+    tmp_path: Path, spark: SparkSession, compacted: bool
+) -> None:
+    both, one = "struct<number: int, gone: int>", "struct<number: int>"
+    for kind in (both, one):
+        Pipeline(tmp_path, spark, build(kind)).run(max_batches=1)
+    pipeline = Pipeline(tmp_path, spark, build(both))
+    if compacted:
+        with pipeline.engine() as engine:
+            assert engine.compact("pipeline").committed_id is not None
+    pipeline.run()
+    befores = [before for _, before, _ in pipeline.outputs()["out"]]
+    assert befores[2:] == [
+        "{'number': 1, 'gone': None}", "{'number': 2, 'gone': None}", "{'number': 3, 'gone': 3}",
+    ]  # fmt: skip
+    assert pipeline.state("records", "one") == [("a", (5, 5)), ("b", (4, 4))]
+
+
+@dataclass(frozen=True)
+class Before:
+    number: int
+    many: list[int]
+
+
+@dataclass(frozen=True)
+class After:
+    minutes: int = field(metadata={"alias": "number"})
+    many: list[int]
+    late: str | None = None
+
+
+class Keeps(KeyedProcessFunction):
+    """Keeps a record in a value, a list and a map; gives what the value was, as a dict."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.one = runtime_context.get_state(ValueStateDescriptor("one", self.kind))
+        self.many = runtime_context.get_list_state(ListStateDescriptor("many", self.kind))
+        self.by_number = runtime_context.get_map_state(MapStateDescriptor("by_number", int, self.kind))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        before = self.one.value()
+        yield str(ctx.get_current_key()), str(before and asdict(before)), len(list(self.many.get()))
+        record = self.kind(value.v, [value.v])
+        self.one.update(record)
+        self.many.add(record)
+        self.by_number.put(value.v, record)
+
+
+def keeping(kind: type) -> Any:
+    def built(job: StatefulJob) -> dict[str, DataStream]:
+        pairs = job.from_collection(ELEMENTS, "k string, v int", name="pairs", max_rows_per_batch=1)
+        records = pairs.key_by("k").process(
+            Keeps(kind), uid="records", output_type="k string, b string, n int"
+        )
+        return {"out": records}
+
+    return built
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_field_is_renamed_by_an_alias(tmp_path: Path, spark: SparkSession, compacted: bool) -> None:
+    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, keeping(After))
+    pipeline.run(max_batches=1)
+    if compacted:
+        with pipeline.engine() as engine:
+            assert engine.compact("pipeline").committed_id is not None
+    pipeline.run()
+    befores = [before for _, before, _ in pipeline.outputs()["out"]]
+    assert befores[2:] == [
+        "{'minutes': 1, 'many': [1], 'late': None}", "{'minutes': 2, 'many': [2], 'late': None}",
+        "{'minutes': 3, 'many': [3], 'late': None}",
+    ]  # fmt: skip
+    ((_, last), _) = pipeline.state("records", "one")
+    assert last.asDict() == {"minutes": 5, "many": [5], "late": None}
+    assert [r.minutes for r in dict(pipeline.state("records", "many"))["a"]] == [1, 3, 5]
+    assert {v.minutes for _, _, v in pipeline.state("records", "by_number")} == {1, 2, 3, 4, 5}
+    changelog = DeltaTable(str(tmp_path / "root" / "pipeline" / "operators" / "records" / "changelog"))
+    assert [f.name for f in changelog.to_pyarrow_table().schema.field("v_one").type] == [
+        "number",
+        "many",
+        "late",
+    ]
+
+
+@pytest.mark.long
+def test_time_to_live_may_be_switched_on_and_off(tmp_path: Path, spark: SparkSession) -> None:
+    ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).update_ttl_on_create_and_write().build()
+    kind = "struct<number: int>"
+
+    def run(with_ttl: bool, clock: int) -> None:
+        Pipeline(tmp_path, spark, build(kind, ttl if with_ttl else None)).run(max_batches=1, clock=clock)
+
+    run(False, 0)  # a, without a time
+    run(True, 1_000)  # b, with one
+    run(True, 1_050)  # a: the old entry lives until it is touched
+    run(True, 1_150)  # b: expired
+    run(True, 1_160)  # a: expired
+    found = [(before, n) for _, before, n in Pipeline(tmp_path, spark, build(kind)).outputs()["out"]]
+    assert found == [("None", 0), ("None", 0), ("{'number': 1}", 1), ("None", 0), ("None", 1)]
+
+
+@pytest.mark.long
+def test_the_length_of_a_time_to_live_may_change(tmp_path: Path, spark: SparkSession) -> None:
+    """Stored times are kept, and the length of today counts from them."""
+
+    def run(length: int, clock: int) -> None:
+        ttl = StateTtlConfig.new_builder(Time.milliseconds(length)).build()
+        Pipeline(tmp_path, spark, build("struct<number: int>", ttl)).run(max_batches=1, clock=clock)
+
+    run(100, 0)  # a
+    run(100, 10)  # b
+    run(1_000, 500)  # a: would have expired, and lives longer now
+    run(100, 600)  # b: expired at 110
+    run(50, 545)  # clocks never go back: a, written at 500, is expired at 600
+    found = [
+        before for _, before, _ in Pipeline(tmp_path, spark, build("struct<number: int>")).outputs()["out"]
+    ]
+    assert found == ["None", "None", "{'number': 1}", "None", "None"]

@@ -1,0 +1,280 @@
+"""A job that changed between runs: what fits goes on, what does not is refused and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import (
+    DeltaSink,
+    FileSource,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import ConfigurationError, RootError, StateMigrationError
+from tests.support.tiny import OUTPUT, ROWS, Site, Sum
+
+
+@pytest.fixture
+def ran(tmp_path: Path, spark: SparkSession) -> Site:
+    """After one batch; more input waits."""
+    site = Site(tmp_path, spark).put(ROWS)
+    site.engine().run(site.job())
+    return site.put({"k": ["a"], "v": [10]}, "1")
+
+
+CHANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "another uid": ({"uid": "renamed"}, r"holds state of operators \['sums'\], which the job does not have"),
+    "another type of key": (
+        {"through": lambda s: s.transform(lambda f: f.withColumn("k", F.ascii("k")))},
+        "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: int>.*change_key_type",
+    ),
+    "another key column": ({"key_by": ("v",)}, "its state is stored by key"),
+    "one more key column": ({"key_by": ("k", "v")}, "its state is stored by key"),
+    "another type of state": (
+        {"function": Sum(kind=float)},
+        "state 'total' is stored as bigint, the function declares double",
+    ),
+    "another max parallelism": (
+        {"max_parallelism": 64},
+        "has 128 key groups, the job declares max_parallelism=64",
+    ),
+}
+
+
+def test_an_operator_that_loses_its_key_is_refused(ran: Site) -> None:
+    """Its keyed state would be out of reach and nobody would notice."""
+    job = StatefulJob("tiny", parallelism=2)
+    rows = job.source("events", FileSource(str(ran.feed)))
+    rows.filter(lambda row: True, uid="sums").sink("out", DeltaSink(str(ran.sink)))
+    with pytest.raises(
+        StateMigrationError, match=r"'sums': its state is stored by key .* a stream without key"
+    ):
+        ran.engine().run(job)
+    assert len(ran.engine().checkpoints("tiny")) == 1
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("policy", ["fail", "dead_letter"])
+def test_what_does_not_fit_is_refused(ran: Site, what: str, policy: str) -> None:
+    options, message = CHANGED[what]
+    before = ran.outputs()
+    with pytest.raises(StateMigrationError, match=message):
+        ran.engine().run(ran.job(**options, on_error=policy))
+    assert (ran.outputs(), len(ran.engine().checkpoints("tiny"))) == (before, 1)
+
+    ran.engine().run(ran.job())  # the old job still runs
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+
+
+class OtherPrimitive(KeyedProcessFunction):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self.kind == "list":
+            runtime_context.get_list_state(ListStateDescriptor("total", int))
+        else:
+            runtime_context.get_map_state(MapStateDescriptor("total", str, int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        return None
+
+
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_another_primitive_under_the_same_name_is_refused(ran: Site, kind: str, by_value: None) -> None:
+    with pytest.raises(
+        StateMigrationError, match=f"is stored as value of bigint, the function declares {kind} of"
+    ):
+        ran.engine().run(ran.job(OtherPrimitive(kind)))
+
+
+class WithCount(Sum):
+    """The old function with one more state."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        self.seen = runtime_context.get_map_state(MapStateDescriptor("seen", str, int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.seen.put("here", (self.seen.get("here") or 0) + 1)
+        return super().process_element(value, ctx)
+
+
+def test_a_new_state_is_added_to_the_operators_table(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(WithCount()))
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+    (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
+    assert (row["k"], row["map_key"], row["value"]) == ("a", "here", 1)
+    changelog = ran.spark.read.format("delta").load(str(ran.directory / "root/tiny/operators/sums/changelog"))
+    assert {"v_total", "v_seen"} <= set(changelog.columns)
+    assert changelog.count() == sum(
+        o.changed_entries for row in ran.engine().checkpoints("tiny") for o in row.operators
+    )
+
+
+def test_a_state_that_is_declared_no_more_is_kept(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(WithCount()))
+    ran.put({"k": ["b"], "v": [20]}, "2").engine().run(ran.job(Sum(state="other")))
+    assert ran.state() == {"a": 14, "b": 2, "c": 4}
+    assert ran.engine().read_state("tiny", "sums", "seen").count() == 1
+    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job())  # and is there again when declared again
+    assert ran.state() == {"a": 15, "b": 2, "c": 4}
+
+
+class Renamed(Sum):
+    """The old function, whose state has another name now."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("whole", int).renamed_from("total"))
+
+
+def tables_of(site: Site) -> set[str]:
+    """Columns of the operator's table of changes."""
+    return set(
+        DeltaTable(str(site.directory / "root/tiny/operators/sums/changelog")).to_pyarrow_table().schema.names
+    )
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: bool, by_value: None) -> None:
+    columns = tables_of(ran)
+    if compacted:
+        ran.engine().compact("tiny")
+    ran.engine().run(ran.job(Renamed()))
+    row = ran.engine().checkpoints("tiny")[-1]
+    assert [(s.name, s.column_name) for o in row.operators for s in o.states] == [("whole", "total")]
+    assert sum(o.changed_entries for o in row.operators) == 1  # the key of the new row
+    assert tables_of(ran) == columns
+    assert ran.state("whole") == {"a": 14, "b": 2, "c": 4}
+    with pytest.raises(ConfigurationError, match=r"no state 'total'; its states: \['whole'\]"):
+        ran.state()
+    assert ran.engine().read_state("tiny", "sums", "total", checkpoint_id=1).count() == 3
+
+    # without the former name, and beside a new state of the old name
+    ran.put({"k": ["a", "b"], "v": [1, 1]}, "2").engine().run(ran.job(Sum(state="whole")))
+    ran.put({"k": ["a"], "v": [5]}, "3").engine().run(ran.job(Sum()))
+    ran.engine().compact("tiny")
+    assert (ran.state("whole"), ran.state("total")) == ({"a": 15, "b": 3, "c": 4}, {"a": 5})
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+@pytest.mark.long
+def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool, by_value: None) -> None:
+    job = ran.job(WithCount())
+    ran.engine().run(job)
+    dropping = ran.job()
+    dropping.stream(dropping.operators["sums"]).drop_states("seen")
+    ran.put({"k": ["b"], "v": [20]}, "2").engine().run(dropping)
+    with pytest.raises(ConfigurationError, match="no state 'seen'"):
+        ran.engine().read_state("tiny", "sums", "seen")
+    assert ran.engine().read_state("tiny", "sums", "seen", checkpoint_id=2).count() == 1  # as it was
+    if compacted:
+        ran.engine().compact("tiny")
+        base = ran.engine().checkpoints("tiny")[-1]
+        assert sum(f.rows for o in base.operators for f in o.base_files) == 3  # the totals only
+
+    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job(WithCount()))
+    (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
+    assert (row["k"], row["map_key"], row["value"]) == ("a", "here", 1)
+    assert ran.state() == {"a": 15, "b": 22, "c": 4}
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
+    ran: Site, by_value: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = set(ran.directory.rglob("*.parquet"))
+    job = ran.job(OtherPrimitive("list"))
+
+    def unread(*_: object) -> object:
+        raise AssertionError("the source was asked")
+
+    monkeypatch.setattr(FileSource, "plan", unread)
+    with pytest.raises(
+        StateMigrationError,
+        match=r"(?s)job 'tiny': operator 'sums': state 'total' is stored as value of bigint, "
+        r"the function declares list of.*drop_states.*restore a checkpoint",
+    ):
+        ran.engine().run(job)
+    assert set(ran.directory.rglob("*.parquet")) == files
+
+
+def test_a_state_that_is_asked_for_late_is_added_too(ran: Site, by_value: None) -> None:
+    ran.engine().run(ran.job(Late()))
+    assert ran.state("late") == {"a": 10}
+
+
+class Late(KeyedProcessFunction):
+    """Gets its handle while an element is processed."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.context = runtime_context
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.context.get_state(ValueStateDescriptor("late", int)).update(value.v)
+
+
+def test_operators_may_be_named_like_tables(tmp_path: Path, spark: SparkSession) -> None:
+    """Names of operators and of our own tables are told apart."""
+    site = Site(tmp_path, spark).put(ROWS)
+    for uid in ("checkpoints", "operator_state", "dead_letters"):
+        site.directory = tmp_path / uid
+        site.sink = tmp_path / uid / "sink"
+        site.engine().run(site.job(uid=uid))
+        assert site.state(operator=uid) == {"a": 4, "b": 2, "c": 4}
+
+
+def test_parallelism_may_change_between_runs(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark)
+    keys = [f"k{n}" for n in range(30)]
+    for run, parallelism in enumerate((2, 5, 1, 3)):
+        site.put({"k": keys, "v": [1] * 30}, str(run))
+        site.engine().run(site.job(parallelism=parallelism, max_parallelism=128))
+    assert site.state() == dict.fromkeys(keys, 4)
+    assert len(site.outputs()) == 120
+    assert [o.parallelism for row in site.engine().checkpoints("tiny") for o in row.operators] == [2, 5, 1, 3]
+
+
+def test_another_jobs_directory_is_refused(ran: Site) -> None:
+    shutil.copytree(ran.directory / "root" / "tiny", ran.directory / "root" / "other")
+    with pytest.raises(RootError, match="holds the checkpoints of job 'tiny', not of job 'other'"):
+        ran.engine().checkpoints("other")
+    job = ran.job()
+    job.name = "other"
+    with pytest.raises(RootError, match="use another root or job name"):
+        ran.engine().run(job)
+
+
+def test_a_job_that_never_ran_has_no_state(ran: Site) -> None:
+    assert ran.engine().checkpoints("never") == []
+    with pytest.raises(ConfigurationError, match=r"job 'never' has no checkpoint in .* yet: run it first"):
+        ran.engine().read_state("never", "sums", "total")
+
+
+@pytest.fixture
+def by_value() -> None:
+    """Lets workers run the functions of this file, which they cannot import."""
+    import sys
+
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_the_output_type_may_not_change_what_the_sink_holds(ran: Site) -> None:
+    from state_engine.core.errors import SinkError
+
+    with pytest.raises(SinkError, match="the output has"):
+        ran.engine().run(ran.job(output=OUTPUT.replace("total", "sum_so_far")))
+    assert len(ran.engine().checkpoints("tiny")) == 1

@@ -1,0 +1,261 @@
+"""What a function gets is what its stream declares: of every type, in the harness and in a subtask of the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.canonical import canonical_key, encode_keys, key_hash
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.columns import elements, to_table
+from state_engine.core.types.durations import Instant
+from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.row import Row
+from state_engine.core.types.type_parsing import arrow_type, to_type
+from state_engine.core.types.types_namespace import Types
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
+from state_engine.microbatch.subtask.output_files import read_exchange
+from state_engine.microbatch.subtask.subtask import Subtask
+from state_engine.microbatch.subtask.subtask_spec import (
+    BatchClocks,
+    OutputSpec,
+    RestoredOperatorState,
+    SubtaskSpec,
+)
+from state_engine.sources.frames import order_name
+from state_engine.sources.output_type import OutputType
+from state_engine.storage.layout import JobLayout
+from state_engine.testing import KeyedHarness, OperatorHarness
+from tests.core.types.type_samples import LEAVES, Leg, samples
+
+
+class Same(MapFunction):
+    def map(self, value: Any) -> Any:
+        seen.append(value)
+        return value
+
+
+seen: list[Any] = []
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path) -> list[Any]:
+    """An identity map between files, as on the engine: what the next operator would get."""
+    made = OutputType.of(kind)
+    rows = to_table(values, made.columns, scalar=made.scalar)
+    names, order = tuple(rows.column_names), (order_name(0), order_name(1))
+    layout = RoutedLayout(
+        inputs=(InputLayout(names, names, made.scalar, declared=made.columns),), order=order, named=0,
+        timed_order=False, positioned=True, keys=(), key_schema=None, event_time=False, key_refusals=False,
+        refused=False, sources=False,
+    )  # fmt: skip
+    numbers = pa.array(range(len(values)), pa.int64())
+    for name in order:
+        rows = rows.append_column(name, numbers)
+    rows = rows.append_column(HASH, pa.repeat(pa.scalar(0, pa.int64()), len(values)))
+    rows = rows.append_column(SUBTASK, pa.repeat(pa.scalar(0, pa.int32()), len(values)))
+    spec = SubtaskSpec(
+        layout=JobLayout(f"file://{directory}", "job"), write_id="w", uid="same", parallelism=1, max_parallelism=1,
+        function=Same(), routed=layout, keyed=False, key_schema=None,
+        outputs=[OutputSpec(None, made, [], exchange=True)], state_files=[], recorded_states={},
+        operator_state=RestoredOperatorState(None, []), dead_letters=False,
+        clocks=BatchClocks(0, MIN_TIMESTAMP, MIN_TIMESTAMP), checkpoint_id=1, parent_id=None,
+    )  # fmt: skip
+    report = Subtask(spec, 0, 0).run(rows)
+    assert report.error is None
+    found = read_exchange(report.exchange[""])
+    return elements(found, names, scalar=made.scalar, declared=made.columns)
+
+
+def check(kind: TypeInformation, values: list[Any], found: list[Any]) -> None:
+    assert seen == found == values
+    assert [type(v) for v in found] == [type(v) for v in seen] == [type(v) for v in values]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_an_identity_map_changes_nothing(data: st.DataObject, tmp_path: Path) -> None:
+    kind, strategy = data.draw(samples())
+    values = [kind.normalise(v) for v in data.draw(st.lists(strategy, min_size=1, max_size=4))]
+    seen.clear()
+    check(kind, values, OperatorHarness(Same(), input_type=kind, output_type=kind).process(values))
+    seen.clear()
+    check(kind, values, through_a_subtask(kind, values, tmp_path))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_every_type_reaches_the_function(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    kind, strategy = LEAVES[name]
+    values = [kind.normalise(v) for v in data.draw(st.lists(strategy, min_size=1, max_size=3))]
+    seen.clear()
+    check(kind, values, OperatorHarness(Same(), input_type=kind, output_type=kind).process(values))
+    seen.clear()
+    check(kind, values, through_a_subtask(kind, values, tmp_path))
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_tuples_are_tuples_and_rows_are_rows(engine: bool, tmp_path: Path) -> None:
+    """As in PyFlink: ``Types.TUPLE`` gives plain tuples, ``Types.ROW``, ``ROW_NAMED`` and DDL give Rows."""
+    fields = [Types.STRING(), Types.LONG()]
+    shown = {
+        "('a', 1)": [Types.TUPLE(fields), to_type(tuple[str, int], parameter="type")],
+        "Row(f0='a', f1=1)": [Types.ROW(fields)],
+        "Row(k='a', n=1)": [Types.ROW_NAMED(["k", "n"], fields), to_type("k string, n bigint", parameter="type")],
+    }  # fmt: skip
+    for expected, kinds in shown.items():
+        for kind in kinds:
+            seen.clear()
+            value = kind.normalise(("a", 1))
+            if engine:
+                found = through_a_subtask(kind, [value], tmp_path)
+            else:
+                found = OperatorHarness(Same(), input_type=kind, output_type=kind).process([value])
+            assert [repr(v) for v in (*seen, *found)] == [expected, expected]
+            assert all(type(v) is type(value) and v == ("a", 1) for v in (*seen, *found))
+
+
+class Key(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        yield ctx.get_current_key()
+
+
+KEYS: list[tuple[Any, list[Any]]] = [
+    (Types.SQL_TIME(), [time(1, 2, 3), time(0)]),
+    (Types.BIG_INT(), [10**30, -5]),
+    (Types.BIG_DEC(), [Decimal("1.5"), Decimal("-2")]),
+    (Types.INSTANT(), [Instant.of_epoch_milli(5), Instant.of_epoch_milli(-7)]),
+    (Types.PICKLED_BYTE_ARRAY(allow_pickle=True), [frozenset({1}), "a"]),
+    (Leg, [Leg("JFK", 1.5), Leg("LGA", 2.0)]),
+    (str, ["a", "b"]),
+    (tuple[int, str], [(1, "a"), (2, "b")]),
+    (Types.ROW_NAMED(["n", "s"], [Types.LONG(), Types.STRING()]), [Row(n=1, s="a"), Row(n=2, s="b")]),
+]
+
+
+@pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
+def test_the_current_key_is_what_is_declared(kind: Any, keys: list[Any]) -> None:
+    harness = KeyedHarness(Key(), key_by=lambda v: keys[v], key_type=kind)
+    found = harness.process([0, 1, 0])
+    assert found == [keys[0], keys[1], keys[0]]
+    assert [type(k) for k in found] == [type(keys[v]) for v in (0, 1, 0)]
+
+
+@pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
+def test_stored_keys_come_back_as_declared(kind: Any, keys: list[Any]) -> None:
+    """As a subtask finds them: from the canonical columns of the key."""
+    declared = to_type(kind, parameter="key")
+    record = declared if isinstance(declared, StructType) else None
+    parts = record.types if record else (declared,)
+    array = declared.to_arrow([declared.normalise(k) for k in keys], storage=False)
+    columns = array.flatten() if record else [array]
+    schema = KeySchema(tuple(f"k{i}" for i in range(len(parts))), tuple(p.arrow for p in parts))
+    plain = [arrow_type(c.type).from_arrow(c) for c in columns]
+    stored = [encode_keys([canonical_key(k) for k in p], c.type) for p, c in zip(plain, columns, strict=True)]
+    form = KeyForm.of(tuple(parts), record)
+    found = [k if form is None else form(k) for k in schema.decode(stored)]
+    assert found == keys
+    assert [type(k) for k in found] == [type(k) for k in keys]
+    assert len({key_hash(k) for k in schema.decode(stored)}) == len(keys)
+
+
+ALL: list[tuple[Any, Any]] = [
+    (Types.BYTE(), 1), (Types.LONG(), 2**40), (Types.DOUBLE(), 1.5), (Types.BOOLEAN(), True), (Types.STRING(), "é"),
+    (Types.CHAR(), "x"), (Types.BIG_INT(), 10**30), (Types.BIG_DEC(), Decimal("1.500000000000000000")),
+    (Types.SQL_TIME(), time(1, 2, 3)), (Types.INSTANT(), Instant.of_epoch_milli(1_500)),
+    (Types.PICKLED_BYTE_ARRAY(allow_pickle=True), frozenset({1})), (Types.LIST(Types.SQL_TIME()), [time(0), None]),
+    (Types.MAP(Types.STRING(), Types.BIG_INT()), {"a": 10**20}), (Types.TUPLE([Types.SQL_TIME()]), (time(5),)),
+]  # fmt: skip
+
+
+class Tells(MapFunction):
+    def map(self, value: Any) -> list[str]:
+        return [f"{type(v).__name__} {v!r}" for v in value]
+
+
+@pytest.mark.spark
+def test_all_types_at_once_on_spark(spark: SparkSession) -> None:
+    kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
+    job = StatefulJob("types", parallelism=2)
+    same = job.from_collection([row], kind, name="rows").map(lambda value: value, output_type=kind)
+    assert same.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    job = StatefulJob("keys", parallelism=2)
+    keyed = job.from_collection([row], kind, name="rows").key_by(
+        lambda value: value[8], key_type=Types.SQL_TIME()
+    )
+    told = keyed.process(Key(), uid="key", output_type=Types.SQL_TIME()).map(
+        lambda at: repr(at), output_type=str
+    )
+    assert told.collect(spark=spark) == [repr(time(1, 2, 3))]
+
+
+class Flight(NamedTuple):
+    leg: Leg
+    tag: str
+
+    def label(self) -> str:
+        return f"{self.tag} {type(self.leg).__name__} {self.leg.minutes}"
+
+
+def labels(flight: Flight) -> str:
+    return flight.label()
+
+
+@pytest.mark.spark
+def test_a_transform_declares_what_it_gives(spark: SparkSession) -> None:
+    """Behind DataFrame code elements are as declared, whatever order its columns have; a wrong type is an error."""
+    kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
+    job = StatefulJob("transformed", parallelism=2)
+    rows = job.from_collection([row], kind, name="rows")
+    shuffled = rows.transform(
+        lambda frame: frame.select(*reversed(frame.columns)), output_type=kind
+    )  # hidden columns included
+    assert shuffled.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    assert shuffled.collect(spark=spark) == [row]
+    assert rows.project(8, 6).map(lambda pair: repr(pair), output_type=str).collect(spark=spark) == [
+        repr((row[8], row[6]))
+    ]
+    made = rows.transform(
+        lambda frame: frame.selectExpr("*", "named_struct('origin', 'JFK', 'minutes', 1.5D) AS leg", "'x' AS tag")
+        .drop(*[f"f{at}" for at in range(len(ALL))]),
+        output_type=Flight,
+    )  # fmt: skip
+    assert made.map(labels, output_type=str).collect(spark=spark) == ["x Leg 1.5"]
+    assert made.key_by(lambda flight: flight.leg, key_type=Leg).process(
+        KeyIsALeg(), uid="key", output_type=str
+    ).collect(spark=spark) == ["Leg JFK"]
+    for output_type, problem in {
+        "f0 int": r"not declared \['f1', 'f2'",
+        tuple[int, int]: r"missing \[\], not declared \['f2'",
+        Flight: r"missing \['leg', 'tag'\]",
+        str: r"missing \['value'\]",
+    }.items():
+        wrong = rows.transform(lambda frame: frame, output_type=output_type)
+        with pytest.raises(ConfigurationError, match=problem):
+            wrong.collect(spark=spark)
+    wrong = rows.transform(lambda frame: frame.withColumn("f0", F.lit(1)), output_type=kind)
+    with pytest.raises(ConfigurationError, match=r"column 'f0' is int.*declared tinyint.*cast"):
+        wrong.collect(spark=spark)
+
+
+class KeyIsALeg(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        yield f"{type(ctx.get_current_key()).__name__} {ctx.get_current_key().origin}"

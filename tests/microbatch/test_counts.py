@@ -1,0 +1,183 @@
+"""What a micro-batch costs, from Spark's and Delta's own records: jobs, commits, rows written. No stopwatch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import StateEngine
+from state_engine.sources.few_rows import FEW_ROWS
+from tests.support.small_job import CLOCK_MS, build, write_feed
+from tests.support.tiny import ROWS, Site
+
+pytestmark = pytest.mark.spark_tasks
+
+DELTA_TABLES = ("checkpoints", "changelog", "operator_state", "dead_letters")
+
+
+class Recorder:
+    """Spark jobs by description, and stages that ran, as Spark itself keeps them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._store = context._jsc.sc().statusStore()
+        self._bus = context._jsc.sc().listenerBus()
+        self._before = {int(j.jobId()) for j in self._all()}
+
+    def _all(self) -> list[Any]:
+        self._bus.waitUntilEmpty()
+        found = self._store.jobsList(None)
+        return [found.apply(i) for i in range(found.size())]
+
+    def new(self) -> list[Any]:
+        return [j for j in self._all() if int(j.jobId()) not in self._before]
+
+    def descriptions(self) -> Counter[str]:
+        texts = (str(j.description().get()) if j.description().isDefined() else "" for j in self.new())
+        return Counter(texts)
+
+    def stages(self) -> dict[str, int]:
+        new = self.new()
+        return {
+            "completed": sum(int(j.numCompletedStages()) for j in new),
+            "skipped": sum(int(j.numSkippedStages()) for j in new),
+            "failed": sum(int(j.numFailedStages()) for j in new),
+            "failed tasks": sum(int(j.numFailedTasks()) for j in new),
+        }
+
+
+def delta_commits(*directories: Path) -> int:
+    """Log entries of all Delta tables below these directories."""
+    return sum(1 for d in directories for _ in d.rglob("_delta_log/*.json"))
+
+
+def added_files(*directories: Path) -> dict[str, int]:
+    """Rows by absolute path of every file that a log adds."""
+    found: dict[str, int] = {}
+    for directory in directories:
+        for entry in directory.rglob("_delta_log/*.json"):
+            for line in entry.read_text().splitlines():
+                add = json.loads(line).get("add")
+                if add:
+                    path = str(entry.parents[1] / add["path"])
+                    assert path not in found, "a file was added twice"
+                    found[path] = json.loads(add["stats"])["numRecords"]
+    return found
+
+
+def parquet_rows(*directories: Path) -> dict[str, int]:
+    """Rows of every Parquet file that is there."""
+    files = (f for d in directories for f in d.rglob("*.parquet") if "_delta_log" not in f.parts)
+    return {str(f): pq.read_metadata(f).num_rows for f in files}
+
+
+@contextmanager
+def quiet(spark: SparkSession) -> Iterator[None]:
+    """No persisted data is left behind or was there."""
+    context: Any = spark.sparkContext
+    before = len(context._jsc.sc().getPersistentRDDs().keySet().toSeq().toList().mkString(" ").split())
+    yield
+    assert (
+        len(context._jsc.sc().getPersistentRDDs().keySet().toSeq().toList().mkString(" ").split()) == before
+    )
+
+
+@pytest.fixture
+def warm(tmp_path: Path, spark: SparkSession) -> tuple[Site, StateEngine]:
+    """One operator, one sink, after the first batch."""
+    site = Site(tmp_path, spark).put(ROWS)
+    engine = site.engine()
+    engine.run(site.job())
+    return site.put({"k": ["a", "b", "b"], "v": [10, 20, 30]}, "1"), engine
+
+
+@pytest.mark.parametrize(("rows", "stages"), [(3, 1), (FEW_ROWS + 1, 2)])
+def test_a_warm_batch_is_one_spark_job_and_four_commits(
+    tmp_path: Path, spark: SparkSession, rows: int, stages: int
+) -> None:
+    site = Site(tmp_path, spark).put(ROWS)
+    engine = site.engine()
+    engine.run(site.job())
+    site.put({"k": ["a"] * rows, "v": [1] * rows}, "1")
+    root = site.directory / "root"
+    recorder, commits = Recorder(spark), delta_commits(root, site.sink)
+
+    with quiet(spark):
+        report = engine.run(site.job(), max_batches=1)
+
+    assert recorder.descriptions() == {"tiny: checkpoint 2, operator sums": 1}
+    # one stage that reads and routes, if the driver did not do so, and one that runs the subtasks; nothing reused,
+    # nothing tried again
+    assert recorder.stages() == {"completed": stages, "skipped": 0, "failed": 0, "failed tasks": 0}
+    made = delta_commits(root, site.sink) - commits
+    assert made == report.batches[0].delta_commits
+    assert made <= 4
+
+
+def test_a_run_without_news_starts_no_job_and_commits_nothing(
+    warm: tuple[Site, StateEngine], spark: SparkSession
+) -> None:
+    site, engine = warm
+    engine.run(site.job())
+    root = site.directory / "root"
+    recorder, commits = Recorder(spark), delta_commits(root, site.sink)
+    report = site.engine().run(site.job())
+    assert (report.batches, report.caught_up, report.published_pending) == ([], True, [])
+    assert recorder.new() == []
+    assert delta_commits(root, site.sink) == commits
+
+
+def test_every_row_is_written_once_and_every_file_is_in_a_log(tmp_path: Path, spark: SparkSession) -> None:
+    engine = StateEngine(tmp_path / "root", spark)
+    recorder = Recorder(spark)
+    report = engine.run(build(write_feed(tmp_path / "feed"), tmp_path / "sinks"), clock=CLOCK_MS)
+    rows = engine.checkpoints("small")
+
+    tables = (tmp_path / "root", tmp_path / "sinks" / "totals")
+    assert parquet_rows(*tables) == added_files(*tables)  # no orphan, no other copy, counts as recorded
+
+    changelogs = sum(parquet_rows(tmp_path / "root" / "small" / "operators").values())
+    assert changelogs == sum(o.changed_entries for row in rows for o in row.operators)
+    assert sum(parquet_rows(tmp_path / "sinks" / "totals").values()) == report.rows_out["totals"]
+    assert sum(parquet_rows(tmp_path / "sinks" / "ranks").values()) == report.rows_out["ranks"]
+    assert sum(r.rows_in for r in rows) == report.rows_in == 240
+
+    # one job an operator and batch, and no other
+    expected = {f"small: checkpoint {n}, operator {uid}": 1 for n in (1, 2, 3) for uid in ("totals", "ranks")}
+    assert recorder.descriptions() == expected
+    assert recorder.stages()["skipped"] == recorder.stages()["failed"] == 0
+    # with two operators one changelog more
+    assert [b.delta_commits for b in report.batches] == [5, 5, 5]
+
+
+def test_nothing_is_left_of_the_exchange_between_operators(tmp_path: Path, spark: SparkSession) -> None:
+    StateEngine(tmp_path / "root", spark).run(
+        build(write_feed(tmp_path / "feed"), tmp_path / "sinks"), clock=CLOCK_MS
+    )
+    left = list((tmp_path / "root" / "small").glob("exchange/*"))
+    assert left == []
+
+
+def test_the_row_tells_what_was_written(warm: tuple[Site, StateEngine]) -> None:
+    site, engine = warm
+    (batch,) = engine.run(site.job(), requested_by="a test").batches
+    row = engine.checkpoints("tiny")[-1]
+    files = parquet_rows(site.directory / "root" / "tiny", site.sink)
+    mine = {p: n for p, n in files.items() if row.write_id in p and "/checkpoints/" not in p}
+    listed = [f for o in row.operators for f in o.changelog] + row.operator_state_files
+    listed += [f for s in row.sinks for f in s.files]
+    assert len(mine) == len(listed)
+    assert sum(f.bytes for f in listed) == sum(Path(p).stat().st_size for p in mine) == batch.bytes_written
+    assert sum(f.rows for f in listed) == sum(mine.values())
+    assert (row.rows_in, row.rows_refused, row.requested_by, row.parent_id) == (3, 0, "a test", 1)
+    assert row.sources[0].rows == 3
+    assert sorted(batch.operators["sums"].group_rows.values()) == [1, 2]
+    assert (batch.operators["sums"].keys, batch.operators["sums"].changed_entries) == (2, 2)

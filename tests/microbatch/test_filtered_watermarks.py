@@ -1,0 +1,81 @@
+"""The watermark of operators behind filters of one source: as of the source, wherever batches are cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import DataStream, KeyedProcessFunction, StatefulJob
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+EVENTS = [("a", 10), ("b", 50), ("a", 20), ("b", 30), ("a", 60), ("b", 70)]
+AT_THE_SOURCE = {("a", 10): None, ("b", 50): 9, ("a", 20): 49, ("b", 30): 49, ("a", 60): 49, ("b", 70): 59}
+"""The watermark before each element, where the source makes it of all its elements, as in Flink."""
+OF_ITS_OWN_SIDE = {
+    ("a", 10): None,
+    ("a", 20): 9,
+    ("a", 60): 19,
+    ("b", 50): None,
+    ("b", 30): 49,
+    ("b", 70): 49,
+}
+"""Where the operator counts the elements that reach it."""
+Marks = dict[tuple[str, int], int | None]
+
+
+class Mark(KeyedProcessFunction):
+    """Gives every element with the watermark before it, in units of a second."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        now = ctx.timer_service().current_watermark()
+        yield str(value.side), value.at, None if now == -(2**63) else now // 1000
+
+
+def marks(
+    directory: Path, spark: SparkSession, keep: Callable[[DataStream, str], DataStream], cut: int | None
+) -> Marks:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        rows = job.from_collection(EVENTS, "side string, at bigint", name="events", max_rows_per_batch=cut)
+        timed = rows.transform(lambda f: f.selectExpr("*", "timestamp_seconds(at) AS time"))
+        timed = timed.assign_timestamps_and_watermarks("time")
+        return {
+            side: keep(timed, side)
+            .key_by("side")
+            .process(Mark(), uid=side, output_type="k string, at bigint, w bigint")
+            for side in ("a", "b")
+        }
+
+    pipeline = Pipeline(directory, spark, build)
+    pipeline.run()
+    return {(side, at): mark for found in pipeline.outputs().values() for side, at, mark in found}
+
+
+def by_function(stream: DataStream, side: str) -> DataStream:
+    return stream.filter(lambda row: row.side == side)
+
+
+def by_frame(stream: DataStream, side: str) -> DataStream:
+    return stream.transform(lambda frame: frame.where(frame.side == side))
+
+
+def test_filters_pass_on_the_watermark_of_their_source(tmp_path: Path, spark: SparkSession) -> None:
+    for cut in (None, 2, 1):
+        assert marks(tmp_path / f"{cut}", spark, by_function, cut) == AT_THE_SOURCE
+
+
+def test_frames_that_leave_rows_out_show_the_cut_where_operators_differ_in_them(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """In a batch each operator counts its own rows; after it the source has all that any of them read."""
+    assert marks(tmp_path / "whole", spark, by_frame, None) == OF_ITS_OWN_SIDE
+    assert marks(tmp_path / "one", spark, by_frame, 1) == AT_THE_SOURCE

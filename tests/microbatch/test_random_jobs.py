@@ -1,0 +1,192 @@
+"""Random jobs: states, timers, event-time TTL and two chained operators; neither cuts nor parallelism change anything.
+
+Outputs and state on the real engine also equal those of the harness, which runs the same operator loop in memory.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+    ValueStateDescriptor,
+)
+from state_engine.core.state.ttl import TtlTime
+from state_engine.sources.frames import StreamFrame
+from state_engine.testing import KeyedHarness
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DELAY_MS = 3
+OPERATIONS = ("put", "add", "remove", "clear", "timer", "forget", "reduce")
+
+
+class Event(NamedTuple):
+    """At a time, a key does something with a number."""
+
+    at: datetime
+    k: str
+    what: str
+    n: int
+
+
+EVENT = "at timestamp, k string, what string, n bigint"
+TOLD = "k string, what string, n bigint, at bigint"
+
+
+def milliseconds(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(milliseconds=1)
+
+
+def events(seed: int, count: int = 60) -> list[Event]:
+    """In the order of their times, as the job's order is."""
+    rng = random.Random(seed)
+    times = sorted(rng.sample(range(4 * count), count))
+    return [
+        Event(
+            EPOCH + timedelta(milliseconds=at),
+            rng.choice("abcde"),
+            rng.choice(OPERATIONS),
+            rng.randrange(-9, 9),
+        )
+        for at in times
+    ]
+
+
+class Does(KeyedProcessFunction):
+    """Does what events say to one state of each kind, and tells of all it sees."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        ttl = StateTtlConfig.new_builder(Time.milliseconds(25)).set_ttl_time_characteristic(TtlTime.EventTime)
+        ttl = ttl.update_ttl_on_create_and_write().disable_cleanup_in_background()
+        last = ValueStateDescriptor("last", int)
+        last.enable_time_to_live(ttl.build())
+        counts = MapStateDescriptor("counts", int, int)
+        counts.enable_time_to_live(ttl.build())
+        self.last, self.counts = runtime_context.get_state(last), runtime_context.get_map_state(counts)
+        self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
+        self.sum = runtime_context.get_reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b, int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        at, what, n = milliseconds(value.at), value.what, value.n
+        yield from self.tell(ctx.get_current_key(), what, n, at)
+        if what == "put":
+            self.last.update(n)
+            self.counts.put(n % 4, (self.counts.get(n % 4) or 0) + 1)
+        elif what == "add":
+            self.all.add(n)
+        elif what == "remove":
+            self.counts.remove(n % 4)
+        elif what == "clear":
+            (self.all, self.last, self.sum)[n % 3].clear()
+        elif what == "timer":
+            ctx.timer_service().register_event_time_timer(at + 2 * n)
+        elif what == "forget":
+            ctx.timer_service().delete_event_time_timer(at + n)
+        else:
+            self.sum.add(n)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield from self.tell(ctx.get_current_key(), "fired", 0, timestamp)
+        self.all.add(timestamp)
+        if timestamp % 3 == 0:
+            ctx.timer_service().register_event_time_timer(timestamp + 7)
+
+    def tell(self, key: str, what: str, n: int, at: int) -> Iterable[Any]:
+        seen = (self.last.value(), sorted(self.counts.items()), list(self.all.get()), self.sum.get())
+        yield key, f"{what}: {seen}", n, at
+
+
+class Chains(KeyedProcessFunction):
+    """Behind the first operator: everything that came, in order."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.came = runtime_context.get_list_state(ListStateDescriptor("came", str))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        self.came.add(f"{value.k} {value.at} {value.what}")
+        yield value.n, len(list(self.came.get())), f"{value.k} {value.what}"
+
+
+def job_of(seed: int, cut: int | None) -> Any:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        source = job.from_collection(
+            events(seed), EVENT, name="events", order_by=["at"], event_time="at",
+            max_out_of_orderness=DELAY_MS, max_rows_per_batch=cut,
+        )  # fmt: skip
+        told = source.key_by("k").process(Does(), uid="does", output_type=TOLD)
+        chained = told.key_by("n").process(
+            Chains(), uid="chains", output_type="n bigint, count bigint, told string"
+        )
+        return {"told": told, "chained": chained}
+
+    return build
+
+
+STATES = {"does": ("last", "counts", "all", "sum"), "chains": ("came",)}
+
+
+def everything(pipeline: Pipeline) -> dict[str, Any]:
+    found: dict[str, Any] = {name: sorted(rows) for name, rows in pipeline.outputs().items()}
+    return found | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 9)]])
+def test_cuts_parallelism_and_backends_change_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Nor does it matter who routes the rows: Spark those of the first run, the driver those of the second."""
+    rng = random.Random(seed)
+    found = []
+    for cut, parallelism, backend in (
+        (None, 1, HashMapStateBackend()),
+        (rng.randrange(10, 30), rng.randrange(2, 6), EmbeddedRocksDBStateBackend()),
+    ):
+        pipeline = Pipeline(
+            tmp_path / str(cut), spark, job_of(seed, cut), parallelism=parallelism, state_backend=backend
+        )
+        with monkeypatch.context() as patch:
+            if cut is None:
+                patch.setattr(StreamFrame, "table", None)
+            pipeline.run(drain=True)
+        found.append(everything(pipeline))
+    for name, whole in found[0].items():
+        assert found[1][name] == whole, name
+
+    harness = KeyedHarness(
+        Does(), key_by=lambda e: e.k, timestamp_of=lambda e: milliseconds(e.at), max_out_of_orderness_ms=DELAY_MS,
+        output_type=TOLD,
+    )  # fmt: skip
+    told = harness.process(events(seed)) + harness.drain()
+    assert sorted(told) == found[0]["told"]
+    chained = KeyedHarness(
+        Chains(), key_by=lambda row: row.n, output_type="n bigint, count bigint, told string"
+    )
+    from state_engine import Row
+
+    row = Row("k", "what", "n", "at")
+    assert sorted(chained.process([row(*t) for t in told])) == found[0]["chained"]

@@ -1,0 +1,315 @@
+"""Timers on the real engine: cuts and parallelism change nothing, empty runs fire, draining fires the rest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import ConfigurationError
+from state_engine.sources import frames
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EVENTS = [
+    ("a", 0),
+    ("b", 2),
+    ("h", 7),
+    ("a", 8),
+    ("c", 8),
+    ("h", 9),
+    ("b", 11),
+    ("a", 12),
+    ("c", 19),
+    ("a", 30),
+]
+
+
+def rows(events: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
+    return [(k, EPOCH + timedelta(seconds=at)) for k, at in events]
+
+
+class Silence(KeyedProcessFunction):
+    """Reports a key that was silent for six seconds, and everything it saw of it."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        at = ctx.timestamp()
+        assert at is not None
+        for before in self.seen.get():
+            ctx.timer_service().delete_event_time_timer(before * 1000 + 6_000)
+        self.seen.add(at // 1000)
+        ctx.timer_service().register_event_time_timer(at + 6_000)
+        yield str(ctx.get_current_key()), "seen", at // 1000
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), ",".join(map(str, self.seen.get())), timestamp // 1000
+        self.seen.clear()
+
+
+class Log(KeyedProcessFunction):
+    """Everything that came, in order, under one key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.log = runtime_context.get_list_state(ListStateDescriptor("log", str))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.log.add("|".join(map(str, (value.k, value.what, value.at))))
+
+
+OUT = "k string, what string, at bigint"
+
+
+def build_for(cut: int | None, **source: Any) -> Any:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        events = job.from_collection(
+            rows(EVENTS), "k string, at timestamp", name="events", max_rows_per_batch=cut,
+            **({"order_by": ["at"], "event_time": "at"} | source),
+        )  # fmt: skip
+        silent = events.key_by("k").process(Silence(), uid="silence", output_type=OUT)
+        everything = silent.transform(lambda f: f.selectExpr("*", "1 as one")).key_by("one")
+        return {
+            "silent": silent,
+            "log": everything.process(Log(), uid="log", output_type="x bigint"),
+        }
+
+    return build
+
+
+# a's element at 8 finds its timer of 6 fired, because h's at 7 moved the watermark; c's at 19 comes before its of 14
+EXPECTED = [
+    ("a", "0", 6), ("a", "8,12", 18), ("b", "11", 17), ("b", "2", 8), ("c", "8,19", 25), ("h", "7,9", 15),
+]  # fmt: skip
+
+
+def timers_of(pipeline: Pipeline) -> list[Any]:
+    return sorted(o for o in pipeline.outputs()["silent"] if o[1] != "seen")
+
+
+def test_cuts_and_parallelism_change_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what timers put out, nor the order in which a chained operator sees it, nor state.
+
+    Nor whether the driver routes the rows, or Spark does.
+    """
+    logs = []
+    for cut, parallelism, few in ((None, 1, True), (None, 3, False), (3, 2, True)):
+        monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+        pipeline = Pipeline(tmp_path / f"{cut}_{few}", spark, build_for(cut), parallelism=parallelism)
+        pipeline.run()
+        assert timers_of(pipeline) == EXPECTED
+        assert pipeline.state("silence", "seen") == [("a", [30])]
+        logs.append(pipeline.state("log", "log"))
+    assert logs[0] == logs[1] == logs[2]
+    in_order = [line for _, lines in logs[0] for line in lines]
+    assert (
+        in_order.index("h|seen|7")
+        < in_order.index("a|0|6")
+        < in_order.index("a|seen|8")
+        < in_order.index("h|seen|9")
+        < in_order.index("b|2|8")
+        < in_order.index("b|seen|11")
+    )
+    assert in_order.index("c|seen|19") < in_order.index("h|7,9|15") < in_order.index("b|11|17")
+    assert len(in_order) == len(EVENTS) + len(EXPECTED)
+
+
+def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, build_for(None), parallelism=2)
+    pipeline.run()
+    assert len(pipeline.run().batches) == 0
+    drained = pipeline.run(drain=True, parallelism=3)
+    assert len(drained.batches) == 1
+    assert timers_of(pipeline) == sorted([*EXPECTED, ("a", "30", 36)])
+    assert pipeline.state("silence", "seen") == []
+    assert len(pipeline.run(drain=True).batches) == 0
+
+
+def test_late_rows_wait_for_the_out_of_orderness(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, build_for(2, max_out_of_orderness=timedelta(seconds=20)))
+    pipeline.run()
+    # the watermark came close to 10, but later elements had moved the timers of 6 and 8 before
+    assert timers_of(pipeline) == []
+    pipeline.run(drain=True)
+    assert timers_of(pipeline) == [
+        ("a", "0,8,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25), ("h", "7,9", 15),
+    ]  # fmt: skip
+
+
+def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSession) -> None:
+    """Timers fire before their key's next element all the same, as far as both sources have come.
+
+    One has the elements at 0, 7, 8, 11 and 19 seconds, the other those at 2, 8, 9, 12 and 30.
+    """
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        left, right = (
+            job.from_collection(
+                rows(EVENTS[at::2]),
+                "k string, at timestamp",
+                name=f"events_{at}",
+                order_by=["at"],
+                event_time="at",
+            )
+            for at in (0, 1)
+        )
+        silent = left.union(right).key_by("k").process(Silence(), uid="silence", output_type=OUT)
+        return {"silent": silent}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    before_19 = [("b", "2,11", 17), ("h", "7,9", 15)]  # a's at 30 came when the other source was at 12
+    assert timers_of(pipeline) == before_19
+    pipeline.run(drain=True)
+    assert timers_of(pipeline) == sorted([*before_19, ("a", "0,8,12,30", 36), ("c", "8,19", 25)])
+
+
+def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        streams = dict(build_for(None, order_by=[])(job))
+        other = job.from_collection([("z", "seen", 1)], OUT, name="other")
+        merged = (
+            streams["silent"].union(other).key_by("k").process(Log(), uid="merged", output_type="x bigint")
+        )
+        return streams | {"merged": merged}
+
+    pipeline = Pipeline(tmp_path, spark, build)
+    with pytest.raises(ConfigurationError, match="begin order_by of the source with its event_time column"):
+        pipeline.run()
+
+
+class Remind(KeyedProcessFunction):
+    """Says so a second of processing time later; twice."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 1_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        assert ctx.time_domain().name == "PROCESSING_TIME"
+        if timestamp <= 2_500:
+            ctx.timer_service().register_processing_time_timer(timestamp + 1_000)
+        yield ctx.get_current_key(), timestamp
+
+
+class Forgets(KeyedProcessFunction):
+    """Says a minute later what it remembers of a key, which is nothing: by event time it lives ten seconds."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        lives = StateTtlConfig.new_builder(Time.seconds(10)).use_event_time().build()
+        descriptor = ValueStateDescriptor("last", int)
+        descriptor.enable_time_to_live(lives)
+        self.last = runtime_context.get_state(descriptor)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        at = ctx.timestamp()
+        assert at is not None
+        self.last.update(at)
+        for later in (5_000, 60_000):
+            ctx.timer_service().register_event_time_timer(at + later)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), timestamp, self.last.value()
+
+
+def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        events = job.from_collection(
+            rows(EVENTS[:2]), "k string, at timestamp", name="events", order_by=["at"], event_time="at"
+        )
+        forgets = events.key_by("k").process(
+            Forgets(), uid="forgets", output_type="k string, at bigint, last bigint"
+        )
+        return {"forgets": forgets, "again": forgets.filter(lambda r: r.last is None)}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    assert len(pipeline.run(drain=True).batches) == 1
+    late = [("a", 60_000, None), ("b", 62_000, None)]
+    found = pipeline.outputs()
+    assert sorted(found["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
+    assert sorted(found["again"]) == late
+
+
+def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark: SparkSession) -> None:
+    """Also for keys whose declared type is not the stored one, and into chained operators."""
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        days = job.from_collection([(EPOCH.date(),)], "day date", name="days")
+        reminded = days.key_by("day").process(Remind(), uid="remind", output_type="day date, at bigint")
+        return {"reminded": reminded, "again": reminded.map(lambda r: r.at + 1, output_type="bigint")}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    assert len(pipeline.run(clock=500).batches) == 1
+    assert len(pipeline.run(clock=1_499).batches) == 0
+    assert len(pipeline.run(clock=1_500, parallelism=3).batches) == 1
+    assert pipeline.outputs() == {"reminded": [(EPOCH.date(), 1_500)], "again": [1_501]}
+    assert len(pipeline.run(clock=9_000).batches) == 1
+    assert len(pipeline.run(clock=99_000).batches) == 0
+    assert pipeline.outputs()["reminded"][1:] == [(EPOCH.date(), 2_500), (EPOCH.date(), 3_500)]
+
+
+def test_a_running_job_may_get_event_time_and_lose_it(tmp_path: Path, spark: SparkSession) -> None:
+    """Timers stay stored meanwhile; where it comes back, the watermark begins with the rows that come."""
+    shown: list[tuple[int, str | None]] = [(1, None), (3, "at"), (4, None), (6, "at")]
+
+    def build_up_to(rows_so_far: int, event_time: str | None) -> Any:
+        def build(job: StatefulJob) -> Mapping[str, DataStream]:
+            given = rows([("a", 0), ("a", 10), ("b", 20), ("a", 90), ("b", 26), ("b", 27)])[:rows_so_far]
+            stream = job.from_collection(
+                given, "k string, at timestamp", name="events", order_by=["at"], event_time=event_time
+            )
+            return {
+                "out": stream.key_by("k").process(Sixth(), uid="sixth", output_type="k string, at bigint")
+            }
+
+        return build
+
+    watermarks = []
+    for rows_so_far, event_time in shown:
+        pipeline = Pipeline(tmp_path, spark, build_up_to(rows_so_far, event_time))
+        pipeline.run()
+        with pipeline.engine() as engine:
+            watermarks.append(engine.checkpoints("pipeline")[-1].watermark_ms)
+    assert watermarks == [None, 19_999, None, 26_999]
+    # b's of 26 s waited while there was no event time
+    assert pipeline.outputs()["out"] == [("a", 16_000), ("b", 26_000)]
+
+
+class Sixth(KeyedProcessFunction):
+    """Where there is event time, says so six seconds later."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        at = ctx.timestamp()
+        if at is not None:
+            ctx.timer_service().register_event_time_timer(at + 6_000)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), timestamp

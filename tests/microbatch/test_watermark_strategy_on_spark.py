@@ -1,0 +1,184 @@
+"""``WatermarkStrategy`` on the real engine: timers fire where a column of timestamps would have them fire."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    StatefulJob,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
+from state_engine.core.errors import ConfigurationError, UserFunctionError
+from state_engine.sources import frames
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+EVENTS = [("a", 10), ("b", 12), ("a", 11), ("b", 30), ("a", 36), ("b", 20), ("a", 50)]
+OUT = "k string, what string, at bigint"
+# one second of out-of-orderness: b's of 12 s wakes at 17 s, which 30 s lets fire; a's of 10 and 11 s likewise
+TIMERS = [("a", "woke", 15_000), ("a", "woke", 16_000), ("a", "woke", 41_000), ("b", "woke", 17_000),
+          ("b", "woke", 25_000), ("b", "woke", 35_000)]  # fmt: skip
+SEEN = [("a", 10, None), ("b", 12, 8_999), ("a", 11, 10_999), ("b", 30, 10_999), ("a", 36, 28_999), ("b", 20, 34_999),
+        ("a", 50, 34_999)]  # fmt: skip
+
+
+class Wakes(KeyedProcessFunction):
+    """Wakes up five seconds after each element, which it passes on with the watermark."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        at = ctx.timestamp()
+        assert at is not None
+        assert at == value.at * 1_000
+        assert list(value.as_dict()) == ["k", "at"]
+        ctx.timer_service().register_event_time_timer(at + 5_000)
+        yield str(value.k), f"at {value.at}", ctx.timer_service().current_watermark()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        yield str(ctx.get_current_key()), "woke", timestamp
+
+
+class AtSeconds(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        assert record_timestamp == -(2**63)
+        return int(value.at * 1_000)
+
+
+class Stamps(KeyedProcessFunction):
+    """Gives the time of each element."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        yield str(value.k), "seen", ctx.timestamp()
+
+
+BOUNDED = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
+FITTING = BOUNDED.with_timestamp_assigner(lambda value: 7_000 if value.at > 100 else value.at * 1_000)
+STRATEGIES = {
+    "assigner": BOUNDED.with_timestamp_assigner(AtSeconds()),
+    "callable": BOUNDED.with_timestamp_assigner(lambda value: value.at * 1_000),
+    "column": BOUNDED.with_timestamp_column("at", "s"),
+}
+
+
+def build_for(cut: int | None, strategy: WatermarkStrategy, events: list[Any] = EVENTS) -> Any:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        stream = job.from_collection(
+            events, "k string, at bigint", name="events", max_rows_per_batch=cut
+        ).assign_timestamps_and_watermarks(strategy)
+        return {
+            "woke": stream.key_by("k").process(Wakes(), uid="wakes", output_type=OUT),
+            "raw": stream,
+        }
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("kind", "cut", "few", "parallelism"),
+    [("assigner", 1, True, 1), ("callable", None, True, 2), ("assigner", None, False, 2), ("column", 3, True, 2),
+     ("column", None, False, 1)],
+)  # fmt: skip
+def test_timers_fire_at_the_right_times(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    kind: str, cut: int | None, few: bool, parallelism: int,
+) -> None:  # fmt: skip
+    """Whatever the cut, and whether the driver routes the rows, or Spark does."""
+    monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+    pipeline = Pipeline(tmp_path, spark, build_for(cut, STRATEGIES[kind]), parallelism=parallelism)
+    pipeline.run()
+    outputs = pipeline.outputs()
+    assert sorted(o for o in outputs["woke"] if o[1] == "woke") == TIMERS
+    seen = {(k, what): mark for k, what, mark in outputs["woke"] if what != "woke"}
+    assert seen == {(k, f"at {at}"): -(2**63) if mark is None else mark for k, at, mark in SEEN}
+    assert sorted(outputs["raw"]) == sorted(EVENTS)  # no column came along
+    with pipeline.engine() as engine:
+        assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
+
+
+@pytest.mark.parametrize(("cut", "few"), [(1, True), (None, False)])
+def test_a_strategy_behind_a_map_and_a_filter(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, cut: int | None, few: bool
+) -> None:
+    """The same timers and watermarks: what the filter leaves out is far ahead of everything, and moves neither."""
+    texts = [text for k, at in EVENTS for text in (f"{k},{at}", "left out,9000")]
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        stream = (
+            job.from_collection(texts, str, name="events", max_rows_per_batch=cut)
+            .map(lambda text: (text.split(",")[0], int(text.split(",")[1])), "k string, at bigint")
+            .filter(lambda row: row.k != "left out")
+            .assign_timestamps_and_watermarks(STRATEGIES["callable"])
+        )
+        return {"woke": stream.key_by("k").process(Wakes(), uid="wakes", output_type=OUT)}
+
+    monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    outputs = pipeline.outputs()["woke"]
+    assert sorted(o for o in outputs if o[1] == "woke") == TIMERS
+    seen = {(k, what): mark for k, what, mark in outputs if what != "woke"}
+    assert seen == {(k, f"at {at}"): -(2**63) if mark is None else mark for k, at, mark in SEEN}
+    with pipeline.engine() as engine:
+        assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
+
+
+def test_elements_without_a_time_are_refused(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = BOUNDED.with_timestamp_assigner(lambda value: 1_000 * (10 // value.at) * value.at)
+    events = [("a", 10), ("b", 0), ("a", 5)]
+    failing = Pipeline(
+        tmp_path / "fail", spark, lambda job: {"woke": build_for(None, strategy, events)(job)["woke"]}
+    )
+    with pytest.raises(UserFunctionError, match="timestamp assigner: ZeroDivisionError") as refused:
+        failing.run()
+    assert "source 'events'" in str(refused.value)
+    for few in (True, False):
+        monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+        kept = Pipeline(
+            tmp_path / f"kept_{few}", spark, build_for(None, BOUNDED.with_timestamp_column("at", "s"),
+                                                       [("a", 10), ("b", 2**62), ("a", 5)]),
+            on_error="dead_letter",
+        )  # fmt: skip
+        kept.run()
+        with kept.engine() as engine:
+            letters = engine.dead_letters("pipeline").collect()
+        assert [json.loads(letter["row"])["k"] for letter in letters] == ["b"]
+        assert "the column 'at' is no time in s since 1970" in letters[0]["error"]
+        with kept.engine() as engine:
+            assert [one.problem for one in engine.list_dead_letters(kept.job())] == [""]
+            # once more without a time, then with one
+            for strategy, left in ((BOUNDED.with_timestamp_column("at", "s"), 1), (FITTING, 0)):
+                again = build_for(None, strategy, [("a", 10), ("b", 2**62), ("a", 5)])
+                job = Pipeline(tmp_path / f"kept_{few}", spark, again, on_error="dead_letter").job()
+                job.operators["wakes"].function = Stamps()
+                sent = engine.replay_dead_letters(job)
+                assert (len(sent.sent), sent.refused) == (1, left)
+        assert [o for o in kept.outputs()["woke"] if o[0] == "b"] == [("b", "seen", 7_000)]
+        assert [o for o in kept.outputs()["woke"] if o[1] == "woke"] == []
+
+
+def test_a_transform_that_drops_the_time_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        stream = job.from_collection(EVENTS, "k string, at bigint", name="events", order_by=["at"])
+        stream = stream.assign_timestamps_and_watermarks(STRATEGIES["column"])
+        bare = stream.transform(lambda f: f.select("k", "at"))
+        return {"woke": bare.key_by("k").process(Wakes(), uid="wakes", output_type=OUT)}
+
+    with pytest.raises(
+        ConfigurationError, match="event time of what an operator put out, or a WatermarkStrategy gave"
+    ):
+        Pipeline(tmp_path, spark, build).run()

@@ -1,0 +1,161 @@
+"""Random histories on real tables: every checkpoint that can be restored reads as before, and the rest is gone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from uuid6 import uuid7
+
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.collection import base_table, changelog_table
+from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.state_files import keyed_state_files
+from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from tests.core.checkpoints.rows import tree
+from tests.operations.collecting_ground import Ground, crashed
+
+pytestmark = pytest.mark.spark
+
+Rows = list[tuple[object, ...]]
+
+
+class Story:
+    """A history, what every checkpoint of it held, and what the sinks showed then."""
+
+    def __init__(self, ground: Ground, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self.ground, self.chance, self.patch = ground, chance, patch
+        self.outputs: dict[int, Rows] = {}
+        self.batches = 0
+
+    def grow(self, steps: int) -> None:
+        """A micro-batch, then steps of any kind."""
+        self.batch()
+        kinds: list[Callable[[], None]] = [
+            self.batch, self.batch, self.batch, self.compact, self.restore, self.savepoint, self.crash,
+            self.branch, self.retain,
+        ]  # fmt: skip
+        for step in self.chance.choices(kinds, k=steps):
+            step()
+
+    def batch(self) -> None:
+        self.ground.run(self.batches)
+        self.batches += 1
+        self.outputs[self.rows()[-1].checkpoint_id] = self.ground.outputs()
+
+    def compact(self) -> None:
+        self.ground.engine().compact("tiny")
+
+    def restore(self) -> None:
+        known = sorted(self.restorable() & self.outputs.keys() - {self.rows()[-1].checkpoint_id})
+        if known:
+            self.ground.engine().restore("tiny", checkpoint_id=self.chance.choice(known))
+
+    def savepoint(self) -> None:
+        made = self.ground.engine().savepoints("tiny").list()
+        if made and self.chance.random() < 0.5:
+            self.ground.engine().savepoints("tiny").delete(self.chance.choice(sorted(made)))
+        else:
+            pinned = self.chance.choice(sorted(self.restorable()))
+            self.ground.engine().savepoints("tiny").create(f"s{len(self.rows())}", checkpoint_id=pinned)
+
+    def crash(self) -> None:
+        crashed(
+            self.ground, self.patch, self.chance.choice(["commit_files", "stage", "commit"]), self.batches
+        )
+        self.batches += 1
+
+    def branch(self) -> None:
+        """The first row of a replay, from anywhere."""
+        engine, rows = self.ground.engine(), self.rows()
+        wanted = self.chance.choice(sorted(self.restorable()))
+        begun = next(row for row in rows if row.checkpoint_id == wanted)
+        row = continuing(
+            begun, kind=CheckpointKind.CHECKPOINT, checkpoint_id=rows[-1].checkpoint_id + 1, write_id=uuid7().hex,
+            created_at=datetime.now(UTC), requested_by="test",
+        )  # fmt: skip
+        first = replace(row, branch=f"r{row.checkpoint_id}")
+        log = engine.context.ran("tiny").log
+        log.commit([AddCheckpoint(first)], NewestIs(log.load().newest_id))
+
+    def retain(self) -> None:
+        self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
+
+    def rows(self) -> list:  # type: ignore[type-arg]
+        return self.ground.engine().checkpoints("tiny")
+
+    def restorable(self) -> set[int]:
+        rows = {row.checkpoint_id: row for row in self.rows()}
+        return set(rows) - tree(rows).retired
+
+    def needed(self) -> set[str]:
+        """Every file that reading, or going back to, a restorable checkpoint takes; relative to the ground."""
+        rows = {row.checkpoint_id: row for row in self.rows()}
+        found: set[str] = set()
+        for at in self.restorable():
+            on_path = tree(rows).path(at)
+            held = keyed_state_files(on_path, "sums")
+            found |= {f"root/tiny/{changelog_table('sums')}/{f.file.path}" for f in held.changelog}
+            found |= {f"root/tiny/{base_table('sums')}/{f.file.path}" for f in held.base}
+            found |= {
+                f"root/tiny/operator_state/{f.path}" for row in on_path for f in row.operator_state_files
+            }
+            staged = [s for row in on_path if row.kind == "checkpoint" for s in row.sinks]
+            found |= {f"{s.path.rsplit('/', 1)[-1]}/{f.path}" for s in staged for f in s.files}
+        return found
+
+
+def collected_tells_no_lies(ground: Ground, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    story = Story(ground, chance, patch)
+    story.grow(steps)
+    story.retain()
+    story.batch()
+    before, states, outputs = ground.files(), ground.restorable(), ground.outputs()
+
+    assert not ground.collect(hours=23).files
+    planned = ground.collect(hours=25, dry_run=True)
+    assert ground.files() == before
+    assert ground.collect(hours=25).files == planned.files
+    ground.collect(hours=49)
+    assert not ground.collect(hours=49, dry_run=True).files
+
+    needed, after = story.needed(), ground.files()
+    published = {path for path in after if "checkpoint_id=" in path}
+    listed = {f"sink/{path}" for path in DeltaTable(str(ground.sink)).file_uris()}
+    listed = {f"sink/{path.rsplit('/', 1)[-1]}" for path in listed}
+    rows = {path for path in after if path.startswith(("root/tiny/checkpoints", "root/tiny/savepoints"))}
+    assert after - needed - published - listed - rows == set(), "all that nobody needs is gone"
+    # published files of the directory are where readers look, not where they were staged
+    missing = {p for p in needed - after if not any(q.endswith(p.rsplit("/", 1)[-1]) for q in published)}
+    assert missing == set(), "and nothing else"
+    assert ground.restorable().items() >= states.items()
+    assert ground.outputs() == outputs
+
+    head = story.rows()[-1].checkpoint_id
+    known = sorted(story.restorable() & story.outputs.keys() - {head})
+    for target in chance.sample(known, min(2, len(known))):
+        ground.engine().restore("tiny", checkpoint_id=target)
+        assert ground.outputs() == story.outputs[target]
+        assert tuple(sorted(ground.state().items())) == states[target]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected_tells_no_lies(Ground(tmp_path, spark), 7, 7, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_random_histories(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    collected_tells_no_lies(Ground(tmp_path, spark), seed, 14, monkeypatch)

@@ -1,0 +1,244 @@
+"""A compaction writes the key groups that changed or hold what expired; the others keep their base."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    CompactionPolicy,
+    DeltaSink,
+    FileSource,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
+from state_engine.core.checkpoints.state_files import position_files
+from state_engine.core.keys.key_groups import assign_to_key_group
+from state_engine.operations import maintenance
+from state_engine.storage.checkpoint_log import CheckpointLog
+from tests.core.checkpoints.rows import tree
+from tests.support.tiny import ROWS, Site
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+GROUPS, HOUR_MS = 8, 3_600_000
+KEYS = [f"k{i}" for i in range(40)]
+
+
+class Latest(KeyedProcessFunction):
+    """Per key: the sum for ever, and what came within the last hour."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        recent = ListStateDescriptor("recent", int)
+        recent.enable_time_to_live(StateTtlConfig.new_builder(timedelta(hours=1)).build())
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
+        self.recent = runtime_context.get_list_state(recent)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.total.update((self.total.value() or 0) + value.v)
+        if value.v:
+            self.recent.add(value.v)
+        yield value.k, self.total.value(), len(list(self.recent.get()))
+
+
+class Place:
+    """The job in a directory of its own, fed one file a run."""
+
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
+        self.directory, self.fed = directory, 0
+        self.engine = StateEngine(directory / "root", spark)
+        (directory / "feed").mkdir()
+
+    def job(self, compaction: CompactionPolicy | None = None) -> StatefulJob:
+        job = StatefulJob("latest", parallelism=2, max_parallelism=GROUPS, compaction=compaction)
+        stream = job.source("events", FileSource(str(self.directory / "feed")))
+        found = stream.key_by("k").process(
+            Latest(), uid="latest", output_type="k string, total bigint, n bigint"
+        )
+        found.sink("out", DeltaSink(str(self.directory / "out")))
+        return job
+
+    def run(self, keys: list[str], *, clock_ms: int, v: int = 1) -> None:
+        self.fed += 1
+        table = pa.table({"k": keys, "v": pa.array([v] * len(keys), pa.int64())})
+        pq.write_table(table, self.directory / "feed" / f"{self.fed:03}.parquet")
+        assert len(self.engine.run(self.job(), clock=clock_ms).batches) == 1
+
+    @property
+    def head(self) -> CheckpointRow:
+        return self.engine.checkpoints("latest")[-1]
+
+    @property
+    def operator(self) -> OperatorCheckpoint:
+        found = self.head.operator("latest")
+        assert found is not None
+        return found
+
+    def bases(self) -> dict[int, str]:
+        """The base of each key group."""
+        return {
+            g: b.base_id for b in self.operator.bases for g in range(b.key_group_start, b.key_group_end + 1)
+        }
+
+    def state(self, name: str) -> dict[str, Any]:
+        return {r["k"]: r["value"] for r in self.engine.read_state("latest", "latest", name).collect()}
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkSession) -> Place:
+    return Place(tmp_path, spark)
+
+
+def test_only_key_groups_that_changed_are_written(place: Place) -> None:
+    place.run(KEYS, clock_ms=0)
+    first = place.engine.compact("latest")
+    assert first.key_groups == {"latest": GROUPS}
+    place.run(KEYS[:2], clock_ms=1)
+    changed = {assign_to_key_group(k, GROUPS) for k in KEYS[:2]}
+    before = {name: place.state(name) for name in ("total", "recent")}
+
+    second = place.engine.compact("latest")
+    assert second.key_groups == {"latest": len(changed)}
+    assert {g for g, base_id in place.bases().items() if base_id == place.head.write_id} == changed
+    assert {b.checkpoint_id for b in place.operator.bases} == {second.checkpoint_id}
+    assert {name: place.state(name) for name in ("total", "recent")} == before
+
+    # nothing is left to fold, and the bases that were kept are found by readers and by the collector
+    assert place.engine.compact("latest").committed_id is None
+    assert place.engine.compact("latest", full=True).key_groups == {"latest": GROUPS}
+    place.run(KEYS, clock_ms=2)
+    assert place.state("total") == {k: 3 if k in KEYS[:2] else 2 for k in KEYS}
+
+
+@pytest.mark.long
+def test_key_groups_in_which_something_expired_are_written_without_any_change(place: Place) -> None:
+    place.run(KEYS, clock_ms=0)
+    place.engine.compact("latest")
+    assert place.engine.compact("latest").committed_id is None
+    place.run(KEYS[:1], clock_ms=2 * HOUR_MS, v=0)  # touches one key; all elements have expired by now
+    assert place.engine.compact("latest").key_groups == {"latest": GROUPS}
+    files = [
+        f"{place.directory}/root/latest/operators/latest/base/{f.path}" for f in place.operator.base_files
+    ]
+    assert {s for f in files for s in pq.ParquetFile(f).read()["state"].to_pylist()} == {"total"}
+    assert place.state("total") == dict.fromkeys(KEYS, 1)
+
+
+@pytest.mark.long
+def test_state_is_the_same_after_any_sequence_of_compactions(
+    place: Place, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Beside a job that never compacts; checkpoints in between read as they did."""
+    (tmp_path / "plain").mkdir()
+    plain = Place(tmp_path / "plain", spark)
+    remembered = {}
+    for number in range(9):
+        keys = KEYS[number : number + 5] if number else KEYS
+        for one in (place, plain):
+            one.run(keys, clock_ms=number * HOUR_MS // 3)
+        remembered[place.head.checkpoint_id] = place.state("total")
+        if number % 2:
+            place.engine.compact("latest", full=number == 5)
+        for name in ("total", "recent"):
+            assert place.state(name) == plain.state(name)
+    for checkpoint_id, total in remembered.items():
+        rows = place.engine.read_state("latest", "latest", "total", checkpoint_id=checkpoint_id).collect()
+        assert {r["k"]: r["value"] for r in rows} == total
+
+
+def test_a_run_compacts_by_the_jobs_policy(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark).put({"k": ["a", "b"] * 6, "v": list(range(12))})
+    job = site.job(batch_rows=2)
+    job.compaction = CompactionPolicy(max_files=3)
+    report = site.engine().run(job)
+    assert len(report.batches) == 6
+    assert [(c.checkpoint_id, c.committed_id) for c in report.compactions] == [(3, 4), (7, 8)]
+    assert site.state() == {"a": 30, "b": 36}
+
+
+@pytest.mark.long
+def test_a_compaction_that_fails_fails_no_run(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(tmp_path, spark).put(ROWS)
+    job = site.job(batch_rows=1)
+    job.compaction = CompactionPolicy(max_files=2)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(maintenance.Maintenance, "compact", fails)
+    report = site.engine().run(job)
+    assert (len(report.batches), report.caught_up, report.compactions) == (4, True, [])
+    assert "job 'tiny': maintenance after a micro-batch failed; it is tried again" in caplog.text
+    assert "the disk is full" in caplog.text
+
+
+@pytest.mark.long
+def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_POSITION_FILES", 3)
+    site = Site(tmp_path, spark)
+
+    def feed(first: int, last: int) -> StatefulJob:
+        for number in range(first, last + 1):
+            site.put({"k": ["a"], "v": [number]}, f"{number:02}")
+        job = site.job(batch_rows=1)
+        job.compaction = CompactionPolicy(max_files=4)
+        return job
+
+    site.engine().run(feed(1, 5))
+    rows = site.engine().checkpoints("tiny")
+    (whole,) = [row for row in rows if row.kind == "compaction"]
+    appended = [file.rows for row in rows if row.checkpoint_id < 5 for file in row.operator_state_files]
+    assert [file.rows for file in whole.operator_state_files] == [sum(appended)]
+    site.engine().run(feed(6, 7))
+    path = tree({row.checkpoint_id: row for row in site.engine().checkpoints("tiny")}).path(8)
+    assert len(position_files(path)) == 4  # the whole, and three micro-batches
+    assert [v for _, v, _ in sorted(site.outputs())] == [1, 2, 3, 4, 5, 6, 7]
+    # a micro-batch that was planned before a compaction goes on top of it
+    overtaken: list[int] = []
+    real = CheckpointLog._append
+
+    def append(self: CheckpointLog, row: CheckpointRow, **options: Any) -> None:
+        if row.kind == "checkpoint" and not overtaken:
+            overtaken.append(row.checkpoint_id)
+            assert site.engine().compact("tiny").committed_id == row.checkpoint_id
+        real(self, row, **options)
+
+    monkeypatch.setattr(CheckpointLog, "_append", append)
+    site.engine().run(feed(8, 9))
+    assert overtaken == [9]
+    assert site.state() == {"a": sum(range(1, 10))}
+    assert len(site.outputs()) == 9
+    report = site.engine().replay(site.job(batch_rows=1), from_checkpoint=3)
+    assert len(report.batches) == 6
+    assert site.engine().compare("tiny", report.branch).is_equal
+
+
+@pytest.mark.long
+def test_a_job_without_state_states_its_positions_whole_by_itself(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    numbers = StatefulJob("numbers", compaction=CompactionPolicy(max_files=8))
+    stream = numbers.from_collection(list(range(20)), int, max_rows_per_batch=1)
+    stream.sink("out", DeltaSink(str(tmp_path / "out")))
+    report = StateEngine(tmp_path / "root", spark).run(numbers)
+    assert (len(report.batches), len(report.compactions)) == (20, 1)

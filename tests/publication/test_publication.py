@@ -1,0 +1,279 @@
+"""``Publication`` over real sinks of files and of SQLite: what it asks, what it leaves alone, what it repairs."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from state_engine import DeltaSink, FileSink, ForeachBatchSink, SqlSink
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.publication.publication import Declared, Publication
+from state_engine.sinks.base import Publisher, Sink, SinkRequest
+from state_engine.sinks.files import FilePublisher
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.staging import Staging
+from state_engine.storage.delta.log_tail import LogDurability
+from state_engine.storage.layout import JobLayout
+from tests.core.checkpoints.rows import checkpoint
+
+SCHEMA = pa.schema([("id", pa.int64())])
+APP = "0123/job"
+NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None)
+"""Commits nothing: the sinks here need none."""
+Name = Literal["files", "sql"]
+
+
+class Place:
+    """A root, a directory of files and a database; and the path of a job that puts its checkpoint's id into both."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = f"file://{directory}/root"
+        self.sinks: dict[Name, Sink] = {
+            "files": FileSink(str(directory / "files")),
+            "sql": SqlSink(f"sqlite:///{directory}/out.db", "out"),
+        }
+        self.path: list[CheckpointRow] = []
+
+    def publication(self) -> Publication:
+        """As a new process has it."""
+        tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), log=SimpleNamespace(app=APP))
+        return Publication(NO_KERNEL, tables)
+
+    def code(self, *names: Name) -> Declared:
+        nodes: Any = [SimpleNamespace(name=name, sink=self.sinks[name]) for name in names]
+        return self.publication().declared(nodes)
+
+    def commit(self, *names: Name, kind: str = "checkpoint") -> None:
+        """A row that is not published yet."""
+        i = len(self.path) + 1
+        staged = [self._staged(name, i) for name in names]
+        self.path.append(checkpoint(i, i - 1 or None, kind=kind, sinks=staged))
+
+    def run(self, *names: Name, batches: int = 1) -> None:
+        """Micro-batches of one process."""
+        publication = self.publication()
+        for _ in range(batches):
+            publication.settle(self.path, self.code(*names))
+            self.commit(*names)
+            publication.publish(self.path[-1])
+
+    def shown(self, name: Name) -> list[int]:
+        if name == "files":
+            found = (self.directory / "files").glob("checkpoint_id=*/*.parquet")
+            return sorted(i for f in found for i in pq.read_table(f)["id"].to_pylist())
+        engine = sa.create_engine(f"sqlite:///{self.directory}/out.db", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            return sorted(row[0] for row in connection.execute(sa.text("SELECT id FROM out")))
+
+    def _staged(self, name: Name, i: int) -> StagedSink:
+        request = SinkRequest(NO_KERNEL, Staging(self.root), name, f"{APP}/{name}", SCHEMA, f"w{i}")
+        target = self.sinks[name].prepare(request)
+        rows = pa.table({"id": [i]}, schema=SCHEMA)
+        return target.staged([write_sink_file(rows, target, target.file_name(f"w{i}", 0, 0), 0)])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which sinks were asked what they show."""
+    names: list[str] = []
+
+    def counted(publisher: type[Publisher]) -> None:
+        real = publisher.seen
+
+        def seen(self: Publisher, uri: str, app: str) -> int:
+            names.append(app.rsplit("/", 1)[-1])
+            return real(self, uri, app)
+
+        monkeypatch.setattr(publisher, "seen", seen)
+
+    counted(FilePublisher)
+    counted(SqlPublisher)
+    return names
+
+
+def test_only_the_last_row_can_wait_and_is_published_by_the_next_process(place: Place) -> None:
+    place.run("files", "sql", batches=2)
+    place.commit("files", "sql")
+    place.commit(kind="compaction")
+    assert place.shown("files") == place.shown("sql") == [1, 2]
+    assert place.publication().settle(place.path, place.code("files", "sql")) == [3]
+    assert place.shown("files") == place.shown("sql") == [1, 2, 3]
+    assert place.publication().settle(place.path, place.code("files", "sql")) == []
+
+
+def test_sinks_are_asked_once_and_not_again_after_every_batch(place: Place, asked: list[str]) -> None:
+    place.run("files", "sql", batches=3)
+    del asked[:]
+    place.run("files", "sql", batches=5)
+    assert sorted(asked) == ["files", "sql"]
+    del asked[:]
+    place.commit("files")
+    assert place.publication().settle(place.path) == [9]
+    assert asked == ["files"], "without code only the sinks of the last row"
+
+
+def test_sinks_of_a_job_that_begins_are_not_known_from_what_it_publishes_itself(
+    place: Place, asked: list[str]
+) -> None:
+    """So another root that writes to the same table is looked for before every batch of the first process."""
+    publication, code = place.publication(), place.code("files")
+    assert publication.settle(place.path, code) == []
+    place.commit("files")
+    publication.publish(place.path[-1])
+    assert publication.settle(place.path, code) == []
+    assert asked == []
+    assert not publication.knows("files")
+
+
+@pytest.mark.parametrize("gone", ["files", "sql"])
+def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
+    place: Place, gone: Name, asked: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    place.run("files", "sql", batches=2)
+    place.commit("files", "sql")
+    left: Name = "sql" if gone == "files" else "files"
+    if gone == "files":
+        shutil.rmtree(place.directory / "files")
+    else:  # nobody can open it
+        (place.directory / "out.db").unlink()
+        (place.directory / "out.db").mkdir()
+    del asked[:]
+    with caplog.at_level(logging.INFO, logger="state_engine"):
+        assert place.publication().settle(place.path, place.code(left)) == [3]
+    assert place.shown(left) == [1, 2, 3]
+    assert asked == [left]
+    [told] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
+    assert told.levelno == logging.WARNING
+    assert "checkpoint 3 was not looked up" in told.getMessage()
+    place.run(left, batches=2)
+    assert place.shown(left) == [1, 2, 3, 4, 5]
+    assert [s.name for s in place.publication().left_alone(place.path, place.code(left))] == [gone]
+
+
+def backup_of_the_database(place: Place) -> Path:
+    return Path(shutil.copy(place.directory / "out.db", place.directory / "backup.db"))
+
+
+def test_a_sink_that_was_put_back_from_a_backup_stops_the_job_and_is_repaired(place: Place) -> None:
+    place.run("files", "sql", batches=2)
+    backup = backup_of_the_database(place)
+    place.run("files", "sql", batches=2)
+    place.commit("files", "sql")
+    shutil.copy(backup, place.directory / "out.db")
+    code = place.code("files", "sql")
+    for _ in range(2):
+        with pytest.raises(
+            SinkBehindError,
+            match=r"job 'job', sink 'sql': .* does not show what checkpoints 3 to 4 published to it "
+            r"\(2 rows\).*publish_pending\(job, from_checkpoint=3\)",
+        ):
+            place.publication().settle(place.path, code)
+    assert (place.shown("files"), place.shown("sql")) == ([1, 2, 3, 4], [1, 2]), "nothing was done"
+    with pytest.raises(SinkBehindError, match="what checkpoint 3 published"):
+        place.publication().settle(place.path, code, again_from=4)
+    assert place.publication().settle(place.path, code, again_from=3) == [3, 4, 5]
+    assert place.publication().settle(place.path, code, again_from=1) == []
+    assert place.shown("files") == place.shown("sql") == [1, 2, 3, 4, 5]
+    place.run("files", "sql")
+    assert place.shown("files") == place.shown("sql") == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_sink_that_comes_back_into_the_code_is_behind_by_what_it_did_not_get(place: Place) -> None:
+    place.run("files", "sql", batches=2)
+    place.commit("files", "sql")
+    place.run("sql", batches=2)
+    both = place.code("files", "sql")
+    with pytest.raises(SinkBehindError, match=r"sink 'files'.*checkpoint 3 published"):
+        place.publication().settle(place.path, both)
+    assert place.publication().settle(place.path, both, again_from=3) == [3]
+    assert (place.shown("files"), place.shown("sql")) == ([1, 2, 3], [1, 2, 3, 4, 5])
+
+
+def test_an_operation_by_name_does_not_spare_a_run_the_look_at_its_sinks(place: Place) -> None:
+    place.run("sql", batches=2)
+    backup = backup_of_the_database(place)
+    place.run("sql")
+    place.run("files")
+    shutil.copy(backup, place.directory / "out.db")
+    publication = place.publication()
+    assert publication.settle(place.path) == []
+    with pytest.raises(SinkBehindError, match="checkpoint 3 published"):
+        publication.settle(place.path, place.code("files", "sql"))
+
+
+def test_a_consumer_takes_the_newest_directory_of_files_away(place: Place) -> None:
+    place.run("files", batches=3)
+    shutil.move(place.directory / "files" / "checkpoint_id=000000000003", place.directory / "taken")
+    place.run("files", batches=2)
+    assert place.shown("files") == [1, 2, 4, 5]
+    assert place.publication().settle(place.path, place.code("files"), again_from=1) == []
+    shutil.rmtree(place.directory / "files" / "checkpoint_id=000000000005")
+    place.commit("files")
+    assert place.publication().settle(place.path, place.code("files")) == [6]
+
+
+def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(place: Place) -> None:
+    place.run("files", batches=3)
+    for checkpoint_id in (1, 2):
+        [shown] = (place.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
+        shutil.copy(shown, shown.with_name(shown.name.replace("-0.parquet", "-1.parquet")))
+    assert place.shown("files") == [1, 1, 2, 2, 3]
+    assert place.publication().settle(place.path, place.code("files"), again_from=2) == []
+    assert place.shown("files") == [1, 1, 2, 3]
+    assert place.publication().settle(place.path, place.code("files"), again_from=1) == []
+    assert place.shown("files") == [1, 2, 3]
+
+
+def test_what_can_never_be_published_is_told_apart_for_a_restore(place: Place) -> None:
+    place.run("files", "sql", batches=2)
+    backup = backup_of_the_database(place)
+    place.run("files", "sql")
+    place.commit("files", "sql")
+    [waiting] = place.path[-1].sinks[0].files
+    (place.directory / "files" / waiting.path).unlink()
+    with pytest.raises(MissingFilesError):
+        place.publication().settle(place.path, place.code("files"))
+    refused = place.publication().settle_what_can_be(place.path, place.code("files", "sql"))
+    assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files")]
+    shutil.copy(backup, place.directory / "out.db")
+    refused = place.publication().settle_what_can_be(place.path, place.code("files", "sql"))
+    assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files"), (3, "sql"), (4, "sql")]
+    assert place.shown("sql") == [1, 2]
+
+
+def test_a_root_that_was_moved_knows_its_sinks(place: Place) -> None:
+    place.run("sql", batches=2)
+    (place.directory / "root").rename(place.directory / "moved")
+    place.root = f"file://{place.directory}/moved"
+    assert place.publication().left_alone(place.path, place.code("sql")) == []
+    place.run("sql")
+    assert place.shown("sql") == [1, 2, 3]
+
+
+def test_a_place_is_what_checkpoints_record(tmp_path: Path) -> None:
+    staging = Staging("file:///root")
+    assert DeltaSink(str(tmp_path / "t")).place(f"{APP}/out", staging) == f"file://{tmp_path}/t"
+    function = ForeachBatchSink(lambda rows, checkpoint_id: None, name="place_of_a_function")
+    assert function.place(f"{APP}/out", staging) == "file:///root/job/sinks/out/place_of_a_function"
+    publication = Place(tmp_path).publication()
+    assert list(publication.declared([]) or ()) == [
+        (DEAD_LETTERS, f"file://{tmp_path}/root/job/dead_letters")
+    ]
+    assert issubclass(SinkBehindError, SinkError)

@@ -1,0 +1,80 @@
+"""What changed between two checkpoints: by the model, on any paths, from Python and from a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from state_engine.cli.main import app
+from state_engine.cli.session import console
+from state_engine.core.errors import ConfigurationError
+from tests.queries.test_open_state import BATCHES
+from tests.support.remembering import Memory, model
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
+    """Three batches."""
+    made = Memory(tmp_path_factory.mktemp("diff"), spark)
+    for batch in BATCHES[:3]:
+        made.run(batch)
+    return made
+
+
+def changes(before: dict[Any, Any], after: dict[Any, Any]) -> dict[Any, tuple[str, Any, Any]]:
+    """By hand."""
+    found = {}
+    for key in {*before, *after}:
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            found[key] = "added" if old is None else "removed" if new is None else "changed", old, new
+    return found
+
+
+@pytest.mark.parametrize("state", ["last", "all", "counts", "total"])
+def test_changes_are_those_of_the_model(memory: Memory, state: str) -> None:
+    (found,) = memory.engine.diff("memory", 1, 3, operator="remembers", state=state)
+    assert (found.operator, found.state) == ("remembers", state)
+    expected = changes(model(BATCHES[:1])[state], model(BATCHES[:3])[state])
+    assert {tuple(r)[:-3]: tuple(r)[-3:] for r in found.changes.collect()} == expected
+    kinds = [kind for kind, _, _ in expected.values()]
+    assert found.counts() == {kind: kinds.count(kind) for kind in ("added", "removed", "changed")}
+
+
+def test_all_states_are_compared_and_times_name_checkpoints(memory: Memory) -> None:
+    second = memory.engine.checkpoints("memory")[1].created_at
+    found = memory.engine.diff("memory", second, second.isoformat())
+    assert len(found) == 11
+    with pytest.raises(ConfigurationError, match=r"no state 'nope' of operator 'any'.*remembers.all"):
+        memory.engine.diff("memory", 1, 2, state="nope")
+
+
+@pytest.mark.long
+def test_checkpoints_of_a_path_that_was_left_can_be_compared(tmp_path: Path, spark: SparkSession) -> None:
+    memory = Memory(tmp_path, spark)
+    for batch in BATCHES[:2]:
+        memory.run(batch)
+    memory.engine.restore("memory", checkpoint_id=1)
+    (found,) = memory.engine.diff("memory", 2, 3, state="total")
+    assert sorted(tuple(r) for r in found.changes.collect()) == [
+        ("a", 1, "changed", 14, 12),
+        ("c", 1, "removed", 9, None),
+    ]
+
+
+@pytest.mark.long
+def test_the_command_prints_what_changed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
+    monkeypatch.setattr(console, "width", 200)
+    arguments = ["state", "diff", "memory", "1", "3", "--operator", "remembers", "--state", "total"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "remembers.total: 2 added, 1 removed, 1 changed" in done.stdout
+    assert ["a", "1", "changed", "12", "14"] in [line.split() for line in done.stdout.splitlines()]
+    failed = CliRunner().invoke(app, ["state", "diff", "memory", "1", "x"])
+    assert failed.exit_code == 1
+    assert "is no time" in str(failed.exception)

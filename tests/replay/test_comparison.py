@@ -1,0 +1,27 @@
+"""``compare`` where there is nothing to compare: no session is needed for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.replay.comparison import compare
+from state_engine.sinks.staging import Staging
+from state_engine.storage.layout import JobLayout
+from tests.core.checkpoints.rows import checkpoint, tree
+
+NO_SPARK: Any = None
+
+
+def test_a_sink_that_got_no_rows_on_either_side_is_equal() -> None:
+    empty = StagedSink("out", "delta", "file:///out", "id", "{}", [])
+    rows = {
+        1: checkpoint(1, sinks=[empty]),
+        2: checkpoint(2, 1, sinks=[empty]),
+        3: checkpoint(3, 1, branch="fix", sinks=[empty]),
+    }
+    layout, staging = JobLayout("file:///root", "job"), Staging("file:///root")
+    found = compare(NO_SPARK, layout, staging, tree(rows), new="fix", old="main")
+    assert found.is_equal
+    assert found.outputs == {}
+    assert found.summary() == "job job: checkpoint 2 (old) and 3 (new)"

@@ -1,0 +1,267 @@
+"""``SqlSink`` on real databases: SQLite always, PostgreSQL where its programs are installed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from state_engine import SqlSink
+from state_engine.core.errors import (
+    CommitFailedError,
+    CommitUnknownError,
+    ConfigurationError,
+    MissingFilesError,
+    SinkError,
+    SinkIdentityError,
+)
+from state_engine.sinks import sql_database
+from state_engine.sinks.sql import SqlPublisher
+from state_engine.sinks.sql_ledger import LEDGER, Ledger
+from state_engine.sinks.staging import Staging
+from tests.sinks.databases import APP, Database, move
+
+
+def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
+    first, second = db.staged("w1", [1, 3], [2]), db.staged("w2", [4])
+    assert db.publisher.seen(first.path, APP) == 0
+    assert db.ids() == []
+    for one, checkpoint_id in ((first, 1), (first, 1), (second, 12), (second, 12), (first, 1)):
+        db.publisher.publish(one, APP, checkpoint_id)
+    assert db.publisher.seen(first.path, APP) == 12
+    assert db.rows() == [(1, "t1"), (2, "t2"), (3, "t3"), (4, "t4")]
+    ledger = db.rows(f"SELECT app, checkpoint_id FROM {LEDGER} ORDER BY checkpoint_id")
+    assert ledger == [(APP, -1), (APP, 0), (APP, 1), (APP, 12)]
+
+
+def test_the_last_row_of_a_key_wins(db: Database) -> None:
+    key: Any = {"key": ["id"]}
+    db.publisher.publish(
+        db.staged("w1", [(1, "a"), (2, "a"), (1, "b")], [(1, "c"), (3, None)], **key), APP, 1
+    )
+    assert db.rows() == [(1, "c"), (2, "a"), (3, None)]
+    again = db.staged("w2", [(3, "d"), (2, None)], **key)
+    for _ in range(2):
+        db.publisher.publish(again, APP, 2)
+        assert db.rows() == [(1, "c"), (2, None), (3, "d")]
+    lonely = db.staged("w3", [(9,), (9,)], schema=pa.schema([("id", pa.int64())]), **key)
+    db.publisher.publish(lonely, APP, 3)
+    assert db.rows()[-1] == (9, None)
+
+
+def test_other_rows_under_the_same_number(db: Database) -> None:
+    mine, others = db.staged("w1", [1]), db.staged("w2", [2])
+    db.publisher.publish(mine, APP, 3)
+    with pytest.raises(
+        SinkIdentityError, match=r"already holds other rows of checkpoint 3 by '0123/job/out'"
+    ):
+        db.publisher.publish(others, APP, 3)
+    with pytest.raises(SinkIdentityError, match=r"already holds rows of checkpoint 3"):
+        db.publisher.publish(others, APP, 2)
+    assert db.ids() == [1]
+    db.publisher.publish(db.staged("w3", [3], app="0123/job/second"), "0123/job/second", 3)
+    assert db.ids() == [1, 3], "another sink counts for itself"
+
+
+def test_staged_files_that_are_gone(lite: Database) -> None:
+    mine = lite.staged("w1", [1], [2])
+    path = Path(mine.path.removeprefix("file://")) / mine.files[1].path
+    path.unlink()
+    with pytest.raises(MissingFilesError, match="is gone"):
+        lite.publisher.publish(mine, APP, 1)
+    assert lite.ids() == []
+
+
+def test_outputs_are_withdrawn_and_come_again(db: Database) -> None:
+    made = [db.staged(f"w{i}", [i * 10], [i * 10 + 1], lineage=True) for i in (1, 2, 3)]
+    for checkpoint_id, one in enumerate(made, start=1):
+        db.publisher.publish(one, APP, checkpoint_id)
+    other = db.staged("w2", [90], lineage=True, app="0123/job/second")
+    db.publisher.publish(other, "0123/job/second", 2)
+    one, two, three = made
+    back, forth = move(one, add=[], withdraw=[two, three]), move(one, add=[two, three], withdraw=[one])
+    for _ in range(2):
+        db.publisher.check_withdrawable(back)
+        db.publisher.publish(back, APP, 4)
+        assert db.ids() == [10, 11, 90], "another sink's rows of the same attempt stay"
+    for _ in range(2):
+        db.publisher.check_withdrawable(forth)
+        db.publisher.publish(forth, APP, 5)
+        assert db.ids() == [20, 21, 30, 31, 90]
+    assert db.rows("SELECT DISTINCT _write_id FROM delays WHERE id = 20") == [("w2/out",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({}, "only a lineage column could tell"), ({"key": ["id"]}, "replaced others by their key")],
+)
+def test_what_cannot_be_withdrawn(lite: Database, options: dict[str, Any], why: str) -> None:
+    one = lite.staged("w1", [1], **options)
+    lite.publisher.publish(one, APP, 1)
+    back = move(one, add=[], withdraw=[one])
+    for asked in (
+        lambda: lite.publisher.check_withdrawable(back),
+        lambda: lite.publisher.publish(back, APP, 2),
+    ):
+        with pytest.raises(SinkError, match=rf'cannot be withdrawn.*{why}.*outputs="keep"'):
+            asked()
+    assert (lite.ids(), lite.publisher.seen(one.path, APP)) == ([1], 1)
+
+
+def test_rows_from_before_the_lineage_column_cannot_be_withdrawn(lite: Database) -> None:
+    old = lite.staged("w1", [1, 2])
+    lite.publisher.publish(old, APP, 1)
+    lite.run("ALTER TABLE delays ADD COLUMN _write_id text")
+    new = lite.staged("w2", [3, 4], lineage=True)
+    lite.publisher.publish(new, APP, 2)
+    lite.publisher.check_withdrawable(move(new, add=[], withdraw=[new]))
+    both = move(new, add=[], withdraw=[old, new])
+    with pytest.raises(SinkError, match=r'2 of 4 rows are not known by _write_id.*outputs="keep"'):
+        lite.publisher.check_withdrawable(both)
+    lite.run("UPDATE delays SET _write_id = 'w1/out' WHERE _write_id IS NULL")
+    lite.run("DELETE FROM delays WHERE id = 1")
+    lite.publisher.check_withdrawable(both)
+    lite.publisher.publish(both, APP, 3)
+    assert lite.ids() == []
+
+
+class Killed(BaseException):
+    """Stands for the death of the process."""
+
+
+@pytest.mark.parametrize("step", ["take", "write_rows", "commit", "after"])
+def test_crash_at_every_step_and_publish_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    publish = sql_database.SqlTable.publish
+
+    def dies_after(*args: Any) -> None:
+        publish(*args)
+        raise Killed
+
+    mine = db.staged("w1", [1, 2], key=["id"])
+    where: Any = {"take": Ledger, "write_rows": sql_database, "commit": sa.Connection}
+    with monkeypatch.context() as patch:
+        if step == "after":
+            patch.setattr(sql_database.SqlTable, "publish", dies_after)
+        else:
+            patch.setattr(where[step], step, dies)
+        with pytest.raises(Killed):
+            db.publisher.publish(mine, APP, 1)
+    assert db.ids() == ([1, 2] if step == "after" else [])
+    assert db.publisher.seen(mine.path, APP) == int(step == "after")
+    db.run("DELETE FROM delays WHERE id = 1")  # so that a second insert would be seen
+    db.publisher.publish(mine, APP, 1)
+    assert db.ids() == ([2] if step == "after" else [1, 2])
+
+
+def commit_that(does: Callable[[Callable[[], None]], None]) -> Callable[[sa.Connection], None]:
+    """A commit that breaks off after, or without, having worked."""
+    real = sa.Connection.commit
+
+    def commit(self: sa.Connection) -> None:
+        does(lambda: real(self))
+        raise OperationalError("COMMIT", {}, Exception("the connection was closed"))
+
+    return commit
+
+
+def test_the_outcome_of_a_broken_commit_is_looked_up(lite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = lite.staged("w1", [1]), lite.staged("w2", [2])
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", commit_that(lambda real: real()))
+        lite.publisher.publish(one, APP, 1)
+        patch.setattr(sa.Connection, "commit", commit_that(lambda real: None))
+        with pytest.raises(
+            CommitFailedError, match=r"was not written to.*the connection was closed.*run again"
+        ):
+            lite.publisher.publish(two, APP, 2)
+    assert lite.ids() == [1]
+
+    def unplug(real: Callable[[], None]) -> None:
+        real()
+        shutil.move(lite.directory / "out.db", lite.directory / "away.db")
+        (lite.directory / "out.db").mkdir()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", commit_that(unplug))
+        with pytest.raises(CommitUnknownError, match=r"broke off.*ledger cannot be read"):
+            lite.publisher.publish(two, APP, 2)
+    (lite.directory / "out.db").rmdir()
+    shutil.move(lite.directory / "away.db", lite.directory / "out.db")
+    lite.publisher.publish(two, APP, 2)
+    assert lite.ids() == [1, 2]
+
+
+def test_a_publish_and_its_twins_at_once(db: Database) -> None:
+    for checkpoint_id in range(1, 6):
+        mine = db.staged(f"w{checkpoint_id}", [checkpoint_id], [checkpoint_id * 100])
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda n, one=mine: db.publisher.publish(one, APP, n), [checkpoint_id] * 4))
+    assert db.ids() == sorted([n * f for n in range(1, 6) for f in (1, 100)])
+
+
+def test_runners_that_make_the_table_at_once_agree_on_it(db: Database) -> None:
+    for _ in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(lambda n: db.staged(f"w{n}", [n]), range(4)))
+        assert len({one.identity for one in made}) == 1
+        db.publisher.check_withdrawable(made[0])
+        db.run("DROP TABLE delays")
+
+
+def test_a_root_that_was_moved_is_published_from(lite: Database) -> None:
+    mine = lite.staged("w1", [1])
+    shutil.move(lite.directory / "root", lite.directory / "moved")
+    publisher = SqlPublisher(Staging(f"file://{lite.directory}/moved"))
+    assert publisher.seen(mine.path, APP) == 0
+    publisher.check_withdrawable(mine)
+    publisher.publish(mine, APP, 1)
+    assert (lite.ids(), publisher.seen(mine.path, APP)) == ([1], 1)
+
+
+def test_more_rows_than_go_in_one_statement(lite: Database) -> None:
+    lite.publisher.publish(lite.staged("w1", range(25_001), [25_001]), APP, 1)
+    assert lite.ids() == list(range(25_002))
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"url": "postgresql://me:s3cret@host/db"}, "holds a password.*password_env="),
+        ({"url": "postgresql://me@host/db?password=s3cret"}, "holds a password.*password_env="),
+        ({"url": "mysql://host/db"}, r"does not write to mysql: it is tested with SQLite .* and PostgreSQL"),
+        ({"url": "postgresql+pg8000://host/db"}, r"does not write to postgresql\+pg8000"),
+        ({"url": "sqlite://"}, "SQLite database in a file"),
+        ({"url": "sqlite:///:memory:"}, "SQLite database in a file"),
+        ({"url": "/tmp/out.db"}, "is not one: use sqlite:"),
+        ({"key": "id"}, r"must be a list of columns: \['id'\]"),
+        ({"key": ["id"], "lineage": True}, "cannot be withdrawn, so lineage=True is of no use"),
+        ({"table": "public.delays"}, "its schema goes into schema="),
+    ],
+)
+def test_what_cannot_be_a_sql_sink(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        SqlSink(**{"url": "sqlite:////tmp/out.db", "table": "delays"} | options)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_second_root_is_refused_unless_both_say_that_they_share(lite: Database) -> None:
+    lite.publisher.publish(lite.staged("w1", [1]), APP, 1)
+    other = "4567/job/out"
+    with pytest.raises(SinkIdentityError, match=r"the same job of another root, '0123/job/out'.*shared=True"):
+        lite.staged("w2", [2], app=other)
+    lite.publisher.publish(lite.staged("w2", [2], app=other, shared=True), other, 1)
+    assert lite.ids() == [1, 2]
+    # another sink, and the same sink with another table, are no matter
+    lite.staged("w3", [3], app="4567/job/too")

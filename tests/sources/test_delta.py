@@ -1,0 +1,404 @@
+"""``DeltaSource`` on real tables: snapshots, commits, cuts, deletion vectors, column mapping, lost history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import DeltaSource
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources.base import Slice
+from tests.sources.runs import SourceRun
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Path of the table that is read."""
+    return str(tmp_path / "events ü")
+
+
+@pytest.fixture
+def append(spark: SparkSession, table: str) -> Callable[..., None]:
+    """Appends ids, as one file."""
+
+    def append_ids(start: int, count: int, *columns: str) -> None:
+        rows = spark.range(start, start + count, 1, 1).selectExpr("id", *columns)
+        rows.write.format("delta").mode("append").option("mergeSchema", "true").save(table)
+
+    return append_ids
+
+
+def test_snapshot_first_and_then_what_is_added(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 10)
+    append(10, 10)
+    run = SourceRun(spark, tmp_path, DeltaSource(table), parallelism=2)
+    assert [b.rows_in for b in run.run()] == [20]
+    assert run.ids() == list(range(20))
+    assert run.run() == []
+    append(20, 5)
+    append(25, 5)
+    assert [b.rows_in for b in run.run()] == [10]
+    assert run.ids() == list(range(30))
+
+
+@pytest.mark.long
+def test_any_cut_gives_the_same_rows_in_the_same_order(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    for start in (0, 10, 20):
+        append(start, 10)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, max_rows_per_batch=10))
+    assert [b.rows_in for b in run.run(max_batches=2)] == [10, 10]
+    # the snapshot is still being read: what comes now waits for its end
+    spark.range(30, 60, 1, 1).repartition(3).write.format("delta").mode("append").save(table)
+    run.use(DeltaSource(table, max_files_per_batch=2))
+    batches = run.run()
+    assert sum(b.rows_in for b in batches) == 40
+    assert len(batches) == 2
+    ids = run.ids()
+    assert ids[:30] == list(range(30))
+    assert sorted(ids) == list(range(60))
+
+    whole = SourceRun(spark, tmp_path / "whole", DeltaSource(table, starting_version=0))
+    whole.run()
+    assert whole.ids() == ids
+    rows_in = [r.rows_in for r in run.engine.checkpoints("numbered")]
+    assert rows_in[:2] == [10, 10]
+
+
+def test_a_file_larger_than_the_bound_is_read_whole(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 10)
+    append(10, 3)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, max_rows_per_batch=5))
+    assert [b.rows_in for b in run.run()] == [10, 3]
+
+
+@pytest.mark.long
+def test_rearranged_files_are_passed_over(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 10)
+    append(10, 10)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    spark.sql(f"OPTIMIZE delta.`{table}`")
+    assert run.run() == []
+    append(20, 10)
+    run.run()
+    assert run.ids() == list(range(30))
+
+
+def test_a_commit_that_takes_rows_away(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 10)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    append(10, 10)
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    append(20, 10)
+    with pytest.raises(
+        SourceError, match=r"version 2 \(DELETE\) takes rows away.*on_change='restart'.*'skip'"
+    ):
+        run.run()
+    assert run.ids() == list(range(20)), "what came before that commit is delivered, and nothing after it"
+
+    run.use(DeltaSource(table, on_change="skip"))
+    run.run()
+    assert run.ids() == list(range(30))
+
+    spark.sql(f"UPDATE delta.`{table}` SET id = 105 WHERE id = 5")
+    run.use(DeltaSource(table, on_change="restart"))
+    run.run()
+    again = run.ids()[30:]
+    assert sorted(again) == sorted((set(range(30)) - {3, 5}) | {105})
+    assert run.run() == []
+    append(30, 1)
+    run.run()
+    assert run.ids()[-1] == 30
+
+
+@pytest.mark.long
+def test_merge_that_only_inserts_and_overwrite(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 3)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, on_change="skip"))
+    run.run()
+    spark.sql(
+        f"MERGE INTO delta.`{table}` t USING (SELECT 7L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    )
+    run.run()
+    assert run.ids() == [0, 1, 2, 7]
+    spark.range(50, 52, 1, 1).write.format("delta").mode("overwrite").save(table)
+    append(52, 1)
+    run.run()
+    assert run.ids() == [0, 1, 2, 7, 52], "an overwrite is skipped with the rows that it wrote"
+
+
+@pytest.mark.parametrize("mapping", ["none", pytest.param("name", marks=pytest.mark.long)])
+def test_deletion_vectors_column_mapping_and_partitions(
+    spark: SparkSession, tmp_path: Path, table: str, mapping: str
+) -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING, v DOUBLE) USING delta PARTITIONED BY (part) "
+        f"TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = '{mapping}')"
+    )
+    spark.sql(
+        f"INSERT INTO delta.`{table}` SELECT /*+ COALESCE(1) */ id, concat('a b/%ü=', id % 2), id / 2D FROM range(20)"
+    )
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id IN (4, 5, 18)")
+    if mapping == "name":
+        spark.sql(f"ALTER TABLE delta.`{table}` RENAME COLUMN v TO `half of it`")
+    name = "half of it" if mapping == "name" else "v"
+    run = SourceRun(spark, tmp_path, DeltaSource(table, max_rows_per_batch=17), parallelism=2)
+    assert [b.rows_in for b in run.run()] == [17], "rows are counted without the deleted ones"
+    rows = run.rows()
+    assert {r["id"] for r in rows} == set(range(20)) - {4, 5, 18}
+    assert all(r["part"] == f"a b/%ü={r['id'] % 2}" and r[name] == r["id"] / 2 for r in rows)
+    for half in (0, 1):
+        ids = [r["id"] for r in rows if r["id"] % 2 == half]
+        assert ids == sorted(ids), "rows of a file come in its order"
+
+
+@pytest.mark.long
+def test_place_and_row_tell_where_a_row_is_despite_deletion_vectors(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 5)
+    append(5, 5)
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id IN (1, 7)")
+    source = DeltaSource(table)
+    part = source.plan(spark, [])
+    assert part is not None
+    found = [tuple(r) for r in source.read(spark, part, keep_refused=False).rows.orderBy("id").collect()]
+    places = [(i, i // 5, i % 5) for i in range(10) if i not in (1, 7)]
+    assert [(i, row) for i, _, row in found] == [(i, row) for i, _, row in places]
+    assert [p for _, p, _ in found] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
+    first = next(i for i, place, _ in found if place == 0)
+    add = json.loads(part.detail.files[0].action)["add"]
+    assert part.labels[0].endswith(add["path"])
+    assert spark.read.parquet(f"{table}/{add['path']}").collect()[0][0] == (0 if first < 5 else 5)
+
+
+@pytest.mark.long
+def test_many_files_in_one_batch(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    spark.range(0, 140, 1, 70).write.format("delta").save(table)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    assert [b.rows_in for b in run.run()] == [140]
+    ids = run.ids()
+    assert sorted(ids) == list(range(140))
+    assert all(ids[i + 1] == ids[i] + 1 for i in range(0, 140, 2))
+
+
+def test_latest_pins_its_place_in_the_first_run(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 10)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, starting_version="latest"))
+    assert [b.rows_in for b in run.run()] == [0]
+    append(10, 1)
+    append(11, 1)
+    run.run()
+    assert run.ids() == [10, 11]
+
+
+def test_starting_version(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    for start in (0, 10, 20):
+        append(start, 2)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, starting_version=1))
+    run.run()
+    assert run.ids() == [10, 11, 20, 21]
+    with pytest.raises(SourceError, match="starting_version is 9, the newest version is 2"):
+        SourceRun(spark, tmp_path / "b", DeltaSource(table, starting_version=9)).run()
+    with pytest.raises(ConfigurationError, match="starting_version"):
+        DeltaSource(table, starting_version=-1)
+
+
+def test_added_columns_are_picked_up_at_the_commit_that_brought_them(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 1)
+    append(1, 1)
+    append(2, 1, "'x' AS extra")
+    append(3, 1)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, starting_version=0))
+    assert [b.rows_in for b in run.run()] == [2, 2], "a batch never reaches over a change of the schema"
+    assert run.rows() == [{"id": 0}, {"id": 1}, {"id": 2, "extra": "x"}, {"id": 3, "extra": None}]
+
+
+@pytest.mark.long
+def test_renamed_column_is_refused(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 1, "'x' AS extra")
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    append(1, 1, "'x' AS extra")
+    spark.sql(f"ALTER TABLE delta.`{table}` RENAME COLUMN extra TO other")
+    append(2, 1, "'x' AS other")
+    with pytest.raises(
+        SourceError, match="version 3 changed the schema: column 'extra' was dropped or renamed"
+    ):
+        run.run()
+    assert run.rows() == [{"id": 0, "extra": "x"}, {"id": 1, "extra": "x"}]
+    run.use(DeltaSource(table, on_change="restart"))
+    run.run()
+    assert run.rows()[2:] == [{"id": i, "other": "x"} for i in range(3)]
+
+
+def test_no_table(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    with pytest.raises(SourceError, match="is not a Delta table"):
+        SourceRun(spark, tmp_path, DeltaSource(table)).run()
+
+
+def test_recreated_table_is_refused(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 2)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    shutil.move(table, f"{table} moved")
+    run.use(DeltaSource(f"{table} moved"))
+    assert run.run() == [], "a table that was only moved is the same table"
+    run.use(DeltaSource(table))
+    append(10, 2)
+    append(12, 2)
+    with pytest.raises(SourceError, match="dropped and created again"):
+        run.run()
+    run.use(DeltaSource(table, on_change="restart"))
+    run.run()
+    assert run.ids() == [0, 1, 10, 11, 12, 13]
+
+
+@pytest.mark.long
+def test_cleaned_log(spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]) -> None:
+    append(0, 2)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    append(2, 2)
+    append(4, 2)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, table).checkpoint()  # type: ignore[union-attr]
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    for version in (0, 1):
+        (Path(table) / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(SourceError, match="version 1 is not in the log any more"):
+        run.run()
+    run.use(DeltaSource(table, on_change="restart"))
+    run.run()
+    assert run.ids() == [0, 1, *range(6)]
+
+
+@pytest.mark.long
+def test_vacuumed_file(spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]) -> None:
+    append(0, 2)
+    run = SourceRun(spark, tmp_path, DeltaSource(table))
+    run.run()
+    append(2, 2)
+    spark.range(90, 92, 1, 1).write.format("delta").mode("overwrite").save(table)
+    added = json.loads((Path(table) / "_delta_log" / f"{1:020d}.json").read_text().splitlines()[-1])
+    (Path(table) / added["add"]["path"]).unlink()
+    before = run.heads()
+    with pytest.raises(SourceError, match="is gone or has another size: VACUUM"):
+        run.run()
+    assert run.heads() == before
+    run.use(DeltaSource(table, on_change="restart"))
+    run.run()
+    assert run.ids() == [0, 1, 90, 91]
+
+
+def test_file_that_vanishes_while_it_is_read(
+    spark: SparkSession, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 2)
+    source = DeltaSource(table)
+    part = source.plan(spark, [])
+    assert part is not None
+    source.confirm(part)
+    Path(part.labels[0].removeprefix("file://")).unlink()
+    with pytest.raises(SourceError, match="is gone"):
+        source.confirm(part)
+
+
+def test_positions_are_contiguous_and_told_as_a_table(
+    spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
+) -> None:
+    append(0, 2)
+    append(2, 2)
+    run = SourceRun(spark, tmp_path, DeltaSource(table, max_files_per_batch=1))
+    run.run()
+    append(4, 2)
+    run.run()
+    progress = [row.sources[0] for row in run.engine.checkpoints("numbered")]
+    assert len(progress) == 3
+    for one, after in pairwise(progress):
+        assert one.position_to == after.position_from != after.position_to
+    ends = [json.loads(p.position_to) for p in progress]
+    assert [(e["version"], e["files"], e["snapshot"]) for e in ends] == [
+        (1, 1, True),
+        (1, None, True),
+        (2, None, False),
+    ]
+
+
+def plans(spark: SparkSession, source: DeltaSource) -> list[Slice]:
+    """Slices until there is nothing new."""
+    found: list[Slice] = []
+    while (part := source.plan(spark, [e for s in found for e in s.elements])) is not None:
+        found.append(part)
+    return found
+
+
+@pytest.mark.long
+def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
+    spark: SparkSession, table: str, append: Callable[..., None]
+) -> None:
+    for start in (0, 10, 20):
+        append(start, 10)
+    bounded = DeltaSource(table, max_files_per_batch=2, on_change="skip")
+    found = plans(spark, bounded)  # the snapshot
+    spark.range(30, 45, 1, 3).write.format("delta").mode("append").save(table)
+    append(45, 5, "'x' AS extra")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    append(50, 5)
+    elements = [e for s in found for e in s.elements]
+    while (part := bounded.plan(spark, elements)) is not None:
+        found.append(part)
+        elements += part.elements
+    assert [len(s.labels) for s in found] == [2, 1, 2, 1, 2]
+
+    append(60, 5)  # is no part of what was recorded
+    for i, part in enumerate(found):
+        before = [e for s in found[:i] for e in s.elements]
+        again = DeltaSource(table).replan(spark, before, part.elements)
+        assert (again.elements, again.labels) == (part.elements, part.labels)
+        assert (again.position_from, again.position_to) == (part.position_from, part.position_to)
+        assert again.detail.version == part.detail.version
+
+    cut: list[Slice] = []
+    source = DeltaSource(table, max_files_per_batch=4)
+    while (anew := source.rebatch(spark, [e for s in cut for e in s.elements], elements)) is not None:
+        cut.append(anew)
+    assert [len(s.labels) for s in cut] == [4, 2, 2], "a slice ends where the schema changes"
+    assert [uri for s in cut for uri in s.labels] == [uri for s in found for uri in s.labels]
+    assert cut[-1].elements[0] == found[-1].elements[0]
+
+    with pytest.raises(SourceError, match="give the source the starting_version that it had"):
+        DeltaSource(table).replan(spark, [], found[-1].elements)
+    Path(found[0].labels[0].removeprefix("file://")).unlink()
+    with pytest.raises(SourceError, match=r"\.parquet is in the table's log, but it is gone"):
+        bounded.replan(spark, [], found[0].elements)

@@ -1,0 +1,257 @@
+"""``FileSource`` through the engine: order, cuts, types, and input that cannot be read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import FileSource
+from state_engine.core.errors import BadFileError, SourceError
+from tests.sources.runs import SourceRun, write_ids
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Path:
+    made = tmp_path / "feed"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def small_splits(spark: SparkSession) -> Iterator[None]:
+    """Files are read in pieces of 64 bytes."""
+    names = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+    before = {name: str(spark.conf.get(name)) for name in names}
+    for name in names:
+        spark.conf.set(name, "64")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def test_new_files_between_runs_and_row_ranges_over_several_files(
+    spark: SparkSession, tmp_path: Path, feed: Path
+) -> None:
+    write_ids(feed / "a b" / "ü 1.parquet", 0, 7)
+    write_ids(feed / "a b" / "ü 2.parquet", 7, 7)
+    write_ids(feed / "a b" / "ü 3.parquet", 14, 0)
+    write_ids(feed / "c=1" / "x'(1)&+,;=@~!.parquet", 14, 7)
+    source = FileSource(str(feed), max_rows_per_batch=5)
+    run = SourceRun(spark, tmp_path, source, parallelism=2)
+    assert [b.rows_in for b in run.run()] == [5, 5, 5, 5, 1]
+    assert run.ids() == list(range(21))
+    write_ids(feed / "0.parquet", 100, 3)
+    assert [b.rows_in for b in run.run()] == [3]
+    assert run.ids() == [*range(21), 100, 101, 102]
+    assert run.run() == []
+
+
+def test_many_files_in_one_batch_with_cuts_at_both_ends(
+    spark: SparkSession, tmp_path: Path, feed: Path
+) -> None:
+    for i in range(90):
+        write_ids(feed / f"part {i:03d}.parquet", i * 3, 3)
+    run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint", max_rows_per_batch=2))
+    run.run(max_batches=1)
+    run.use(FileSource(str(feed), schema="id bigint", max_rows_per_batch=260))
+    assert [b.rows_in for b in run.run()] == [260, 8]
+    assert run.ids() == list(range(270))
+
+
+def test_types_of_parquet_that_spark_does_not_have(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    at = dt.datetime(2013, 1, 1, 5, 30, 0, 123456)
+    table = pa.table(
+        {
+            "id": pa.array([1, 2], pa.uint32()),
+            "tiny": pa.array([255, 0], pa.uint8()),
+            "huge": pa.array([2**64 - 1, 0], pa.uint64()),
+            "us": pa.array([at, None], pa.timestamp("us")),
+            "zoned": pa.array([at, None], pa.timestamp("ms", "Europe/Berlin")),
+            "text": pa.array(["x", None]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, feed / "a.parquet")
+    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
+    run.run()
+    first = run.rows()[0]
+    assert (first["id"], first["tiny"], first["huge"]) == (1, 255, str(2**64 - 1))
+    assert (first["us"], first["text"]) == ("2013-01-01 05:30:00.123456", "x")
+    assert first["zoned"] == "2013-01-01 05:30:00.123000+00:00"
+
+
+def test_nanoseconds_are_read_or_refused_by_name(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    table = pa.table({"id": [1], "at": pa.array([1_000_000_123], pa.timestamp("ns"))})
+    pq.write_table(table, feed / "a.parquet")
+    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
+    with pytest.raises(SourceError, match=r"a\.parquet: column 'at' holds nanoseconds"):
+        run.run()
+    assert run.heads() == 0
+
+
+def test_csv_order_inside_a_file_that_is_read_in_pieces(
+    spark: SparkSession, tmp_path: Path, feed: Path, small_splits: None
+) -> None:
+    for name, start in (("a.csv", 0), ("b.csv", 200)):
+        lines = [f"{i},{'x' * (i % 7)}" for i in range(start, start + 200)]
+        (feed / name).write_text("\n".join(["id,text", *lines, ""]))
+    source = FileSource(
+        str(feed),
+        schema="id bigint, text string",
+        format="csv",
+        options={"header": "true"},
+        max_files_per_batch=2,
+    )
+    run = SourceRun(spark, tmp_path, source, parallelism=2)
+    assert [b.rows_in for b in run.run()] == [400]
+    assert run.ids() == list(range(400))
+
+
+def test_json(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    (feed / "a.json").write_text("".join(json.dumps({"id": i, "tags": ["t"] * i}) + "\n" for i in range(3)))
+    (feed / "empty.json").write_text("")
+    run = SourceRun(
+        spark, tmp_path, FileSource(str(feed), schema="id int, tags array<string>", format="json")
+    )
+    run.run()
+    assert run.rows() == [{"id": i, "tags": ["t"] * i} for i in range(3)]
+
+
+BAD: dict[str, tuple[str, list[str], str]] = {
+    "csv": ("3,x\nfour,y\n5,z\n6\n", ["four,y", "6"], r"record \[null,y\].*\"four\""),
+    "json": ('{"id": 3, "text": "x"}\n{"id": "four"}\n{oops\n{"id": 5, "text": "z"}\n', ['{"id": "four"}', "{oops"],
+             r"record \[null,null\]"),
+}  # fmt: skip
+"""Per format: a file with bad rows, their texts, and what an error tells of the first one."""
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_rows_that_cannot_be_parsed(spark: SparkSession, tmp_path: Path, feed: Path, form: Any) -> None:
+    text, bad, told = BAD[form]
+    good = {"csv": "1,x\n2,y\n", "json": '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}\n'}[form]
+    (feed / f"a.{form}").write_text(good)
+    (feed / f"b.{form}").write_text(text)
+    (feed / f"c.{form}").write_text(text)
+    source = FileSource(str(feed), schema="id int, text string", format=form)
+    run = SourceRun(spark, tmp_path, source)
+    with pytest.raises(
+        SourceError, match=rf"job 'numbered', source 'input'.*[bc]\.{form}: the {told}"
+    ) as caught:
+        run.run()
+    assert "on_error='dead_letter'" in str(caught.value)
+    assert run.heads() == 0
+    assert not run.sink.exists() or run.rows() == []
+
+    run.use(source, on_error="dead_letter", parallelism=2)
+    (report,) = run.run()
+    assert (report.rows_in, report.rows_refused) == (10, 4)
+    assert run.ids() == [1, 2, 3, 5, 3, 5]
+    letters = [(r["position"], r["row"]) for r in run.engine.dead_letters("numbered").collect()]
+    named = [(n, row) for position, row in letters for n in "abc" if f"file://{feed}/{n}.{form}" in position]
+    assert sorted(named) == [(n, row) for n in "bc" for row in sorted(bad)]
+    assert len(letters) == 4
+    assert run.run() == []
+
+
+def test_a_file_that_is_no_parquet(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    (feed / "a.parquet").write_text("PAR1 not really PAR1")
+    for limit in (5, None):
+        run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint", max_rows_per_batch=limit))
+        with pytest.raises(SourceError, match=r"a\.parquet"):
+            run.run()
+    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
+    with pytest.raises(SourceError, match=r"a\.parquet"):
+        run.run()
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint"))
+        with pytest.raises(SourceError, match=r"a\.parquet"):
+            run.run()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+def test_a_file_that_changes_during_the_batch_commits_nothing(
+    spark: SparkSession, tmp_path: Path, feed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ids(feed / "a.parquet", 0, 3)
+    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
+    confirm = FileSource.confirm
+
+    def rewritten_before(self: FileSource, part: Any) -> None:
+        write_ids(feed / "a.parquet", 0, 4)
+        confirm(self, part)
+
+    monkeypatch.setattr(FileSource, "confirm", rewritten_before)
+    with pytest.raises(SourceError, match="while it was being read"):
+        run.run()
+    assert run.heads() == 0
+    monkeypatch.undo()
+    run.run()
+    assert run.ids() == [0, 1, 2, 3]
+
+
+def test_bad_files_become_dead_letters_where_the_user_says_so(
+    spark: SparkSession, tmp_path: Path, feed: Path
+) -> None:
+    """Of a damaged footer and of damaged pages, with rows before and after them, and alone."""
+    for name in "abcd":
+        write_ids(feed / f"{name}.parquet", ord(name), 2)
+    damage(feed / "a.parquet", -20)
+    damage(feed / "c.parquet", 10)
+    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
+    with pytest.raises(
+        BadFileError, match=r"a\.parquet cannot be read as Parquet.*on_bad_file='dead_letter'"
+    ):
+        run.run()
+    assert run.heads() == 0
+    source = FileSource(str(feed), on_bad_file="dead_letter")
+    run.use(source)
+    (batch,) = run.run()
+    assert (batch.rows_in, batch.rows_refused) == (4, 2)
+    assert run.ids() == [98, 99, 100, 101]
+    assert run.run() == []
+    letters = run.engine.list_dead_letters(run.job)
+    assert [letter.row for letter in letters] == [f"file://{feed}/{name}.parquet" for name in "ac"]
+    assert {letter.problem for letter in letters} == {
+        "it is a file: repair it, and add it under another name"
+    }
+
+    write_ids(feed / "e.parquet", 1, 2)
+    damage(feed / "e.parquet", 10)
+    (batch,) = run.run()
+    assert (batch.rows_in, batch.rows_refused) == (0, 1)
+    write_ids(feed / "f.parquet", 7, 1)
+    run.run()
+    assert run.ids() == [98, 99, 100, 101, 7]
+
+
+def damage(file: Path, place: int) -> None:
+    """Other bytes in the middle of a file, which keeps its size and its last bytes."""
+    content = bytearray(file.read_bytes())
+    start = place % len(content)
+    content[start : start + 8] = b"\xff" * 8
+    file.write_bytes(content)
+
+
+def test_two_sources_of_which_one_starts_later(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    from state_engine import DeltaSink, StateEngine, StatefulJob
+
+    for name in ("one", "two"):
+        (feed / name).mkdir()
+    job = StatefulJob("both")
+    for name in ("one", "two"):
+        stream = job.source(name, FileSource(str(feed / name), schema="id bigint"))
+        stream.sink(f"out_{name}", DeltaSink(str(tmp_path / name)))
+    write_ids(feed / "one" / "a.parquet", 0, 3)
+    with StateEngine(tmp_path / "root", spark) as engine:
+        assert [b.rows_in for b in engine.run(job).batches] == [3]
+        write_ids(feed / "two" / "a.parquet", 0, 4)
+        assert [b.rows_in for b in engine.run(job).batches] == [4]

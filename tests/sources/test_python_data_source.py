@@ -1,0 +1,151 @@
+"""PySpark's Python data sources as sources of a job: both kinds of stream readers, offsets, commits, failures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
+
+from state_engine import DataStream, PythonDataSource, StatefulJob
+from state_engine.core.errors import ConfigurationError, SourceError
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.spark
+
+
+class Range(InputPartition):
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class NumbersReader(DataSourceStreamReader):
+    """Numbers up to what a file says, in two partitions; commits are appended to another file."""
+
+    def __init__(self, directory: Path, *, batches: bool) -> None:
+        self.directory, self.batches = directory, batches
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"next": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        there = int((self.directory / "there").read_text())
+        most = getattr(limit, "max_rows", getattr(limit, "maxRows", None))
+        return {"next": there if most is None else min(there, start["next"] + most)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Range]:
+        middle = (start["next"] + end["next"]) // 2
+        return [Range(start["next"], middle), Range(middle, end["next"])]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        if self.batches:
+            numbers = list(range(partition.start, partition.end))
+            yield pa.RecordBatch.from_pydict(
+                {"text": [str(n) for n in numbers], "n": pa.array(numbers, pa.int64())}
+            )
+            return
+        for n in range(partition.start, partition.end):
+            if n == 13:
+                raise RuntimeError("told to")
+            yield n, str(n)
+
+    def commit(self, end: dict[str, int]) -> None:
+        with (self.directory / "commits").open("a") as file:
+            file.write(json.dumps(end) + "\n")
+
+
+class Numbers(DataSource):
+    def schema(self) -> str:
+        return "n int, text string"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return NumbersReader(Path(self.options["directory"]), batches=self.options.get("batches") == "yes")
+
+
+class SimpleReader(SimpleDataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"next": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
+        end = min(start["next"] + 2, 5)
+        return iter([(n,) for n in range(start["next"], end)]), {"next": end}
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        return iter([(n,) for n in range(start["next"], end["next"])])
+
+
+class Simple(DataSource):
+    def schema(self) -> str:
+        return "n bigint"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return SimpleReader()
+
+
+class Batch(DataSource):
+    def schema(self) -> str:
+        return "n int"
+
+
+def pipeline_of(directory: Path, spark: SparkSession, source: PythonDataSource) -> Pipeline:
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        return {"out": job.source("numbers", source).map(lambda row: row.n, output_type="int")}
+
+    return Pipeline(directory, spark, build, parallelism=2)
+
+
+@pytest.mark.parametrize("batches", ["yes", "no"])
+def test_offsets_are_the_position(tmp_path: Path, spark: SparkSession, batches: str) -> None:
+    (tmp_path / "there").write_text("5")
+    options = {"directory": str(tmp_path), "batches": batches}
+    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, options, max_rows_per_batch=3))
+    assert len(pipeline.run().batches) == 2
+    assert sorted(pipeline.outputs()["out"]) == list(range(5))
+    (tmp_path / "there").write_text("11")
+    assert len(pipeline.run().batches) == 2
+    assert sorted(pipeline.outputs()["out"]) == list(range(11))
+    with pipeline.engine() as engine:
+        sources = [row.sources[0] for row in engine.checkpoints("pipeline")]
+    assert [json.loads(s.position_to)["offset"]["next"] for s in sources] == [3, 5, 8, 11]
+    assert [s.rows for s in sources] == [3, 2, 3, 3]
+    told = [json.loads(line)["next"] for line in (tmp_path / "commits").read_text().split("\n") if line]
+    assert sorted(set(told)) == [3, 5, 8, 11]
+    assert told == sorted(told)
+
+
+def test_a_simple_reader(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Simple))
+    assert len(pipeline.run().batches) == 3
+    assert sorted(pipeline.outputs()["out"]) == list(range(5))
+
+
+def test_what_fails_is_told_and_nothing_is_lost(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "there").write_text("15")
+    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
+    with pytest.raises(Exception, match="told to"):
+        pipeline.run()
+    assert pipeline.outputs() == {}
+    (tmp_path / "there").unlink()
+    with pytest.raises(SourceError, match=r"the reader of data source 'Numbers' failed \(FileNotFoundError"):
+        pipeline.run()
+    with pytest.raises(
+        ConfigurationError, match="has no stream reader: define streamReader or simpleStreamReader"
+    ):
+        pipeline_of(tmp_path, spark, PythonDataSource(Batch)).run()
+    with pytest.raises(ConfigurationError, match="takes a class of DataSource"):
+        PythonDataSource(Batch({}))  # type: ignore[arg-type]

@@ -1,0 +1,178 @@
+"""Processes of Spark that die: the error says which, what is kept and what to do; the next process goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
+from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
+from state_engine.spark.lost_spark import lost_process, unresolved_host
+from tests.support.tiny import Site
+
+pytestmark = pytest.mark.spark_tasks
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Killing(KeyedProcessFunction):
+    """Kills a process when it sees a marker file for the first time."""
+
+    def __init__(self, marker: str, victim: int | None) -> None:
+        self.marker, self.victim = marker, victim
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        if os.path.exists(self.marker):
+            os.remove(self.marker)
+            os.kill(os.getpid() if self.victim is None else self.victim, signal.SIGKILL)
+        return [(value.k, value.v)]
+
+
+def job(directory: Path, victim: int | None = None) -> StatefulJob:
+    made = StatefulJob("dying")
+    rows = made.source("events", FileSource(str(directory / "feed")))
+    summed = rows.key_by("k").process(
+        Killing(str(directory / "marker"), victim), uid="kills", output_type="k string, v bigint"
+    )
+    summed.sink("out", DeltaSink(str(directory / "sink")))
+    return made
+
+
+class Process:
+    """A process that ended, or did not."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def wait(self, timeout: float) -> int:
+        if self.code is None:
+            raise subprocess.TimeoutExpired("java", timeout)
+        return self.code
+
+
+def session(code: int | None) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=Process(code))))
+
+
+def raised(*errors: Exception) -> Exception:
+    """The last error, raised while the one before it was handled."""
+    for before, error in pairwise(errors):
+        error.__context__ = before
+    return errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), -9, "by signal 9"),
+        (raised(ConnectionResetError(104, "reset"), Py4JError("o1.collect")), 1, "with exit code 1"),
+        (ConnectionRefusedError(111, "refused"), -9, "by signal 9"),
+        (Py4JNetworkError("Answer from Java side is empty"), None, "it hung up"),
+    ],
+)
+def test_the_death_of_the_jvm_is_known_by_its_process(error: Exception, code: int | None, told: str) -> None:
+    lost = lost_process(error, session=session(code), job="j")
+    assert isinstance(lost, SparkLostError)
+    assert "job 'j'" in str(lost)
+    assert told in str(lost)
+
+
+def test_other_errors_are_no_deaths() -> None:
+    assert lost_process(ConnectionRefusedError(111, "a database"), session=session(None), job="j") is None
+    assert lost_process(Py4JError("no such method"), session=session(None), job="j") is None
+    assert lost_process(ValueError("a bad row"), session=session(-9), job="j") is None
+    assert lost_process(Py4JNetworkError("gone"), session=None, job="j") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "java.lang.IllegalArgumentException: java.net.UnknownHostException: no.such.host",
+        'UnknownHostException: Invalid host name: local host is: (unknown); destination host is: "no.such.host":9000',
+        'could not translate host name "no.such.host" to address: Name or service not known',
+        "curlCode: 6, Couldn't resolve host name: no.such.host",
+        "failed to resolve host 'no.such.host': [Errno -2] Name or service not known",
+    ],
+)
+def test_a_host_that_is_not_there_is_named(text: str) -> None:
+    for error in (OSError(text), raised(OSError(text), RuntimeError("o1.load"))):
+        assert "job 'j': the host name 'no.such.host' does not resolve" in str(
+            unresolved_host(error, job="j")
+        )
+    assert unresolved_host(OSError("disk full"), job="j") is None
+    assert unresolved_host(socket.gaierror(-2, "Name or service not known"), job="j") is not None
+
+
+@pytest.mark.spark
+def test_a_host_that_does_not_resolve_ends_in_one_message(tmp_path: Path, spark: SparkSession) -> None:
+    lost = StatefulJob("lost")
+    lost.source("events", DeltaSource("hdfs://no.such.host.invalid:9000/events")).sink(
+        "out", DeltaSink(str(tmp_path / "sink"))
+    )
+    with pytest.raises(
+        SetupError,
+        match=r"job .lost.: the host name .no\.such\.host\.invalid. does not resolve.*hdfs:.*events",
+    ):
+        StateEngine(tmp_path / "root", spark).run(lost)
+
+
+@pytest.mark.spark
+def test_a_killed_worker_leaves_nothing_that_refuses_the_second_try(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
+    (tmp_path / "marker").touch()
+    with pytest.raises(
+        SubtaskLostError, match="job 'dying', operator 'kills': the process of a subtask died"
+    ):
+        site.engine().run(job(tmp_path))
+    assert site.engine().checkpoints("dying") == []
+    site.engine().run(job(tmp_path))
+    assert site.outputs() == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_killed_jvm_is_told_and_the_next_process_goes_on(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "feed").mkdir()
+    pq.write_table(pa.table({"k": ["a", "b"], "v": [1, 2]}), tmp_path / "feed" / "0.parquet")
+    (tmp_path / "marker").touch()
+    died = subprocess.run(
+        [sys.executable, "-m", "tests.spark.test_lost_spark", str(tmp_path)],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert died.stdout.startswith("SparkLostError: job 'dying': the Java process of Spark"), died.stderr[
+        -3000:
+    ]
+    assert "by signal 9" in died.stdout
+    engine = StateEngine(tmp_path / "root", spark)
+    assert engine.checkpoints("dying") == []
+    engine.run(job(tmp_path))
+    assert Site(tmp_path, spark).outputs() == [("a", 1), ("b", 2)]
+
+
+def _main(directory: Path) -> None:
+    engine = StateEngine(directory / "root")
+    gateway: Any = engine.spark.sparkContext._gateway
+    try:
+        engine.run(job(directory, victim=gateway.proc.pid))
+    except StatelakeError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

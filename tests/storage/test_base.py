@@ -1,0 +1,385 @@
+"""Bases: state folds to the same with and without them, whatever they hold and wherever the log is cut."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    SortedMapStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from state_engine.core.state.evolution import evolve_state, recorded_schema
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.core.state.ttl import Stamped, StateTtlConfig
+from state_engine.core.state.ttl_rule import without_expired
+from state_engine.core.time.timers import TimersDescriptor
+from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
+from state_engine.storage.state.changelog import KeyGroups, ListedFile, StoredState, TouchedState
+from state_engine.storage.state.entry_codes import entry_codes
+from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
+
+GROUPS = 128
+ALL = KeyGroups(GROUPS, (KeyGroupRange(0, GROUPS - 1),))
+Entries = dict[str, dict[Any, Any]]
+
+
+def base(
+    directory: Path,
+    files: Sequence[ListedFile],
+    *descriptors: StateDescriptor,
+    groups: KeyGroups = ALL,
+    clock_ms: int = 0,
+    watermark_ms: int | None = None,
+) -> list[DataFile]:
+    """Write a base into a directory of its own."""
+    spec = BaseSpec(
+        uri=f"file://{directory}",
+        base_id="b" * 32,
+        key_type=KEY.storage,
+        states=tuple(recorded_schema(d) for d in descriptors),
+        max_parallelism=groups.max_parallelism,
+        clock_ms=clock_ms,
+        watermark_ms=watermark_ms,
+    )
+    return write_base_files(spec, files, groups, task=3, attempt=7)
+
+
+def listed(directory: Path, files: Sequence[DataFile]) -> list[ListedFile]:
+    return [ListedFile(f"file://{directory}/{f.path}", f.rows) for f in files]
+
+
+def fold(files: Sequence[ListedFile], *descriptors: StateDescriptor) -> Entries:
+    """Everything that files hold; maps as lists, because their order is part of them."""
+    state = StoredState(files, lambda hashes: np.ones(len(hashes), bool), KEY)
+    found: Entries = {}
+    for d in descriptors:
+        table = state.table(d)
+        entries = {} if table is None else state.fold(d, table)
+        found[d.name] = {k: list(v.items()) if isinstance(v, dict) else v for k, v in entries.items()}
+    return found
+
+
+def write_log(directory: Path, found: list[dict[str, dict[Any, Any]]], hash_of: Any) -> Log:
+    """Run batches through files."""
+    log = Log(directory, hash_of)
+    for batch in found:
+        loaded, changes = log.load({k for wanted in batch.values() for k in wanted}), []
+        for name, descriptor in STATES.items():
+            table = StateTable(descriptor, loaded[name])
+            for key, new in batch[name].items():
+                apply(table, key, new)
+            changes.append((descriptor, list(table.changes())))
+        log.write(changes)
+    return log
+
+
+def one_hash_a_number(key: Any) -> int:
+    return int(key[0])
+
+
+# -- the same state with and without a base ----------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    found=batches(),
+    cuts=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    middle=st.integers(0, GROUPS),
+    partial=st.integers(0, 2),
+    hash_of=st.sampled_from([key_hash, one_hash_a_number]),
+)
+def test_a_base_changes_nothing(
+    found: list[dict[str, dict[Any, Any]]], cuts: list[int], middle: int, partial: int, hash_of: Any
+) -> None:
+    """Bases at random places of the log, each on the one before; one of them holds a part of the key groups only."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = write_log(Path(directory), found, hash_of)
+        expected = fold(log.files, *STATES.values())
+        start, files = 0, list[ListedFile]()
+        for number, cut in enumerate(sorted(min(c, len(log.files)) for c in cuts)):
+            files += log.files[start:cut]
+            start = cut
+            at = Path(directory) / f"base_{number}"
+            some = number == partial and 0 < middle < GROUPS
+            groups = KeyGroups(GROUPS, (KeyGroupRange(0, middle - 1),)) if some else ALL
+            made = listed(at, base(at, files, *STATES.values(), groups=groups))
+            if some:
+                left = KeyGroups(GROUPS, (KeyGroupRange(middle, GROUPS - 1),))
+                files = [*made, *(replace(f, counts=left) for f in files)]
+            else:
+                files = made
+        assert fold([*files, *log.files[start:]], *STATES.values()) == expected
+        touched = np.array(sorted({hash_of(k) for k in expected["map"]}), np.int64)
+        loaded = TouchedState([*files, *log.files[start:]], touched, KEY, lambda k: True).load(MAP)
+        assert {k: list(v.items()) for k, v in loaded.items()} == expected["map"]
+
+
+_TIMES = st.none() | st.integers(0, 300)
+_ITEMS = st.builds(Stamped, st.integers(0, 9), _TIMES)
+_TTL: dict[str, Callable[[], StateDescriptor]] = {
+    "value": lambda: ValueStateDescriptor("v", int),
+    "list": lambda: ListStateDescriptor("l", int),
+    "map": lambda: MapStateDescriptor("m", str, int),
+    "sorted": lambda: SortedMapStateDescriptor("s", int, int),
+}
+
+
+@st.composite
+def stamped_changes(draw: st.DrawFn, kind: str) -> list[Change]:
+    """One batch of a state with a time to live."""
+    made = []
+    map_keys = st.integers(-2, 2) if kind == "sorted" else st.sampled_from("abc")
+    for key in draw(st.lists(KEYS, unique=True, max_size=4)):
+        if kind == "value":
+            item = draw(st.none() | _ITEMS)
+            made.append(Change(key, DELETE if item is None else PUT, item))
+            continue
+        if draw(st.booleans()):
+            made.append(Change(key, CLEAR, None))
+        if kind == "list":
+            made.append(Change(key, APPEND, draw(st.lists(_ITEMS, min_size=1, max_size=3))))
+        else:
+            for at, item in draw(st.dictionaries(map_keys, st.none() | _ITEMS, max_size=3)).items():
+                made.append(Change(key, DELETE if item is None else PUT, (at, item)))
+    return made
+
+
+@pytest.mark.parametrize("kind", _TTL)
+@pytest.mark.parametrize("event_time", [False, True])
+@settings(max_examples=25)
+@given(data=st.data(), now=st.integers(0, 500), shows=st.booleans())
+def test_what_has_expired_is_gone_unless_it_may_be_seen(
+    kind: str, event_time: bool, data: st.DataObject, now: int, shows: bool
+) -> None:
+    descriptor, config = _TTL[kind](), StateTtlConfig.new_builder(timedelta(milliseconds=100))
+    if event_time:
+        config.use_event_time()
+    if shows:
+        config.return_expired_if_not_cleaned_up()
+    descriptor.enable_time_to_live(config.build())
+    clocks: Any = {"clock_ms": 0 if event_time else now, "watermark_ms": now if event_time else 10_000}
+    with tempfile.TemporaryDirectory() as directory:
+        log = Log(Path(directory))
+        for _ in range(3):
+            log.write([(descriptor, data.draw(stamped_changes(kind)))])
+        state = StoredState(log.files, lambda hashes: np.ones(len(hashes), bool), KEY)
+        table = state.table(descriptor)
+        before = {} if table is None else state.fold(descriptor, table)
+        expected = before if shows else without_expired(descriptor, before, **clocks)
+        at = Path(directory) / "base"
+        files = base(at, log.files, descriptor, **clocks)
+        found = fold(listed(at, files), descriptor)[descriptor.name]
+        assert found == {k: list(v.items()) if isinstance(v, dict) else v for k, v in expected.items() if v}
+
+
+def test_without_a_clock_of_events_nothing_expires(tmp_path: Path) -> None:
+    config = StateTtlConfig.new_builder(timedelta(milliseconds=1)).use_event_time().build()
+    descriptor = ValueStateDescriptor("v", int)
+    descriptor.enable_time_to_live(config)
+    log = Log(tmp_path)
+    log.write([(descriptor, [Change((1, "a"), PUT, Stamped(1, 0))])])
+    assert len(base(tmp_path, log.files, descriptor, clock_ms=2**62, watermark_ms=None)) == 1
+    assert base(tmp_path / "later", log.files, descriptor, clock_ms=0, watermark_ms=2**62) == []
+
+
+# -- what is in the files ----------------------------------------------------------------------------------------------
+
+
+def test_one_sorted_file_a_key_group_with_the_rows_of_the_changelog(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    keys = [(n, None) for n in range(300)]
+    log.write([(VALUE, [Change(k, PUT, [k[0]]) for k in keys])])
+    log.write([(LIST, [Change(k, APPEND, ["x", "y"]) for k in keys[:5]])])
+    log.write([(VALUE, [Change(k, DELETE, None) for k in keys[100:]])])
+    files = base(tmp_path / "base", log.files, VALUE, LIST, MAP)
+
+    assert len({f.path for f in files}) == len(files)
+    assert sum(f.rows for f in files) == 105
+    for file in files:
+        group = file.key_group_min
+        assert file.path == f"base_id={'b' * 32}/key_group={group}/part-00003-{'b' * 32}-7.parquet"
+        table = pq.ParquetFile(tmp_path / "base" / file.path).read()
+        hashes = table["key_hash"].to_pylist()
+        assert hashes == sorted(hashes)
+        assert {h % GROUPS for h in hashes} == {group} == {file.key_group_max}
+        assert (file.key_hash_min, file.key_hash_max) == (hashes[0], hashes[-1])
+        assert (file.rows, file.subtask) == (table.num_rows, 3)
+        assert file.bytes == (tmp_path / "base" / file.path).stat().st_size
+        states = [d for d in (VALUE, LIST, MAP) if d.name in table["state"].to_pylist()]
+        # the column of a state without an entry is left out, as in the changelog
+        assert table.schema.equals(base_schema(KEY.storage, {d.name: d.column_type for d in states}))
+        for key, h in zip(table["key"].to_pylist(), hashes, strict=True):
+            assert key_hash((key["k"], key["part"])) == h
+
+
+def test_another_number_of_key_groups(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    keys = [(n, None) for n in range(100)]
+    log.write([(VALUE, [Change(k, PUT, [k[0]]) for k in keys])])
+    wanted = KeyGroups(7, (KeyGroupRange(2, 4),))
+    files = base(tmp_path / "base", log.files, VALUE, groups=wanted)
+    assert {f.key_group_min for f in files} == {2, 3, 4}
+    found = fold(listed(tmp_path / "base", files), VALUE)["value"]
+    assert found == {k: [k[0]] for k in keys if key_hash(k) % 7 in (2, 3, 4)}
+
+
+def test_nothing_left_is_no_file(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write([(VALUE, [Change((1, "a"), PUT, [1])]), (LIST, [Change((1, "a"), APPEND, ["x"])])])
+    log.write([(VALUE, [Change((1, "a"), DELETE, None)]), (LIST, [Change((1, "a"), CLEAR, None)])])
+    assert base(tmp_path / "base", log.files, VALUE, LIST, MAP) == []
+    assert base(tmp_path / "base", [], VALUE) == []
+
+
+def test_the_order_of_map_entries_is_that_of_their_first_put(tmp_path: Path) -> None:
+    log, key = Log(tmp_path), (1, "a")
+    for changes in (
+        [(PUT, ("a", 1)), (PUT, ("b", 1)), (PUT, ("c", 1)), (PUT, ("d", 1))],
+        [(DELETE, ("b", None)), (PUT, ("a", 2))],
+        [(PUT, ("e", 1)), (PUT, ("b", 2)), (PUT, ("c", 3))],
+    ):
+        log.write([(MAP, [Change(key, *c) for c in changes])])
+    expected = [("a", 2), ("c", 3), ("d", 1), ("e", 1), ("b", 2)]
+    assert fold(log.files, MAP)["map"] == {key: expected}
+    at = tmp_path / "base"
+    assert fold(listed(at, base(at, log.files, MAP)), MAP)["map"] == {key: expected}
+
+
+def test_changes_that_are_in_another_base_already_are_left_out(tmp_path: Path) -> None:
+    log, keys = Log(tmp_path), [(n, None) for n in range(40)]
+    log.write([(LIST, [Change(k, APPEND, ["x"]) for k in keys])])
+    first = tmp_path / "first"
+    low, high = (KeyGroups(GROUPS, (KeyGroupRange(s, s + 63),)) for s in (0, 64))
+    files = listed(first, base(first, log.files, LIST, groups=low))
+    files += [replace(f, counts=high) for f in log.files]
+    second = tmp_path / "second"
+    assert fold(listed(second, base(second, files, LIST)), LIST)["list"] == {key: ["x"] for key in keys}
+
+
+def test_two_keys_with_one_hash_are_two_entries(tmp_path: Path) -> None:
+    log, keys = Log(tmp_path), [(1, None), (None, "x")]
+    log.hash_of = lambda key: 7
+    log.write([(VALUE, [Change(k, PUT, [n]) for n, k in enumerate(keys)])])
+    log.write([(VALUE, [Change(keys[0], DELETE, None)])])
+    files = base(tmp_path / "base", log.files, VALUE)
+    assert fold(listed(tmp_path / "base", files), VALUE)["value"] == {keys[1]: [1]}
+
+
+def test_timers_are_a_state_like_any_other(tmp_path: Path) -> None:
+    timers, log = TimersDescriptor(), Log(tmp_path)
+    log.write(
+        [(timers, [Change((1, "a"), PUT, ((5, "event"), True)), Change((1, "a"), PUT, ((6, "event"), True))])]
+    )
+    log.write(
+        [(timers, [Change((1, "a"), DELETE, ((5, "event"), None))]), (VALUE, [Change((2, "a"), PUT, [1])])]
+    )
+    at = tmp_path / "base"
+    files = listed(at, base(at, log.files, timers, VALUE))
+    everything = StoredState(files, lambda h: np.ones(len(h), bool), KEY, only=timers.name)
+    table = everything.table(timers)
+    assert table is not None
+    assert everything.fold(timers, table) == {(1, "a"): {(6, "event"): True}}
+
+
+def test_entries_have_the_type_that_was_recorded_last(tmp_path: Path) -> None:
+    old = ValueStateDescriptor("v", "struct<a: int, b: string>")
+    new = ValueStateDescriptor("v", "struct<a: bigint, c: list<int>>".replace("list", "array"))
+    log = Log(tmp_path)
+    log.write([(old, [Change((1, "a"), PUT, old.value_type.normalise((1, "x")))])])
+    log.write([(new, [Change((2, "a"), PUT, new.value_type.normalise((2, [3])))])])
+    at = tmp_path / "base"
+    files = base(at, log.files, new)
+    for file in files:
+        assert pq.read_schema(at / file.path).field("v_v").type == new.column_type
+    read = evolve_state(recorded_schema(new), new, operator="o").read
+    touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
+    found = TouchedState(listed(at, files), touched, KEY, lambda k: True).load(new, read)
+    assert {k: tuple(v) for k, v in found.items()} == {(1, "a"): (1, None), (2, "a"): (2, [3])}
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_or_changed_file_is_told(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write([(VALUE, [Change((1, "a"), PUT, [1])])])
+    at = tmp_path / "base"
+    (file,) = listed(at, base(at, log.files, VALUE))
+    with pytest.raises(MissingFilesError, match="has 1 rows, its checkpoint recorded 2"):
+        base(tmp_path / "next", [ListedFile(file.uri, 2)], VALUE)
+    with pytest.raises(MissingFilesError, match="has 1 rows, its checkpoint recorded 2"):
+        fold([ListedFile(file.uri, 2)], VALUE)
+    Path(file.uri[7:]).unlink()
+    with pytest.raises(MissingFilesError, match="does not exist"):
+        base(tmp_path / "next", [file], VALUE)
+    with pytest.raises(MissingFilesError, match="does not exist"):
+        fold([file], VALUE)
+
+
+def test_files_without_the_one_state_are_checked_and_not_read(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.write([(VALUE, [Change((1, "a"), PUT, [1])])])
+
+    def wanted(hashes: Any) -> Any:
+        raise AssertionError("read")
+
+    assert StoredState(log.files, wanted, KEY, only="map").table(MAP) is None
+    with pytest.raises(MissingFilesError):
+        StoredState([ListedFile(log.files[0].uri, 9)], wanted, KEY, only="map")
+
+
+# -- numbers for entries -----------------------------------------------------------------------------------------------
+
+_COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int64(), st.none() | st.integers(-3, 3)),
+    (pa.string(), st.none() | st.sampled_from(["", "a", "b"])),
+    (pa.float64(), st.none() | st.sampled_from([0.0, -0.0, 1.5])),
+    (pa.bool_(), st.none() | st.booleans()),
+    (
+        pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))]),
+        st.none()
+        | st.fixed_dictionaries(
+            {
+                "a": st.none() | st.integers(0, 1),
+                "b": st.none() | st.fixed_dictionaries({"c": st.none() | st.just("x")}),
+            }
+        ),
+    ),
+]
+
+
+@given(
+    data=st.data(), rows=st.integers(0, 12), which=st.lists(st.sampled_from(_COLUMNS), min_size=1, max_size=3)
+)
+@example(data=None, rows=0, which=_COLUMNS[:1]).via("no rows at all")
+def test_numbers_are_equal_where_rows_are(data: st.DataObject | None, rows: int, which: list[Any]) -> None:
+    columns = [
+        pa.array([data.draw(values) for _ in range(rows)] if data else [], kind) for kind, values in which
+    ]
+    codes = entry_codes(columns).tolist()
+    as_python = [tuple(_frozen(c[i].as_py()) for c in columns) for i in range(rows)]
+    assert [[a == b for a in codes] for b in codes] == [[a == b for a in as_python] for b in as_python]
+    assert set(codes) <= set(range(rows))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple((k, _frozen(v)) for k, v in value.items()) if isinstance(value, dict) else value

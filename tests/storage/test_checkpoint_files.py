@@ -1,0 +1,101 @@
+"""Files of the table of checkpoints: a row that is not the one that was committed is never taken for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
+from state_engine.core.checkpoints.row_digest import is_intact
+from state_engine.core.errors import DamagedFileError
+from state_engine.storage.checkpoint_files import (
+    checkpoints_in,
+    plain_rows,
+    read_rows,
+    with_digests,
+    write_rows,
+)
+from state_engine.storage.files import write_parquet
+from state_engine.storage.layout import CHECKPOINTS_SCHEMA
+from tests.core.checkpoints.histories import History, histories
+from tests.core.checkpoints.rows import changes, checkpoint, operator
+
+ROWS = [
+    checkpoint(i, i - 1 or None, operators=[operator(changes(0, (0, 63)))], metrics={"n": i / 3, "m": 1.0})
+    for i in (1, 2, 3)
+]
+
+
+def table_of(rows: list[CheckpointRow]) -> pa.Table:
+    batch = pa.RecordBatch.from_struct_array(ROW_TYPE.to_arrow(rows, storage=True))
+    return with_digests(pa.Table.from_batches([batch], CHECKPOINTS_SCHEMA))
+
+
+def test_rows_come_back_from_a_file_that_its_name_vouches_for(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/checkpoints"
+    file = write_rows(table_of(ROWS), uri, "checkpoint-000000000001-w", write=write_parquet)
+    assert file.path == f"checkpoint-000000000001-w.{file.footer:08x}.parquet"
+    found = checkpoints_in(read_rows(uri, file.path), where=uri)
+    assert [replace(row, digest="") for row in found] == ROWS
+    assert all(len(row.digest) == 64 for row in found)
+
+    path = tmp_path / "checkpoints" / file.path
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"rows of checkpoints: .*its footer is not the one"):
+        read_rows(uri, file.path)
+
+
+@settings(max_examples=20)
+@given(histories())
+def test_any_row_keeps_its_digest_through_a_file_and_other_orders_of_columns(history: History) -> None:
+    table = table_of(list(history.rows.values()))
+    assert all(map(is_intact, plain_rows(table.select(sorted(table.column_names, reverse=True)))))
+    loaded = [replace(row, digest="") for row in checkpoints_in(table, where="here")]
+    assert loaded == list(history.rows.values())
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_a_row_with_any_other_value_is_refused(data: st.DataObject) -> None:
+    rows = plain_rows(table_of(ROWS))
+    row = rows[data.draw(st.integers(0, 2))]
+    name = data.draw(st.sampled_from([n for n in row if n != "digest"]))
+    row[name] = other(row[name])
+    damaged = pa.Table.from_pylist(rows, schema=CHECKPOINTS_SCHEMA)
+    with pytest.raises(
+        DamagedFileError, match=r"the row of checkpoint .* of job '.*': here is damaged: its digest"
+    ):
+        checkpoints_in(damaged, where="here")
+
+
+def other(value: Any) -> Any:
+    """Another value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case str():
+            return value + "x"
+        case int() | float():
+            return value + 1
+        case None:
+            return 5
+        case [first, *rest] if isinstance(first, dict):
+            return [first | {"uid": "other"}, *rest] if "uid" in first else rest
+        case dict():
+            return {"other": 3}
+        case list():
+            return None
+    return value.replace(year=2020)
+
+
+def test_a_row_of_an_older_version_is_taken_as_it_is() -> None:
+    rows = [row | {"digest": ""} for row in plain_rows(table_of(ROWS))]
+    assert checkpoints_in(pa.Table.from_pylist(rows, schema=CHECKPOINTS_SCHEMA), where="here") == ROWS
