@@ -97,12 +97,12 @@ def _operator_state(
     job: StatefulJob, attempt: Executed, known: Mapping[str, OperatorStateRef]
 ) -> dict[str, OperatorStateRef]:
     """Of the operators that ran and have state of their own, or hooks that want to know when they ran last."""
-    found = {}
+    refs = {}
     for uid, report in attempt.done.operators.items():
         declared = [one.operator_state for one in report.subtasks]
         if uid in known or any(declared) or has_checkpoint_hooks(job.operators[uid].function):
-            found[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
-    return found
+            refs[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
+    return refs
 
 
 def _progress(attempt: Executed, name: str) -> SourceProgress:

@@ -142,16 +142,16 @@ class GraphExecutor:
         """The rows of a stream in this batch; None where there is nothing new."""
         place = output_of(node) or id(node)
         if place not in frames:
-            found: StreamFrame | None = None
+            frame: StreamFrame | None = None
             if isinstance(node, SourceNode):
-                found = self._read_source(node, batch)
+                frame = self._read_source(node, batch)
             elif isinstance(node, TransformNode):
                 parent = self._frame(node.parent, batch, frames)
-                found = parent.transformed(node) if parent is not None else None
+                frame = parent.transformed(node) if parent is not None else None
             elif isinstance(node, UnionNode):
                 parts = [f for p in node.parents if (f := self._frame(p, batch, frames)) is not None]
-                found = united(parts) if parts else None
-            frames[place] = found
+                frame = united(parts) if parts else None
+            frames[place] = frame
         return frames[place]
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
@@ -233,7 +233,7 @@ class GraphExecutor:
         self, operator: OperatorNode, inputs: Sequence[RoutedInput], batch: BatchContext, done: Execution
     ) -> list[OutputSpec]:
         """The main output and the side outputs, with the sinks that take them as they are."""
-        found = []
+        specs = []
         for tag in (None, *operator.side_outputs.values()):
             place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
             kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
@@ -243,8 +243,8 @@ class GraphExecutor:
                 done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
             targets = [done.targets[s.name] for s in sinks]
             exchange, merged = place in self._exchanged, place in self._merged
-            found.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
-        return found
+            specs.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
+        return specs
 
     def _output_frame(
         self,
@@ -329,7 +329,7 @@ class GraphExecutor:
     def _sink_reports(
         self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext
     ) -> list[SinkReport]:
-        found = collected(
+        answers = collected(
             rows,
             label=f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}",
             source=frame.source,
@@ -337,7 +337,7 @@ class GraphExecutor:
             into=f"sink '{sink.name}'",
             small=frame.small,
         )
-        return [SinkReport.from_json(r["report"]) for r in found]
+        return [SinkReport.from_json(r["report"]) for r in answers]
 
 
 def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:

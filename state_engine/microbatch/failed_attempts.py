@@ -109,8 +109,8 @@ def _delete_beside(uri: str, write_id: str, owner: str = "") -> None:
 
 def _names(uri: str) -> list[str]:
     at = open_location(uri)
-    found = at.listing(missing_ok=True)
-    return [info.base_name for info in found if info.type == pafs.FileType.File]
+    entries = at.listing(missing_ok=True)
+    return [info.base_name for info in entries if info.type == pafs.FileType.File]
 
 
 def _delete_directory(uri: str) -> None:

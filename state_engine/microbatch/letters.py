@@ -158,7 +158,7 @@ def letters_of(
         active: paths of the files that the table shows; what a user deleted or rewrote is not there.
     """
     sent = {(e["split"], row) for e in positions.elements(path, LETTERS) for row in e["position"]}
-    found = []
+    letters = []
     number_of: dict[int, int] = {}
     for checkpoint_id, file in letter_files(path):
         if file.path not in active:
@@ -166,10 +166,10 @@ def letters_of(
         table = open_recorded(join(uri, file.path), file, of="dead letters").read()
         for at, row in enumerate(table.to_pylist()):
             number = number_of[checkpoint_id] = number_of.get(checkpoint_id, 0) + 1
-            found.append(
+            letters.append(
                 _letter(checkpoint_id, number, file.path, at, row, sent=(file.path, at) in sent, job=job)
             )
-    return found
+    return letters
 
 
 def _letter(

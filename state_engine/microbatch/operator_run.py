@@ -120,10 +120,10 @@ def run_subtasks(
                 routed.mapInArrow(in_task(run), REPORT_SCHEMA),
                 label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
             )  # fmt: skip
-            found = [SubtaskReport.from_json(r["report"]) for r in rows]
+            unordered = [SubtaskReport.from_json(r["report"]) for r in rows]
         else:
-            found = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
-    reports = sorted(found, key=lambda r: r.subtask)
+            unordered = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
+    reports = sorted(unordered, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
             raise _error(report.error, job=job, uid=spec.uid, dead_letters=spec.dead_letters)
@@ -163,9 +163,9 @@ def checked_key(
     Raises:
         StateMigrationError: the stored state is of other keys, or of another number of key groups.
     """
-    recorded, found = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
+    recorded, today = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
     if recorded is None:
-        return found
+        return today
     where = f"job '{job.name}', operator '{operator.uid}'"
     known = KeySchema.recorded(recorded.key_schema, recorded.key_type)
     if not operator.keyed:
@@ -173,9 +173,9 @@ def checked_key(
             f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
             "Restore the old key_by, or give the operator another uid to start empty"
         )
-    if found is not None and not _is_key_of(found, known, recorded):
+    if today is not None and not _is_key_of(today, known, recorded):
         raise StateMigrationError(
-            f"{where}: its state is stored by key {known.declared_text}, the job keys by {found.declared_text}. "
+            f"{where}: its state is stored by key {known.declared_text}, the job keys by {today.declared_text}. "
             "Restore the old key_by; or have the state written anew by the new key: "
             f"engine.state_processor(job).change_key_type('{operator.uid}'), or "
             f"`statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run; "
@@ -188,24 +188,24 @@ def checked_key(
             f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
             f"--max-parallelism {job.max_parallelism}`"
         )
-    if found is None:
+    if today is None:
         return known if recorded.key_type else None
-    return replace(found, stored=known.stored)
+    return replace(today, stored=known.stored)
 
 
-def _is_key_of(found: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
+def _is_key_of(today: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
     """Whether keys are the recorded ones; where no more is known of these than how they are stored, that decides."""
-    return found.is_stored_like(known) if recorded.key_type else found.storage == known.storage
+    return today.is_stored_like(known) if recorded.key_type else today.storage == known.storage
 
 
 def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:
     """The forms that the operator's states ever had on a path, by name of storage."""
-    found: dict[str, dict[StateSchema, None]] = {}
+    by_column: dict[str, dict[StateSchema, None]] = {}
     for row in path:
         operator = row.operator(uid)
         for schema in operator.states if operator else []:
-            found.setdefault(schema.column_name, {})[schema] = None
-    return {name: list(schemas) for name, schemas in found.items()}
+            by_column.setdefault(schema.column_name, {})[schema] = None
+    return {name: list(schemas) for name, schemas in by_column.items()}
 
 
 def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

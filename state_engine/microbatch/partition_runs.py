@@ -163,7 +163,7 @@ def partition_states(partitions: TimePartitions, rows: History, *, now_ms: int) 
     last_ms = max(
         [r.partition_end_ms or 0 for runs in (done, stale) for one in runs.values() for r in one], default=0
     )
-    found = []
+    states = []
     for partition in partitions.from_to(partitions.first(), max(now_ms, last_ms)):
         state: Literal["done", "stale", "missing"] = "missing"
         runs: list[CheckpointRow] = []
@@ -171,7 +171,7 @@ def partition_states(partitions: TimePartitions, rows: History, *, now_ms: int) 
             state, runs = "done", done[partition.key]
         elif partition.key in stale:
             state, runs = "stale", stale[partition.key]
-        found.append(
+        states.append(
             PartitionStatus(
                 partition.key,
                 state,
@@ -180,16 +180,16 @@ def partition_states(partitions: TimePartitions, rows: History, *, now_ms: int) 
                 sum(r.late_rows for r in runs),
             )
         )
-    return found
+    return states
 
 
 def by_partition(rows: list[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
     """The micro-batches among rows, by partition, in order."""
-    found: dict[str, list[CheckpointRow]] = {}
+    grouped: dict[str, list[CheckpointRow]] = {}
     for row in rows:
         if row.kind.is_micro_batch and row.partition:
-            found.setdefault(row.partition, []).append(row)
-    return found
+            grouped.setdefault(row.partition, []).append(row)
+    return grouped
 
 
 def stale_rows(rows: History) -> list[CheckpointRow]:
@@ -199,7 +199,7 @@ def stale_rows(rows: History) -> list[CheckpointRow]:
         return []
     left = {i for i, by in rows.abandoned_by.items() if f" {STOP}" in rows[by].backfill}
     left |= set(stale_outputs(rows, top.checkpoint_id))
-    found = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
+    micro_batches = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
     return [
-        r for r in found if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
+        r for r in micro_batches if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
     ]

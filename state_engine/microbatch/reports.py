@@ -73,9 +73,9 @@ class OperatorReport:
         )
 
 
-def _first(found: list[dict[str, int]]) -> dict[str, int]:
+def _first(firsts: list[dict[str, int]]) -> dict[str, int]:
     """The smallest time of every domain."""
-    return {domain: min(f[domain] for f in found if domain in f) for f in found for domain in f}
+    return {domain: min(f[domain] for f in firsts if domain in f) for f in firsts for domain in f}
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,9 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
         infos = list(pool.map(lambda f: at.inside(f.path).info(), files))
     for file, info in zip(files, infos, strict=True):
         if info.size != file.bytes:
-            found = "is gone" if info.size is None else f"has {info.size} bytes"
+            actual = "is gone" if info.size is None else f"has {info.size} bytes"
             raise MissingFilesError(
-                f"{what}: {join(directory, file.path)} {found}, {file.bytes} bytes were recorded. Something else "
+                f"{what}: {join(directory, file.path)} {actual}, {file.bytes} bytes were recorded. Something else "
                 "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
             )
     if footers:
@@ -244,5 +244,5 @@ def write_ids(files: Sequence[DataFile]) -> list[str]:
         >>> write_ids([DataFile("x/part-00000-0199aa-0.parquet", bytes=1, rows=1, subtask=0)])
         ['0199aa']
     """
-    found = {f.path.rsplit("/", 1)[-1].split("-")[2] for f in files}
-    return sorted(found)
+    ids = {f.path.rsplit("/", 1)[-1].split("-")[2] for f in files}
+    return sorted(ids)

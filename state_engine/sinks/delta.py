@@ -161,14 +161,14 @@ def same_table(kernel: DeltaKernel, staged: StagedSink, app: str = "") -> tuple[
     Raises:
         SinkIdentityError: it is gone, or another one is in its place.
     """
-    found = kernel.inspect(staged.path, app)
-    if found is None or found[0].identity != staged.identity:
+    inspected = kernel.inspect(staged.path, app)
+    if inspected is None or inspected[0].identity != staged.identity:
         raise SinkIdentityError(
             f"sink '{staged.name}': {staged.path} "
-            f"{'is gone' if found is None else 'was re-created'} since rows were staged for it. "
+            f"{'is gone' if inspected is None else 'was re-created'} since rows were staged for it. "
             "Put the old table back, or restore the checkpoint's parent to drop these rows"
         )
-    return found
+    return inspected
 
 
 def change_once(

@@ -128,12 +128,12 @@ def _not_null(kind: Any, inside: str = "") -> list[str]:
     if kind["type"] != "struct":
         parts = (kind[p] for p in ("elementType", "keyType", "valueType") if p in kind)
         return [name for part in parts for name in _not_null(part, inside)]
-    found = []
+    names = []
     for field in kind["fields"]:
         name = inside + field["name"]
-        found += [] if field["nullable"] else [name]
-        found += _not_null(field["type"], f"{name}.")
-    return found
+        names += [] if field["nullable"] else [name]
+        names += _not_null(field["type"], f"{name}.")
+    return names
 
 
 def canonical(schema: dict[str, Any]) -> str:

@@ -71,12 +71,12 @@ def names_in(at: Location, *inside: str) -> list[str]:
 
 def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
     """All moves of a sink, oldest first; of those whose notes are among the names in its directory."""
-    found = []
+    moves = []
     for name in names:
         if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
             told = at.inside(name).read_json()
-            found.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
-    return sorted(found, key=lambda m: m.checkpoint_id)
+            moves.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
+    return sorted(moves, key=lambda m: m.checkpoint_id)
 
 
 @dataclass(frozen=True)
@@ -369,10 +369,10 @@ def are_on_their_way(at: Location, checkpoint_id: int) -> bool:
 
 def _located(at: Location, prefix: str) -> dict[str, str]:
     """Directory of every file that readers count, by its name, in directories of one kind."""
-    found = {}
+    located = {}
     for directory in at.listing():
         if directory.base_name.startswith(prefix) and directory.type == pafs.FileType.Directory:
             for name in at.inside(directory.base_name).names():
                 if not name.startswith(("_", ".")):
-                    found[name] = directory.base_name
-    return found
+                    located[name] = directory.base_name
+    return located

@@ -179,15 +179,15 @@ def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, names: S
     if note is not None and note.files == note_of(staged):
         return True
     if note is not None or any(attempt_of(name) not in (None, *write_ids(staged.files)) for name in inside):
-        found = f"{final} holds other files than"
+        conflict = f"{final} holds other files than"
     elif final not in names and newest_published(at, names) <= checkpoint_id:
         return False
     elif is_waiting(at, staged) or later:
-        found = "was moved on by a later one before what"
+        conflict = "was moved on by a later one before what"
     else:
         return True
     raise SinkIdentityError(
-        f"sink '{staged.name}': {staged.path}/{found} checkpoint {checkpoint_id} staged: another root writes "
+        f"sink '{staged.name}': {staged.path}/{conflict} checkpoint {checkpoint_id} staged: another root writes "
         "here. Give each its own directory"
     )
 
@@ -210,8 +210,8 @@ def _move_once(
 
 
 def _same_directory(staged: StagedSink) -> None:
-    found = _read_identity(staged.path)
-    if found is None or found["id"] != staged.identity:
+    identity = _read_identity(staged.path)
+    if identity is None or identity["id"] != staged.identity:
         raise SinkIdentityError(
             f"sink '{staged.name}': {staged.path} was deleted or re-created since rows were staged for it. "
             "Put the old directory back, or restore the checkpoint's parent"
@@ -225,32 +225,32 @@ def _identity(uri: str, app: str, *, root: str) -> str:
         SinkIdentityError: it is the sink of another application.
     """
     with table_lock(uri):
-        found = _read_identity(uri)
-        if found is None or (found["app"] != app and _is_given_up(uri, found, app, root)):
-            found = {"id": uuid4().hex, "app": app, "root": root}
-            open_location(join(uri, _IDENTITY)).write_whole(json.dumps(found).encode())
-    if found["app"] != app:
+        identity = _read_identity(uri)
+        if identity is None or (identity["app"] != app and _is_given_up(uri, identity, app, root)):
+            identity = {"id": uuid4().hex, "app": app, "root": root}
+            open_location(join(uri, _IDENTITY)).write_whole(json.dumps(identity).encode())
+    if identity["app"] != app:
         raise SinkIdentityError(
-            f"{uri} is the sink of '{found['app']}', not of '{app}': give each its own directory. If the other one is "
+            f"{uri} is the sink of '{identity['app']}', not of '{app}': give each its own directory. If the other one is "
             "gone for good, empty this one"
         )
-    return found["id"]
+    return identity["id"]
 
 
-def _is_given_up(uri: str, found: dict[str, str], app: str, root: str) -> bool:
+def _is_given_up(uri: str, identity: dict[str, str], app: str, root: str) -> bool:
     """Whether the first batch of the application that began here failed, and left nothing that it may still publish.
 
     Files that it has staged may be of a checkpoint that waits to be published; those of a root that another one took
     the place of are not: nobody can publish them any more.
     """
-    if "root" not in found:  # of a version that did not note what it has published
+    if "root" not in identity:  # of a version that did not note what it has published
         return False
     at = open_location(uri)
     # a crash may have left one of ours half written, under a longer name
     names = [name for name in names_in(at) if not name.startswith((_IDENTITY, "."))]
     if any(not name.startswith(STAGED_PREFIX) for name in names):
         return False
-    replaced = found["root"] == root and found["app"].partition("/")[0] != app.partition("/")[0]
+    replaced = identity["root"] == root and identity["app"].partition("/")[0] != app.partition("/")[0]
     return replaced or not any(names_in(at, name) for name in names)
 
 
@@ -258,5 +258,5 @@ def _read_identity(uri: str) -> dict[str, str] | None:
     at = open_location(join(uri, _IDENTITY))
     if not at.is_file():
         return None
-    found: dict[str, str] = at.read_json()
-    return found
+    identity: dict[str, str] = at.read_json()
+    return identity

@@ -78,15 +78,15 @@ def check_table(target: SqlTarget, schema: pa.Schema, inspector: sa.Inspector) -
             constraint belongs to the key.
     """
     dialect = inspector.dialect.name
-    found = {c["name"]: c for c in inspector.get_columns(target.table, target.schema)}
+    columns = {c["name"]: c for c in inspector.get_columns(target.table, target.schema)}
     problems = []
     for one in schema:
-        column, wanted = found.get(one.name), sql_type(one.type, dialect)
+        column, wanted = columns.get(one.name), sql_type(one.type, dialect)
         if column is None:
             problems.append(f"has no column '{one.name}'" + (", see lineage=" * (one.name == "_write_id")))
         elif wanted is None or not _holds(column["type"], one.type, dialect):
             problems.append(f"has {one.name} {column['type']}, which does not hold every {one.type}")
-    for name, column in found.items():
+    for name, column in columns.items():
         fills = (
             column["nullable"] or column.get("default") or column.get("identity") or column.get("computed")
         )
@@ -145,5 +145,5 @@ def _unique(target: SqlTarget, inspector: sa.Inspector) -> list[set[str | None]]
     ]
     constraints = [one["column_names"] for one in inspector.get_unique_constraints(*at)]
     primary = inspector.get_pk_constraint(*at)["constrained_columns"]
-    found: list[Any] = [primary, *constraints, *whole]
-    return [set(names) for names in found]
+    keys: list[Any] = [primary, *constraints, *whole]
+    return [set(names) for names in keys]

@@ -150,9 +150,9 @@ class SqlTable:
 
     def lineages(self, wanted: Sequence[str]) -> set[str]:
         """Which of these values of the lineage column the table has."""
-        found = lineages_in(self.connection, self.target, wanted)
+        write_ids = lineages_in(self.connection, self.target, wanted)
         self.connection.rollback()
-        return found
+        return write_ids
 
     def is_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> bool:
         """Whether the ledger holds this row.
@@ -160,12 +160,12 @@ class SqlTable:
         Raises:
             SinkIdentityError: it holds another one of this number, or later ones only.
         """
-        found = self.ledger.digest(app, checkpoint_id)
-        if found == note_of(staged):
+        recorded = self.ledger.digest(app, checkpoint_id)
+        if recorded == note_of(staged):
             return True
         newest = self.ledger.seen(app)
-        if found is not None or newest > checkpoint_id:
-            held = f"other rows of checkpoint {checkpoint_id}" if found else f"rows of checkpoint {newest}"
+        if recorded is not None or newest > checkpoint_id:
+            held = f"other rows of checkpoint {checkpoint_id}" if recorded else f"rows of checkpoint {newest}"
             raise SinkIdentityError(
                 f"sink '{self.sink}': {self.target.shown} already holds {held} by '{app}': a copy of this root, or a "
                 "re-created job, writes to the same table. Give each its own table, or restore the checkpoint's parent"

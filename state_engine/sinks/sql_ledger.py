@@ -48,19 +48,19 @@ class Ledger:
         """The highest checkpoint; 0 where there is none."""
         if not exists(self.connection, LEDGER, self.schema):
             return 0
-        found = sa.func.max(self._table.c.checkpoint_id)
-        return int(self._scalar(sa.select(found).where(self._table.c.app == app)) or 0)
+        newest = sa.func.max(self._table.c.checkpoint_id)
+        return int(self._scalar(sa.select(newest).where(self._table.c.app == app)) or 0)
 
     def digest(self, app: str, checkpoint_id: int) -> str | None:
         """What was published as a checkpoint; None where it was not."""
         if not exists(self.connection, LEDGER, self.schema):
             return None
-        found: str | None = self._scalar(
+        recorded: str | None = self._scalar(
             sa.select(self._table.c.files_digest).where(
                 self._table.c.app == app, self._table.c.checkpoint_id == checkpoint_id
             )
         )
-        return found
+        return recorded
 
     def take(self, app: str, checkpoint_id: int, digest: str) -> bool:
         """Begin a transaction with this checkpoint's row; False, without a transaction, where there is one.
@@ -79,9 +79,9 @@ class Ledger:
         put, _ = self._identity_row(app)
         self.connection.execute(put.on_conflict_do_nothing(index_elements=_KEY))
         self.connection.commit()
-        found = self.digest(app, _IDENTITY)
-        assert found is not None
-        return found
+        recorded = self.digest(app, _IDENTITY)
+        assert recorded is not None
+        return recorded
 
     def new_identity(self, app: str) -> None:
         """Begin a transaction in which the table is made anew: what was staged for the old one is not for this one.
@@ -121,9 +121,9 @@ class Ledger:
     def _claimants(self) -> list[str]:
         """All applications that the table has an identity for."""
         at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest.endswith(f" {self.table}"))
-        found = self.connection.execute(sa.select(self._table.c.app).where(*at)).scalars().all()
+        apps = self.connection.execute(sa.select(self._table.c.app).where(*at)).scalars().all()
         self.connection.rollback()
-        return list(found)
+        return list(apps)
 
     @cached_property
     def _table(self) -> sa.Table:
@@ -142,16 +142,16 @@ class Ledger:
         return insert_into(self.connection, self._table).values(row), row
 
     def _scalar(self, query: sa.Select[Any]) -> Any:
-        found = self.connection.execute(query).scalar()
+        value = self.connection.execute(query).scalar()
         self.connection.rollback()
-        return found
+        return value
 
 
 def exists(connection: sa.Connection, table: str, schema: str | None) -> bool:
     """Whether there is a table, or view, of this name."""
-    found = sa.inspect(connection).has_table(table, schema)
+    there = sa.inspect(connection).has_table(table, schema)
     connection.rollback()
-    return found
+    return there
 
 
 def create(connection: sa.Connection, table: sa.Table) -> None:

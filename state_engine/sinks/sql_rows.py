@@ -39,11 +39,11 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
     """
     table, written = _lineage(target), sum(f.rows for f in staged.withdrawn)
     count = sa.select(sa.func.count()).select_from(table)
-    found = connection.execute(count.where(_is_withdrawn(table, staged))).scalar_one()
+    there = connection.execute(count.where(_is_withdrawn(table, staged))).scalar_one()
     unknown = connection.execute(count.where(table.c[WRITE_ID].is_(None))).scalar_one()
-    if found < written and unknown:
+    if there < written and unknown:
         raise SinkError(
-            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - found} of {written} "
+            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - there} of {written} "
             f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
             'outputs="keep" (--outputs keep)'
         )
@@ -52,12 +52,12 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
 def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[str]) -> set[str]:
     """Which of these values of the lineage column rows of the table have."""
     table = _lineage(target)
-    found: set[str] = set()
+    write_ids: set[str] = set()
     for first in range(0, len(wanted), _VALUES):
         some = wanted[first : first + _VALUES]
         query = sa.select(table.c[WRITE_ID]).distinct().where(table.c[WRITE_ID].in_(some))
-        found.update(connection.execute(query).scalars())
-    return found
+        write_ids.update(connection.execute(query).scalars())
+    return write_ids
 
 
 def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:

@@ -56,9 +56,9 @@ class SqlTarget:
         return {**asdict(self), "key": list(self.key)}
 
     @staticmethod
-    def from_json(found: dict[str, Any]) -> SqlTarget:
+    def from_json(stored: dict[str, Any]) -> SqlTarget:
         """What ``to_json`` made."""
-        return replace(SqlTarget(**found), key=tuple(found["key"]))
+        return replace(SqlTarget(**stored), key=tuple(stored["key"]))
 
     def password(self) -> str | None:
         """As it is now.
@@ -69,13 +69,13 @@ class SqlTarget:
         if self.password_env is None:
             return None
         # a secret must not pass through jobs and checkpoints, so the one place that uses it asks for it
-        found = os.environ.get(self.password_env)
-        if found is None:
+        value = os.environ.get(self.password_env)
+        if value is None:
             raise SinkError(
                 f"{self.shown}: the environment variable {self.password_env}, which holds the password, is not set. "
                 "Set it and run again; nothing is lost"
             )
-        return found
+        return value
 
 
 def checked_url(text: str) -> str:

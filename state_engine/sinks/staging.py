@@ -60,5 +60,5 @@ def read_note(uri: str) -> dict[str, Any] | None:
     at = open_location(uri)
     if not at.is_file():
         return None
-    found: dict[str, Any] = at.read_json()
-    return found
+    note: dict[str, Any] = at.read_json()
+    return note

@@ -61,5 +61,5 @@ def _others(uri: str, owner: str) -> bool:
 
 
 def _files(at: Location) -> list[pafs.FileInfo]:
-    found = at.listing(recursive=True, missing_ok=True)
-    return [f for f in found if f.type == pafs.FileType.File]
+    entries = at.listing(recursive=True, missing_ok=True)
+    return [f for f in entries if f.type == pafs.FileType.File]

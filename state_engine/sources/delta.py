@@ -307,5 +307,5 @@ def _removal(path: str, version: int, commit: TableCommit) -> str:
 
 
 def _summary(elements: Sequence[Element]) -> str:
-    found: dict[str, Any] = next((e["position"] for e in reversed(elements) if "files" in e["position"]), {})
-    return summary(elements, **{k: v for k, v in found.items() if k in ("version", "files", "snapshot")})
+    position: dict[str, Any] = next((e["position"] for e in reversed(elements) if "files" in e["position"]), {})
+    return summary(elements, **{k: v for k, v in position.items() if k in ("version", "files", "snapshot")})

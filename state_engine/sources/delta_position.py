@@ -98,7 +98,7 @@ def stops(log: SourceTable, start: Position, end: Position) -> Iterator[Stop]:
 
 
 def bounded(
-    found: Iterable[Stop], end: Position, *, max_files: int, max_rows: int | None
+    stops: Iterable[Stop], end: Position, *, max_files: int, max_rows: int | None
 ) -> tuple[list[TableFile], Position]:
     """The files of one slice, at least one where there are any, and the position after it.
 
@@ -109,7 +109,7 @@ def bounded(
     """
     files: list[TableFile] = []
     position, rows = end, 0
-    for stop in found:
+    for stop in stops:
         count = stop.file.row_count() if stop.file is not None and max_rows is not None else 0
         full = stop.file is not None and (
             len(files) >= max_files
@@ -129,14 +129,14 @@ def schemas_up_to(elements: Sequence[Element], version: int) -> list[Element]:
     return [e for e in elements if e["split"].endswith(SCHEMA) and e["position"]["version"] <= version]
 
 
-def check_read_once(found: Sequence[Position], *, path: str) -> None:
+def check_read_once(positions: Sequence[Position], *, path: str) -> None:
     """Refuse positions of a table that was read anew on the way: only the recorded cuts tell where.
 
     Raises:
         SourceError: a snapshot comes after something else.
     """
-    for snapshot in {p for p in found if p.snapshot}:
-        if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in found):
+    for snapshot in {p for p in positions if p.snapshot}:
+        if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in positions):
             raise SourceError(
                 f"{path} was read anew, from the snapshot of version {snapshot.version}, which has its place among the "
                 "recorded cuts only: replay with these (rebatch=False)"

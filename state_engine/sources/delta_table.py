@@ -125,18 +125,18 @@ class SourceTable:
             SourceError: it is not in the log any more.
         """
         try:
-            found = DeltaLog(self.uri).commit(version)
+            entry = DeltaLog(self.uri).commit(version)
         except FileNotFoundError:
             raise SourceError(
                 f"{self.uri}: version {version} is not in the log any more (its retention is "
                 "delta.logRetentionDuration), so what it changed cannot be told"
             ) from None
-        added = [add for add in found.of("add") if add.get("dataChange", True)]
-        metadata = next(found.of("metaData"), None)
+        added = [add for add in entry.of("add") if add.get("dataChange", True)]
+        metadata = next(entry.of("metaData"), None)
         return TableCommit(
             files=[self._file(add, _rows_of(add)) for add in added],
-            removes=any(remove.get("dataChange", True) for remove in found.of("remove")),
-            operation=found.operation,
+            removes=any(remove.get("dataChange", True) for remove in entry.of("remove")),
+            operation=entry.operation,
             schema=metadata["schemaString"] if metadata else None,
             table_id=metadata["id"] if metadata else None,
         )
@@ -161,10 +161,10 @@ class SourceTable:
         """
         if "deletionVectors" in json.loads(snapshot.protocol().json())["protocol"].get("readerFeatures", []):
             return snapshot
-        found = json.loads(snapshot.metadata().json())
-        kept = {k: v for k, v in found["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)}
-        found["metaData"]["configuration"] = kept | {"delta.enableDeletionVectors": "true"}
-        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(found))
+        action = json.loads(snapshot.metadata().json())
+        kept = {k: v for k, v in action["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)}
+        action["metaData"]["configuration"] = kept | {"delta.enableDeletionVectors": "true"}
+        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(action))
         path, none = self._log.logPath(), self._jvm.scala.Option.empty()
         return self._jvm.org.apache.spark.sql.delta.DummySnapshot(path, self._log, metadata, none, none)
 
@@ -179,11 +179,11 @@ class SourceTable:
         rows = self._frame(snapshot.allFiles().toDF())
         known = [c for c in _SCAN_COLUMNS if c in rows.columns]
         records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
-        found = []
+        listed = []
         for row in rows.select(F.to_json(F.struct(*known)).alias("add"), records).collect():
             add = json.loads(row["add"])
-            found.append((add["modificationTime"], add["path"], self._file(add, _left(add, row["records"]))))
-        return [file for *_, file in sorted(found, key=lambda one: one[:2])]
+            listed.append((add["modificationTime"], add["path"], self._file(add, _left(add, row["records"]))))
+        return [file for *_, file in sorted(listed, key=lambda one: one[:2])]
 
     def _frame(self, java: Any) -> DataFrame:
         from pyspark.sql import DataFrame

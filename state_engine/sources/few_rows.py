@@ -54,7 +54,7 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None
     fields = [pa.field(name, kind) for name, kind in kinds.items() if kind is not None]
     if sum(r.size for r in ranges) > FEW_BYTES or len(fields) < len(schema.fields):
         return None
-    wanted, left, found = pa.schema(fields), FEW_ROWS, []
+    wanted, left, tables = pa.schema(fields), FEW_ROWS, []
     for place, one in enumerate(ranges):
         table = _read(one, wanted, left)
         if table is None:
@@ -62,8 +62,8 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None
         left -= table.num_rows
         places = pa.repeat(pa.scalar(place, pa.int32()), table.num_rows)
         rows = pa.array(np.arange(one.start, one.start + table.num_rows))
-        found.append(table.append_column(FILE_COLUMN, places).append_column(ROW_COLUMN, rows))
-    return pa.concat_tables(found).combine_chunks()
+        tables.append(table.append_column(FILE_COLUMN, places).append_column(ROW_COLUMN, rows))
+    return pa.concat_tables(tables).combine_chunks()
 
 
 def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
@@ -82,12 +82,12 @@ def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
     return None if any(_is_old(column) for column in table.columns) else table
 
 
-def _has(found: pa.Schema, wanted: pa.Schema) -> bool:
+def _has(schema: pa.Schema, wanted: pa.Schema) -> bool:
     """Whether every column is there under its exact name and type, and no other that Spark takes for the same."""
-    if len({name.lower() for name in found.names}) < len(found.names):
+    if len({name.lower() for name in schema.names}) < len(schema.names):
         return False
     return all(
-        name in found.names and found.field(name).type in _SAME.get(kind, (kind,))
+        name in schema.names and schema.field(name).type in _SAME.get(kind, (kind,))
         for name, kind in zip(wanted.names, wanted.types, strict=True)
     )
 

@@ -190,16 +190,16 @@ class FileSource(Source):
 
     def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
         ranges: list[FileRange] = part.detail.ranges
-        found = [r for r in ranges if bad.uri in (r.uri, *scan_uris(r.uri))]
-        if self.on_bad_file != "dead_letter" or not found or not found[0].unchanged():
+        unreadable = [r for r in ranges if bad.uri in (r.uri, *scan_uris(r.uri))]
+        if self.on_bad_file != "dead_letter" or not unreadable or not unreadable[0].unchanged():
             return None
-        left = [r for r in ranges if r.uri != found[0].uri]
+        left = [r for r in ranges if r.uri != unreadable[0].uri]
         return replace(
             part,
             labels=[r.uri for r in left],
             detail=replace(part.detail, ranges=left),
             bytes=sum(r.size for r in left),
-            bad_files=(*part.bad_files, BadFile(found[0].uri, bad.error)),
+            bad_files=(*part.bad_files, BadFile(unreadable[0].uri, bad.error)),
         )
 
     def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
@@ -224,11 +224,11 @@ class FileSource(Source):
     def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
         """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
         there = [one for one in self._listed() if not one.copied]
-        found = [one for one in self._ranges_of(there, {}) if one is not None]
+        ranges = [one for one in self._ranges_of(there, {}) if one is not None]
         if given != "all":
             several = isinstance(given, list | tuple | set | frozenset)
-            found = chosen(found, sorted(given, key=str) if several else [given], self.path)
-        return [one.element() for one in found]
+            ranges = chosen(ranges, sorted(given, key=str) if several else [given], self.path)
+        return [one.element() for one in ranges]
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return position_summary(elements)
@@ -259,7 +259,7 @@ class FileSource(Source):
         pending: list[FileRange] = []
         for some in batched((one for one in listed if not one.copied), self.max_files_per_batch):
             wanted = [one for one in some if self._is_pending(one, consumed.get(one.uri))]
-            pending += [found for found in self._ranges_of(wanted, consumed) if found is not None]
+            pending += [part for part in self._ranges_of(wanted, consumed) if part is not None]
             if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
                 break
         return pending
@@ -282,17 +282,17 @@ class FileSource(Source):
         with ThreadPoolExecutor(_READERS) as pool:
             waits = list(pool.map(self._waits, [one for one in files if one.uri not in consumed]))
         why = dict(zip([one.uri for one in files if one.uri not in consumed], waits, strict=True))
-        found: list[FileRange | None] = []
+        ranges: list[FileRange | None] = []
         for one in files:
             known = consumed.get(one.uri)
             if known is not None:
-                found.append(replace(known, start=known.end or 0, end=None))
+                ranges.append(replace(known, start=known.end or 0, end=None))
             elif why[one.uri]:
-                found.append(None)
+                ranges.append(None)
             else:
                 digest = digest_of(one.uri, one.size, one.mtime_ms)
-                found.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, digest))
-        return found
+                ranges.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, digest))
+        return ranges
 
     def _waits(self, one: ListedFile) -> str:
         """Why a new file is not read yet; empty where it is."""

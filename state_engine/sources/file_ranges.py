@@ -81,12 +81,12 @@ def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[Fi
     wanted: dict[str, FileRange] = {}
     for one in recorded_ranges(recorded):
         wanted[one.uri] = replace(wanted.get(one.uri, one), end=one.end)
-    found = []
+    left = []
     for uri, one in wanted.items():
         start = consumed.get(uri, one.start)
         if start is not None and (one.end is None or start < one.end):
-            found.append(replace(one, start=start))
-    return found
+            left.append(replace(one, start=start))
+    return left
 
 
 def check_unchanged(ranges: Sequence[FileRange]) -> None:
@@ -124,7 +124,7 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
     Raises:
         ConfigurationError: one of them names none.
     """
-    found: dict[str, FileRange] = {}
+    selected: dict[str, FileRange] = {}
     for one in wanted:
         if not isinstance(one, str | os.PathLike):
             raise ConfigurationError(f"name files by paths or patterns, or say 'all'; not {one!r}")
@@ -136,8 +136,8 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
         named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
         if not named:
             raise ConfigurationError(f"'{text}' names none of the {len(files)} files in {directory}")
-        found |= named
-    return [f for f in files if f.uri in found]
+        selected |= named
+    return [f for f in files if f.uri in selected]
 
 
 def position_summary(elements: Sequence[Element]) -> str:

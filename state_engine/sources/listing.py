@@ -63,7 +63,7 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         if is_local(path):
             raise SourceError(f"{path} does not exist: check the path, or make the directory first")
         return []  # an object store has no empty directories
-    found = []
+    listed = []
     prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
     for one in _infos(at, info, local=is_local(path)):
         name, uri = PurePosixPath(one.uri).name, prefix + one.uri
@@ -72,8 +72,8 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
             continue
         if _GLOB & set(one.uri):
             raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")
-        found.append(replace(one, uri=uri, copied=copied))
-    return sorted(_once(found, consumed))
+        listed.append(replace(one, uri=uri, copied=copied))
+    return sorted(_once(listed, consumed))
 
 
 def is_copied(name: str, pattern: str) -> bool:

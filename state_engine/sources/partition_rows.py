@@ -75,7 +75,7 @@ def file_times(
     if isinstance(rows, pa.Table):
         times_ms = _table_ms(rows, column)
         table = pa.table({"file": rows[FILE_COLUMN], "at": times_ms})
-        found = [tuple(r.values()) for r in table.group_by("file").aggregate(
+        bounds = [tuple(r.values()) for r in table.group_by("file").aggregate(
             [("at", "min"), ("at", "max")]).select(["file", "at_min", "at_max"]).to_pylist()]  # fmt: skip
         inside = pc.and_(pc.greater_equal(times_ms, late[0]), pc.less(times_ms, late[1]))
         counts = pc.sum(inside).as_py() or 0, times_ms.null_count
@@ -94,9 +94,9 @@ def file_times(
             collected = [tuple(r) for r in told.collect()]
             bad = read.refused
             refused = dict(map(tuple, bad.groupBy(FILE_COLUMN).count().collect())) if bad is not None else {}
-        found = [r[:3] for r in collected]
+        bounds = [r[:3] for r in collected]
         counts = sum(r[3] for r in collected), sum(r[4] for r in collected)
-    by_file = {file: (least, most) for file, least, most in found}
+    by_file = {file: (least, most) for file, least, most in bounds}
     times = [FileTimes(*by_file.get(i, (None, None)), refused.get(i, 0)) for i in range(files)]
     return times, counts[0], counts[1]
 
@@ -128,10 +128,10 @@ def joined(spark: SparkSession, parts: Sequence[tuple[DataFrame | pa.Table, int]
         frame = as_frame(spark, rows)
         frames.append(frame.withColumn(FILE_COLUMN, (F.col(FILE_COLUMN) + first).cast("int")))
     # the columns are those of the newest slice: an older one may lack some
-    found = frames[-1]
+    union = frames[-1]
     for frame in frames[:-1]:
-        found = found.unionByName(frame, allowMissingColumns=True)
-    return found
+        union = union.unionByName(frame, allowMissingColumns=True)
+    return union
 
 
 def as_frame(spark: SparkSession, rows: DataFrame | pa.Table) -> DataFrame:
@@ -155,12 +155,12 @@ def _table_ms(rows: pa.Table, column: str) -> pa.ChunkedArray:
 
 
 def _field(rows: DataFrame, column: str) -> tuple[str, T.DataType]:
-    found = next((f for f in rows.schema.fields if f.name.lower() == column.lower()), None)
-    if found is None:
+    field = next((f for f in rows.schema.fields if f.name.lower() == column.lower()), None)
+    if field is None:
         raise _missing(column, rows.columns)
-    if not isinstance(found.dataType, T.DateType | T.TimestampType | T.TimestampNTZType):
-        raise _no_time(found.name, found.dataType.simpleString())
-    return found.name, found.dataType
+    if not isinstance(field.dataType, T.DateType | T.TimestampType | T.TimestampNTZType):
+        raise _no_time(field.name, field.dataType.simpleString())
+    return field.name, field.dataType
 
 
 def _frame_ms(rows: DataFrame, column: str) -> Column:

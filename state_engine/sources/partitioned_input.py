@@ -126,12 +126,12 @@ class PartitionedSource(Source):
         rows, first = [], 0
         refused: list[DataFrame] = []
         for piece in detail.pieces:
-            found = self.source.read(spark, piece.part, keep_refused=keep_refused)
-            rows.append((between(found.rows, self.column, piece.from_ms, piece.to_ms), first))
-            if found.refused is not None and piece.new:
+            frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
+            rows.append((between(frame.rows, self.column, piece.from_ms, piece.to_ms), first))
+            if frame.refused is not None and piece.new:
                 place = (F.col(FILE_COLUMN) + first).cast("int").alias(FILE_COLUMN)
-                text, _, row = found.refused.columns
-                refused.append(found.refused.select(text, place, row))
+                text, _, row = frame.refused.columns
+                refused.append(frame.refused.select(text, place, row))
             first += len(piece.part.labels)
         bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None
         return SourceFrame(joined(spark, rows), bad)
@@ -184,7 +184,7 @@ class PartitionedSource(Source):
         late_from_ms, late_to_ms = self.partitions.first().start_ms, partition.start_ms
         if part.labels:
             read = self.source.read(spark, part, keep_refused=self._keep_refused)
-            found, late, without = file_times(
+            times, late, without = file_times(
                 spark,
                 read,
                 self.column,
@@ -194,14 +194,14 @@ class PartitionedSource(Source):
                 late=(late_from_ms, late_to_ms),
             )
         else:
-            found, late, without = [], 0, 0
+            times, late, without = [], 0, 0
         if without and self.partitions.nulls == "fail":
             raise SourceError(
                 f"source '{self.name}': {without} rows of {part.labels[0]}{_more(part.labels)} have no "
                 f"'{self.column}', so they belong to no partition. Fill it in before the rows come here, or declare "
                 "TimePartitions(nulls='ignore') to pass over them"
             )
-        position = {"elements": part.elements, "files": [list(t.facts()) for t in found], "late_rows": late}
+        position = {"elements": part.elements, "files": [list(t.facts()) for t in times], "late_rows": late}
         return {"split": SEEN, "position": position}
 
 

@@ -43,7 +43,7 @@ def scan_uris(uri: str) -> list[str]:
     """
     scheme, rest = uri.split("://", 1)
     authority, slash, path = rest.partition("/")
-    escaped = _ASCII.sub(lambda found: quote(found.group(), safe=_LEGAL), slash + path)
+    escaped = _ASCII.sub(lambda match: quote(match.group(), safe=_LEGAL), slash + path)
     spelled = [f"{scheme}://{authority}{escaped}"]
     return [*spelled, f"file:{escaped}"] if scheme == "file" else spelled
 
@@ -71,8 +71,8 @@ def _file_place(uris: Sequence[str]) -> Column:
 def _search(value: str, ordered: list[tuple[int, int]]) -> str:
     """A binary search as SQL: a map literal would be scanned from its start for every row."""
     if len(ordered) == 1:
-        found, place = ordered[0]
-        return f"CASE WHEN {value} = {found}L THEN {place} END"
+        uri_hash, place = ordered[0]
+        return f"CASE WHEN {value} = {uri_hash}L THEN {place} END"
     middle = len(ordered) // 2
     left, right = _search(value, ordered[:middle]), _search(value, ordered[middle:])
     return f"CASE WHEN {value} < {ordered[middle][0]}L THEN {left} ELSE {right} END"

@@ -157,8 +157,8 @@ class PythonDataSource(Source):
 
     def _latest(self, reader: Any, start: dict[str, Any]) -> dict[str, Any]:
         if not inspect.signature(reader.latestOffset).parameters:  # as it was before Spark 4.2
-            found: dict[str, Any] = reader.latestOffset()
-            return found
+            offset: dict[str, Any] = reader.latestOffset()
+            return offset
         limit = (
             ReadAllAvailable() if self.max_rows_per_batch is None else ReadMaxRows(self.max_rows_per_batch)
         )
@@ -209,9 +209,9 @@ def _partition_reader(
     return run
 
 
-def _column_batches(found: Iterable[Any], kind: StructType) -> Iterator[tuple[list[pa.Array], int]]:
+def _column_batches(rows_or_batches: Iterable[Any], kind: StructType) -> Iterator[tuple[list[pa.Array], int]]:
     """What a reader gives, tuples or record batches, as columns."""
-    rows = iter(found)
+    rows = iter(rows_or_batches)
     while block := list(islice(rows, _ROWS_AT_ONCE)):
         tuples = []
         for row in block:

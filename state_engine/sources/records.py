@@ -39,13 +39,13 @@ def text_columns(schema: T.StructType, *, as_bytes: bool, inside: str = "") -> l
     Args:
         inside: what holds the columns, with a dot.
     """
-    found = []
+    columns = []
     for field in schema.fields:
         column = F.col(f"{inside}`{field.name}`")
         if as_bytes and isinstance(field.dataType, T.StringType):
             column = F.encode(column, BYTE_BY_BYTE).cast("string").alias(field.name)
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
 def parsed_records(

@@ -45,8 +45,8 @@ class SourcePositions:
             wrote = {file.path: row.checkpoint_id for row in path for file in row.operator_state_files}
             of = [f"checkpoint {wrote[file.path]}, source positions" for file in unread]
             with ThreadPoolExecutor(_READERS) as pool:
-                found = pool.map(self._load, unread, of)
-                self._read.update(zip((file.path for file in unread), found, strict=True))
+                loaded = pool.map(self._load, unread, of)
+                self._read.update(zip((file.path for file in unread), loaded, strict=True))
         return [element for file in files for element in self._read[file.path].get(source, [])]
 
     def write(
@@ -69,7 +69,7 @@ class SourcePositions:
         return DataFile(path=path, bytes=file.bytes, rows=len(rows), subtask=0, footer=file.footer)
 
     def _load(self, file: DataFile, of: str) -> dict[str, list[Element]]:
-        found: dict[str, list[Element]] = {}
+        by_source: dict[str, list[Element]] = {}
         uri = join(self._uri, file.path)
         try:
             table = open_recorded(uri, file, of=of).read()
@@ -81,5 +81,5 @@ class SourcePositions:
             ) from None
         for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
             if one["state"] == POSITIONS:
-                found.setdefault(one["operator"], []).append(json.loads(one["value"]))
-        return found
+                by_source.setdefault(one["operator"], []).append(json.loads(one["value"]))
+        return by_source

@@ -55,7 +55,7 @@ def reachable(rows: History, *, as_of: datetime | None = None, unpublished: Coll
     roots = set(rows) - before.retired | set(unpublished)
     roots |= {row.checkpoint_id for row in rows.open_branches.values()}
     roots |= {pin.checkpoint_id for pin in rows.pins.values()}
-    found: Files = {}
+    needed_files: Files = {}
     ancestors: dict[int, CheckpointRow] = {}
     pointed: set[Pointer] = set()
     for root in roots:
@@ -64,29 +64,29 @@ def reachable(rows: History, *, as_of: datetime | None = None, unpublished: Coll
         pointed |= pointers(rows[root].operator_state)
         for operator in rows[root].operators:
             held = keyed_state_files(on_path, operator.uid)
-            _add(found, base_table(operator.uid), (one.file for one in held.base))
-            _add(found, changelog_table(operator.uid), (one.file for one in held.changelog))
+            _add(needed_files, base_table(operator.uid), (one.file for one in held.base))
+            _add(needed_files, changelog_table(operator.uid), (one.file for one in held.changelog))
     for row in ancestors.values():
-        _add(found, OPERATOR_STATE, (f for f in row.operator_state_files if is_pointed_to(f, pointed)))
-    _add(found, OPERATOR_STATE, _positions(rows, roots))
+        _add(needed_files, OPERATOR_STATE, (f for f in row.operator_state_files if is_pointed_to(f, pointed)))
+    _add(needed_files, OPERATOR_STATE, _positions(rows, roots))
     copied = _copied(rows, before, roots, unpublished)
-    _add_outputs(found, _without(content(ancestors.values()), copied))
+    _add_outputs(needed_files, _without(content(ancestors.values()), copied))
     # what was published since is of rows that were not retired before
-    _add_outputs(found, _without(published(before), copied))
-    return found
+    _add_outputs(needed_files, _without(published(before), copied))
+    return needed_files
 
 
 def listed(rows: Iterable[CheckpointRow]) -> Files:
     """All files that rows list as written by their attempts."""
     known = list(rows)
-    found: Files = {}
+    recorded: Files = {}
     for row in known:
-        _add(found, OPERATOR_STATE, row.operator_state_files)
+        _add(recorded, OPERATOR_STATE, row.operator_state_files)
         for operator in row.operators:
-            _add(found, base_table(operator.uid), operator.base_files)
-            _add(found, changelog_table(operator.uid), operator.changelog)
-    _add_outputs(found, content(known))
-    return found
+            _add(recorded, base_table(operator.uid), operator.base_files)
+            _add(recorded, changelog_table(operator.uid), operator.changelog)
+    _add_outputs(recorded, content(known))
+    return recorded
 
 
 def unreachable(rows: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
@@ -96,8 +96,8 @@ def unreachable(rows: History, *, as_of: datetime | None = None, unpublished: Co
     and in sinks nothing that the table lists. Arguments as for :func:`reachable`.
     """
     needed = reachable(rows, as_of=as_of, unpublished=unpublished)
-    found = {table: files - needed.get(table, set()) for table, files in listed(rows.values()).items()}
-    return {table: files for table, files in found.items() if files}
+    candidates = {table: files - needed.get(table, set()) for table, files in listed(rows.values()).items()}
+    return {table: files for table, files in candidates.items() if files}
 
 
 def operator_directory(uid: str) -> str:
@@ -131,16 +131,16 @@ def _copied(rows: History, before: History, roots: Collection[int], unpublished:
     paths = [rows.ids_to(root) for root in roots]
     everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
     now = published(rows)
-    found: Outputs = {}
+    copies: Outputs = {}
     for key, shown in published(before).items():
-        found[key] = {
+        copies[key] = {
             file: origin
             for file, origin in shown.items()
             if SinkKind(origin.sink.kind).holds_copy
             and origin.checkpoint_id in everywhere
             and file in now.get(key, {})
         }
-    return found
+    return copies
 
 
 def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
@@ -169,10 +169,10 @@ def _positions(rows: History, roots: Collection[int]) -> Iterator[DataFile]:
         yield from position_files(rows.path(root))
 
 
-def _add(found: Files, table: str, files: Iterable[DataFile]) -> None:
-    found.setdefault(table, set()).update(files)
+def _add(collected: Files, table: str, files: Iterable[DataFile]) -> None:
+    collected.setdefault(table, set()).update(files)
 
 
-def _add_outputs(found: Files, outputs: Outputs) -> None:
+def _add_outputs(collected: Files, outputs: Outputs) -> None:
     for (name, sink_path), files in outputs.items():
-        _add(found, DEAD_LETTERS if name == DEAD_LETTERS else sink_path, files)
+        _add(collected, DEAD_LETTERS if name == DEAD_LETTERS else sink_path, files)

@@ -71,11 +71,11 @@ def limit_of(given: DeadLetterLimit | int | None) -> DeadLetterLimit | None:
 
 def letter_files(path: Sequence[CheckpointRow]) -> list[tuple[int, DataFile]]:
     """The files of dead letters along a path, each once, with the checkpoint that refused the rows; oldest first."""
-    found: dict[str, tuple[int, DataFile]] = {}
+    by_path: dict[str, tuple[int, DataFile]] = {}
     for row in path:
         for file in row.dead_letters:
-            found.setdefault(file.path, (row.checkpoint_id, file))
-    return list(found.values())
+            by_path.setdefault(file.path, (row.checkpoint_id, file))
+    return list(by_path.values())
 
 
 def letters_sent(path: Sequence[CheckpointRow]) -> int:

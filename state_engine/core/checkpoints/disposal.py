@@ -77,7 +77,7 @@ def disposals(
         needed: paths that must stay, see ``collection.reachable``.
         written_before_ms: nothing that was written later goes; milliseconds since 1970.
     """
-    found = []
+    decisions = []
     for path in sorted(set(place.files) | (set(place.active) if place.ours else set())):
         name = path.rsplit("/", 1)[-1]
         write_id, file = write_id_in(name), place.files.get(path)
@@ -94,5 +94,5 @@ def disposals(
         if path in listed:
             why = REMOVED if place.ours and not active else RETIRED
         size = file.bytes if file else 0
-        found.append(Disposal(place.table, path, size, why, "remove" if active else "delete"))
-    return found
+        decisions.append(Disposal(place.table, path, size, why, "remove" if active else "delete"))
+    return decisions

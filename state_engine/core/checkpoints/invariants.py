@@ -32,10 +32,10 @@ def violations(
         parent: the row that it continues; None for the first.
         rows: all that are committed; without them, what only they can tell is not checked.
     """
-    found = [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
+    broken = [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
     if rows is not None:
-        found += [Violation(name, detail) for name, one in _TREE_RULES.items() if (detail := one(row, rows))]
-    return found
+        broken += [Violation(name, detail) for name, one in _TREE_RULES.items() if (detail := one(row, rows))]
+    return broken
 
 
 def _ids_grow(row: CheckpointRow, parent: CheckpointRow | None) -> str:

@@ -113,15 +113,15 @@ class TimePartitions:
 
     def at(self, key: str) -> Partition:
         """The partition of a key; raises ConfigurationError where there is none."""
-        found = self._of_key(key)
+        partition = self._of_key(key)
         end_ms = self._end_ms()
-        if found is None or found.start_ms < self.first().start_ms:
+        if partition is None or partition.start_ms < self.first().start_ms:
             raise ConfigurationError(
                 f"there is no partition {key!r}: keys look like {self.first().key!r}, which is the first one"
             )
-        if end_ms is not None and found.end_ms > end_ms:
+        if end_ms is not None and partition.end_ms > end_ms:
             raise ConfigurationError(f"there is no partition {key!r}: they end before {self.end}")
-        return found
+        return partition
 
     def starting_at(self, start_ms: int) -> Partition | None:
         """The partition that begins at an instant; None behind the last one.
@@ -129,13 +129,13 @@ class TimePartitions:
         Raises:
             ConfigurationError: none begins there: the job was sliced otherwise before.
         """
-        found, end_ms = self._containing(start_ms), self._end_ms()
-        if found.start_ms != start_ms:
+        partition, end_ms = self._containing(start_ms), self._end_ms()
+        if partition.start_ms != start_ms:
             raise ConfigurationError(
                 f"no partition of every {self.every} in {self.timezone} begins at {instant(start_ms)}, where the last "
                 "one ended: the job was sliced otherwise before. Declare it as it was"
             )
-        return None if end_ms is not None and found.end_ms > end_ms else found
+        return None if end_ms is not None and partition.end_ms > end_ms else partition
 
     def after(self, partition: Partition) -> Partition | None:
         """The one that follows; None behind the last one."""
@@ -164,12 +164,12 @@ class TimePartitions:
             >>> [day.key for day in days.waiting(None, now_ms=now_ms, most=10)]
             ['2013-11-02', '2013-11-03', '2013-11-04']
         """
-        found: list[Partition] = []
+        complete: list[Partition] = []
         following = self.next_of(last_end_ms)
-        while following is not None and following.end_ms <= now_ms and len(found) < most:
-            found.append(following)
+        while following is not None and following.end_ms <= now_ms and len(complete) < most:
+            complete.append(following)
             following = self.after(following)
-        return found
+        return complete
 
     def before(self, partition: Partition) -> Partition | None:
         """The one in front; None for the first."""
@@ -190,11 +190,11 @@ class TimePartitions:
 
     def from_to(self, begin: Partition | None, end_ms: int) -> list[Partition]:
         """Partitions from one on, as far as they are over at an instant."""
-        found = []
+        partitions = []
         while begin is not None and begin.end_ms <= end_ms:
-            found.append(begin)
+            partitions.append(begin)
             begin = self.after(begin)
-        return found
+        return partitions
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -203,22 +203,22 @@ class TimePartitions:
 
     def _bound(self, key: str) -> Partition:
         """The partition of a declared key; a day stands for its first hour."""
-        found = self._of_key(key)
-        if found is None and self.every == "hour" and _DAY_KEY.fullmatch(key):
-            found = self._of_key(f"{key}-00:00")
-        if found is None:
+        partition = self._of_key(key)
+        if partition is None and self.every == "hour" and _DAY_KEY.fullmatch(key):
+            partition = self._of_key(f"{key}-00:00")
+        if partition is None:
             looks = "2013-01-01" if self.every == "day" else "2013-01-01 or 2013-01-01-05:00"
             raise ConfigurationError(
                 f"{key!r} is no start of {self.every}s in {self.timezone}: they look like {looks}"
             )
-        return found
+        return partition
 
     def _of_key(self, key: str) -> Partition | None:
         try:
             if self.every == "day":
                 day = date.fromisoformat(key) if _DAY_KEY.fullmatch(key) else None
-                found = self._day(day) if day is not None else None
-                return found if found is not None and found.end_ms > found.start_ms else None
+                partition = self._day(day) if day is not None else None
+                return partition if partition is not None and partition.end_ms > partition.start_ms else None
             match = _HOUR_KEY.fullmatch(key)
             local = datetime.strptime(match[1], "%Y-%m-%d-%H:%M") if match else None
         except (ValueError, OverflowError):

@@ -94,8 +94,8 @@ def path_changes(
         declared: name and path, as of now, of the sinks of today's code, dead letters included.
         locate: gives sinks the path that they have now.
     """
-    found: dict[SinkKey, list[SinkChange]] = {}
+    changes: dict[SinkKey, list[SinkChange]] = {}
     for row in path:
         for staged in map(locate, publications(row)):
-            found.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
-    return PathChanges(newest_in_foreground(path), found, declared)
+            changes.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
+    return PathChanges(newest_in_foreground(path), changes, declared)

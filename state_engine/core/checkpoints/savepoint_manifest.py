@@ -126,13 +126,13 @@ class SavepointManifest:
             "was restored. Copy it again from where it was made, or take another savepoint"
         )
 
-    def verify(self, found: Iterable[SavepointFile]) -> None:
+    def verify(self, actual: Iterable[SavepointFile]) -> None:
         """Compare the files that are there with those that were written; others beside them are no matter.
 
         Raises:
             MissingFilesError: a file is missing or differs.
         """
-        there = {f.path: f for f in found}
+        there = {f.path: f for f in actual}
         wrong = [
             f"{f.path} is missing"
             if f.path not in there
@@ -219,14 +219,14 @@ def matched(
         StateMigrationError: there is such state, and it may not.
     """
     held, own = _held(manifest.checkpoint), set(operators)
-    found = MatchedState(tuple(sorted(held & own)), tuple(sorted(held - own)), tuple(sorted(own - held)))
-    if found.dropped and not allow_non_restored_state:
+    states = MatchedState(tuple(sorted(held & own)), tuple(sorted(held - own)), tuple(sorted(own - held)))
+    if states.dropped and not allow_non_restored_state:
         raise StateMigrationError(
-            f"savepoint '{manifest.name}' of job '{manifest.job}' holds state of {list(found.dropped)}, which the job "
-            f"does not have; without state in it are {list(found.new)}. Give operators the uid, and sources the name, "
+            f"savepoint '{manifest.name}' of job '{manifest.job}' holds state of {list(states.dropped)}, which the job "
+            f"does not have; without state in it are {list(states.new)}. Give operators the uid, and sources the name, "
             "that they had, or pass allow_non_restored_state=True to leave that state behind"
         )
-    return found
+    return states
 
 
 def _held(row: CheckpointRow) -> set[str]:

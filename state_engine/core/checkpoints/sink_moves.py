@@ -46,25 +46,25 @@ def publications(row: CheckpointRow) -> list[StagedSink]:
 
 def content(rows: Iterable[CheckpointRow]) -> Outputs:
     """The outputs that these rows contribute to the path that they are on."""
-    found: Outputs = {}
+    outputs: Outputs = {}
     for row in rows:
         for staged in _staged(row) if row.kind.is_micro_batch else []:
             origin = Origin(row.checkpoint_id, staged)
-            found.setdefault(_key(staged), {}).update(dict.fromkeys(staged.files, origin))
-    return found
+            outputs.setdefault(_key(staged), {}).update(dict.fromkeys(staged.files, origin))
+    return outputs
 
 
 def published(rows: History) -> Outputs:
     """What sinks show when every row of ``main`` is published, outputs that moves kept included."""
     origins = content(rows.values())
-    found: Outputs = {}
+    outputs: Outputs = {}
     for _, row in sorted(rows.items()):
         for staged in publications(row):
-            shown = found.setdefault(_key(staged), {})
+            shown = outputs.setdefault(_key(staged), {})
             for file in staged.withdrawn:
                 shown.pop(file, None)
             shown |= {file: origins[_key(staged)][file] for file in staged.files}
-    return found
+    return outputs
 
 
 def moves(
@@ -88,7 +88,7 @@ def moves(
     """
     old_path, new_path = rows.path(old_head_id), rows.path(new_parent_id)
     old, new, shown = content(old_path), content(new_path), published(rows)
-    found = []
+    staged_sinks = []
     for key, sink in newest_sinks([*old_path, *new_path]).items():
         there, then = shown.get(key, {}), new.get(key, {})
         withdrawn = [
@@ -101,8 +101,8 @@ def moves(
         back = {file: origin for file, origin in then.items() if file not in there}
         _check_identity(sink, back.values())
         if withdrawn or back:
-            found.append(replace(sink, files=list(back), withdrawn=withdrawn))
-    return found
+            staged_sinks.append(replace(sink, files=list(back), withdrawn=withdrawn))
+    return staged_sinks
 
 
 def kept_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
@@ -113,14 +113,14 @@ def kept_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSin
     """
     wanted = content(rows.path(head_id))
     newest = newest_sinks(rows.values())
-    found: dict[int, dict[SinkKey, list[DataFile]]] = {}
+    by_sink: dict[int, dict[SinkKey, list[DataFile]]] = {}
     for key, shown in published(rows).items():
         for file, origin in shown.items():
             if file not in wanted.get(key, {}) and origin.sink.identity == newest[key].identity:
-                found.setdefault(origin.checkpoint_id, {}).setdefault(key, []).append(file)
+                by_sink.setdefault(origin.checkpoint_id, {}).setdefault(key, []).append(file)
     return {
         staged_by: [replace(newest[key], withdrawn=files) for key, files in sinks.items()]
-        for staged_by, sinks in sorted(found.items())
+        for staged_by, sinks in sorted(by_sink.items())
     }
 
 
@@ -137,10 +137,10 @@ def _key(staged: StagedSink) -> SinkKey:
 
 def newest_sinks(rows: Iterable[CheckpointRow]) -> dict[SinkKey, StagedSink]:
     """Every sink as the newest row knows it, without files."""
-    found: dict[SinkKey, StagedSink] = {}
+    newest: dict[SinkKey, StagedSink] = {}
     for row in sorted(rows, key=lambda row: row.checkpoint_id):
-        found |= {_key(staged): replace(staged, files=[], withdrawn=[]) for staged in _staged(row)}
-    return found
+        newest |= {_key(staged): replace(staged, files=[], withdrawn=[]) for staged in _staged(row)}
+    return newest
 
 
 def _check_identity(sink: StagedSink, back: Iterable[Origin]) -> None:

@@ -35,8 +35,8 @@ def write_id_in(name: str) -> str | None:
         >>> write_id_in("part-00000-0196f3c0a1b27c3d8e4f5a6b7c8d9e0f-0.counter.parquet")
         '0196f3c0a1b27c3d8e4f5a6b7c8d9e0f'
     """
-    found = set(_UUID_7.findall(name))
-    return found.pop() if len(found) == 1 else None
+    ids = set(_UUID_7.findall(name))
+    return ids.pop() if len(ids) == 1 else None
 
 
 def written_at_ms(write_id: str) -> int | None:
@@ -99,5 +99,5 @@ def owner_in(name: str) -> str | None:
         >>> owner_in("part-00000-0196f3c0-a1b2-7c3d-8e4f-5a6b7c8d9e0f-c000.snappy.parquet") is None
         True
     """
-    found = _IN_A_SINK.fullmatch(name)
-    return found[2] if found and write_id_in(name) else None
+    match = _IN_A_SINK.fullmatch(name)
+    return match[2] if match and write_id_in(name) else None

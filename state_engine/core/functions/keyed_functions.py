@@ -96,10 +96,10 @@ class RollingReduce(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """The reduction with this element."""
-        found = self._state.value()
-        reduced = value if found is None else self._function.reduce(found, value)
+        stored = self._state.value()
+        reduced = value if stored is None else self._function.reduce(stored, value)
         if reduced is None:
-            raise ValueTypeError(f"the reduce function returned None for {found!r} and {value!r}")
+            raise ValueTypeError(f"the reduce function returned None for {stored!r} and {value!r}")
         self._state.update(reduced)
         return [self._state.value()]
 

@@ -85,10 +85,10 @@ class Distribution:
 
     def values(self) -> dict[str, float]:
         """What a checkpoint keeps, by suffix: ``:count``, ``:sum`` and, where there is a value, ``:min``, ``:max``."""
-        found = {":count": float(self._count), ":sum": float(self._sum)}
+        summary = {":count": float(self._count), ":sum": float(self._sum)}
         if self._least is not None and self._greatest is not None:
-            found |= {_MIN: float(self._least), _MAX: float(self._greatest)}
-        return found
+            summary |= {_MIN: float(self._least), _MAX: float(self._greatest)}
+        return summary
 
 
 Metric = Counter | Meter | Gauge | Distribution
@@ -120,8 +120,8 @@ class MetricGroup:
 
     def counter(self, name: str) -> Counter:
         """A counter."""
-        found: Counter = self._get(name, Counter, Counter)
-        return found
+        metric: Counter = self._get(name, Counter, Counter)
+        return metric
 
     def gauge(self, name: str, obj: Callable[[], float]) -> None:
         """A gauge, whose number a callable gives; the newest callable counts."""
@@ -130,13 +130,13 @@ class MetricGroup:
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
         """A meter. The time span is taken for PyFlink's sake: a micro-batch is the span of its meters."""
-        found: Meter = self._get(name, Meter, Meter)
-        return found
+        metric: Meter = self._get(name, Meter, Meter)
+        return metric
 
     def distribution(self, name: str) -> Distribution:
         """A distribution."""
-        found: Distribution = self._get(name, Distribution, Distribution)
-        return found
+        metric: Distribution = self._get(name, Distribution, Distribution)
+        return metric
 
     def get_metric_identifier(self, metric_name: str) -> str:
         """The full name of a metric of this group."""

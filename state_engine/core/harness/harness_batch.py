@@ -46,13 +46,13 @@ class HarnessBatch:
 
     def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
         """The outputs of all subtasks, or one side output by the id of its tag, in total order."""
-        found: list[tuple[Any, Any]] = []
+        placed: list[tuple[Any, Any]] = []
         for run in runs:
             out = run.out if tag is None else run.out.side.get(tag)
             if out is not None:
                 places = [place_of_output(origin, self._place_in(run.subtask)) for origin in out.origins]
-                found += zip(places, out.values, strict=True)
-        return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+                placed += zip(places, out.values, strict=True)
+        return [value for _, value in sorted(placed, key=lambda pair: pair[0])]
 
     def _place_in(self, subtask: int) -> Callable[[int], tuple[int, int]]:
         mine = self.parts[subtask]

@@ -125,13 +125,13 @@ class HarnessRun:
         )
         operator.open()
         try:
-            found = operator.run(max_elements)
+            outputs = operator.run(max_elements)
             self.state = operator.snapshot()
         finally:
             operator.close()
-        self.out.values, self.out.origins = found.values, list(range(len(found.values)))
+        self.out.values, self.out.origins = outputs.values, list(range(len(outputs.values)))
         self.metrics = operator.metrics()
-        return found.full
+        return outputs.full
 
     @contextmanager
     def _working_state(

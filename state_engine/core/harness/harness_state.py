@@ -131,4 +131,4 @@ class HarnessState:
             operator = {state.name for snapshot in snapshots for state in snapshot.states}
             known = sorted({*self.keyed.entries, *operator} - {TIMERS})
             raise ConfigurationError(f"there is no state '{name}' yet; states: {known}")
-        return [stored_elements(found) if found else [] for found in subtasks]
+        return [stored_elements(subtask_state) if subtask_state else [] for subtask_state in subtasks]

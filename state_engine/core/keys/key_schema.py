@@ -49,8 +49,8 @@ class KeySchema:
             >>> KeySchema.recorded("struct<`k__2`: string>", "struct<`k`: string>").columns
             ('k__2',)
         """
-        found, columns = cls.declared(key_type or key_schema), parse_ddl(key_schema).arrow.names
-        return replace(found, stored=() if tuple(columns) == found.names else tuple(columns))
+        schema, columns = cls.declared(key_type or key_schema), parse_ddl(key_schema).arrow.names
+        return replace(schema, stored=() if tuple(columns) == schema.names else tuple(columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,15 +84,15 @@ class KeySchema:
             ('k__2',)
         """
         known = [f for table in tables for f in table]
-        found: list[str] = []
+        names: list[str] = []
         for name, kind in zip(self.names, self.types, strict=True):
             own, number = name, 1
             # tables do not tell upper from lower case
-            while _is_taken(own, storage_type(kind), known) or own.lower() in _lower(found):
+            while _is_taken(own, storage_type(kind), known) or own.lower() in _lower(names):
                 number += 1
                 own = f"{name}__{number}"
-            found.append(own)
-        return replace(self, stored=() if tuple(found) == self.names else tuple(found))
+            names.append(own)
+        return replace(self, stored=() if tuple(names) == self.names else tuple(names))
 
     def is_stored_like(self, other: KeySchema) -> bool:
         """Whether every key is, under both schemas, the same stored key with the same hash, of the same kind.

@@ -139,8 +139,8 @@ def _to_double(data: bytes, at: int) -> tuple[float, int]:
 
 def _string(kind: TypeInformation) -> KeyOrder:
     def read(data: bytes, at: int) -> tuple[str, int]:
-        found, end = _to_binary(data, at)
-        return found.decode(), end
+        binary, end = _to_binary(data, at)
+        return binary.decode(), end
 
     return KeyOrder(lambda value: _from_binary(value.encode()), read, None)
 

@@ -113,9 +113,9 @@ class Outputs:
 
     def lengths(self) -> dict[str | None, int]:
         """How much there is, to come back to by ``cut``."""
-        found: dict[str | None, int] = {tag: len(side.values) for tag, side in self.side.items()}
-        found[None] = len(self.values)
-        return found
+        counts: dict[str | None, int] = {tag: len(side.values) for tag, side in self.side.items()}
+        counts[None] = len(self.values)
+        return counts
 
     def cut(self, lengths: dict[str | None, int]) -> None:
         """Forget what came after ``lengths``."""

@@ -119,9 +119,9 @@ class StreamOperator:
 
     def snapshot(self) -> SubtaskSnapshot:
         """The operator state at the end of the batch; call it after ``fire_rest``, also where no element came."""
-        found: list[SubtaskSnapshot] = []
-        self._guard(lambda: found.append(self._life.snapshot()))
-        return found[0]
+        snapshots: list[SubtaskSnapshot] = []
+        self._guard(lambda: snapshots.append(self._life.snapshot()))
+        return snapshots[0]
 
     def close(self) -> None:
         """Close the function."""

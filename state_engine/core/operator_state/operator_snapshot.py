@@ -112,16 +112,16 @@ def declared_states(operator: str, snapshots: dict[int, SubtaskSnapshot]) -> dic
     Raises:
         StateAccessError: subtasks hold different states under one name.
     """
-    found: dict[str, tuple[int, StateElements]] = {}
+    by_name: dict[str, tuple[int, StateElements]] = {}
     for subtask, snapshot in snapshots.items():
         for state in snapshot.states:
-            first, known = found.setdefault(state.name, (subtask, replace(state, elements=())))
+            first, known = by_name.setdefault(state.name, (subtask, replace(state, elements=())))
             if (known.scheme, known.type) != (state.scheme, state.type):
                 raise StateAccessError(
                     f"operator '{operator}': state '{state.name}' is {known.scheme} of {known.type} in subtask "
                     f"{first} and {state.scheme} of {state.type} in subtask {subtask}; declare it alike in all of them"
                 )
-    return {name: state for name, (_, state) in found.items()}
+    return {name: state for name, (_, state) in by_name.items()}
 
 
 def _with_own_lists(own: SubtaskSnapshot, copies: dict[str, StateElements]) -> SubtaskSnapshot:
@@ -134,7 +134,7 @@ def _redistributed(
 ) -> dict[str, Lists]:
     """Per state, the list of every new subtask."""
     old = {
-        name: [list(found.elements) if (found := s.state(name)) else [] for s in snapshots]
+        name: [list(elements.elements) if (elements := s.state(name)) else [] for s in snapshots]
         for name in declared
     }
     by_scheme: dict[str, dict[str, Lists]] = {scheme: {} for scheme in (EVEN_SPLIT, UNION, BROADCAST)}

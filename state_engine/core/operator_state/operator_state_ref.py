@@ -40,12 +40,12 @@ class StoredList:
 
     def digest(self) -> str:
         """Differs where an element, its position or the number of elements does."""
-        found = blake2b(digest_size=16)
+        hashed = blake2b(digest_size=16)
         for position, item in zip(self.positions, self.items, strict=True):
             data = item.encode() if isinstance(item, str) else item
-            found.update(b"%d:%d:" % (position, len(data)))
-            found.update(data)
-        return found.hexdigest()
+            hashed.update(b"%d:%d:" % (position, len(data)))
+            hashed.update(data)
+        return hashed.hexdigest()
 
 
 def stored_lists(snapshot: SubtaskSnapshot) -> Iterator[StoredList]:

@@ -141,7 +141,7 @@ class OperatorStateStore:
         if known is None:
             table = StateTable(
                 descriptor,
-                {_KEY: found} if (found := self._load(declared, kind, descriptor.former_name)) else {},
+                {_KEY: loaded} if (loaded := self._load(declared, kind, descriptor.former_name)) else {},
             )
             known = _Registered(declared, kind, table, _HANDLES[descriptor.shape](table, self._scope))
             self._registered[descriptor.name] = known

@@ -58,8 +58,8 @@ class AggregatingState(MergingState):
             given = self._normalise(internal)
         except ValueTypeError as error:
             raise ValueTypeError(f"aggregating state '{self._name}': {error}") from None
-        found = self._value.value()  # a copy, as what is given: the function may change both
-        merged = given if found is None else self._function.merge(found, given)
+        accumulator = self._value.value()  # a copy, as what is given: the function may change both
+        merged = given if accumulator is None else self._function.merge(accumulator, given)
         self._value.update(self._result(merged, method="merge"))
 
     def clear(self) -> None:

@@ -242,7 +242,7 @@ def _bound_fields(
 ) -> StructType:
     column_of = dict(zip(old.names, old.stored, strict=True))
     type_of = dict(zip(old.names, old.types, strict=True))
-    was = {name: found for name in new.names if (found := _former(name, old, new, at)) is not None}
+    was = {name: former for name in new.names if (former := _former(name, old, new, at)) is not None}
     if not was:
         raise StateMigrationError(
             f"{named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
@@ -273,11 +273,11 @@ def _bound_fields(
 
 def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) -> str:
     """The name, or where it is taken the first of the others that is not."""
-    found, n = name, 1
-    while found.lower() in taken:
+    candidate, n = name, 1
+    while candidate.lower() in taken:
         n += 1
-        found = other(name, n)
-    return found
+        candidate = other(name, n)
+    return candidate
 
 
 def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:

@@ -60,8 +60,8 @@ def _items(entries: Entries, shape: str) -> Iterator[Any]:
 
 
 def _read(values: list[Any], was: TypeInformation, now: TypeInformation) -> list[Any]:
-    found = evolve(type_to_text(was), now)  # fields of another name are found by their alias
-    return found.type.from_arrow(conform(was.to_arrow(values, storage=True), found.storage))
+    evolution = evolve(type_to_text(was), now)  # fields of another name are found by their alias
+    return evolution.type.from_arrow(conform(was.to_arrow(values, storage=True), evolution.storage))
 
 
 def _alike(was: TypeInformation, now: TypeInformation) -> bool:
@@ -75,5 +75,5 @@ def _classes(kind: TypeInformation) -> list[Any]:
     if isinstance(kind, DictType):
         return _classes(kind.key) + _classes(kind.value)
     if isinstance(kind, StructType):
-        return [kind.made_by, *(found for part in kind.types for found in _classes(part))]
+        return [kind.made_by, *(inner for part in kind.types for inner in _classes(part))]
     return []

@@ -61,9 +61,9 @@ def _fold_map(entries: Entries, changes: Iterable[Step]) -> None:
             entries.setdefault(key, {})[map_key] = item
         elif op == CLEAR:
             entries.pop(key, None)
-        elif (found := entries.get(key)) is not None:
-            found.pop(entry[0], None)
-            if not found:
+        elif (of_key := entries.get(key)) is not None:
+            of_key.pop(entry[0], None)
+            if not of_key:
                 del entries[key]
 
 

@@ -31,8 +31,8 @@ class FoldingState(AppendingState):
 
     def add(self, value: Any) -> None:
         """Fold an element into the state."""
-        found = self._value.value()
-        folded = self._fold(self._copy(self._initial) if found is None else found, value)
+        folded_so_far = self._value.value()
+        folded = self._fold(self._copy(self._initial) if folded_so_far is None else folded_so_far, value)
         if folded is None:
             raise ValueTypeError(f"the fold function of state '{self._name}' returned None")
         self._value.update(folded)

@@ -29,10 +29,10 @@ class ListState(MergingState):
 
     def get(self) -> list[Any]:
         """The elements in the order they were added, as a fresh list; empty where there are none."""
-        found = self._found()
-        if not found:
+        elements = self._of_key()
+        if not elements:
             return []
-        return list(found) if self._copy is None else [self._copy(e) for e in found]
+        return list(elements) if self._copy is None else [self._copy(e) for e in elements]
 
     def get_internal(self) -> list[Any] | None:
         """The elements, as a fresh list; None where there are none."""
@@ -54,17 +54,17 @@ class ListState(MergingState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements in order; nothing is added where one of them is refused."""
-        added, found, context = self._checked(values), self._found(), self._context
+        added, elements, context = self._checked(values), self._of_key(), self._context
         if not added:
             return
-        if found is None:
+        if elements is None:
             if context.undo is not None:
                 context.undo.append(partial(self._entries.pop, context.key, None))
             self._entries[context.key] = added
         else:
             if context.undo is not None:
-                context.undo.append(partial(found.__delitem__, slice(len(found), None)))
-            found.extend(added)
+                context.undo.append(partial(elements.__delitem__, slice(len(elements), None)))
+            elements.extend(added)
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the whole list; an empty one clears, and None is an error, as in Flink."""
@@ -75,7 +75,7 @@ class ListState(MergingState):
 
     def clear(self) -> None:
         """Forget the list of the current key."""
-        if self._found() is None:
+        if self._of_key() is None:
             return
         context = self._context
         if context.undo is not None:
@@ -85,7 +85,7 @@ class ListState(MergingState):
     def __iter__(self) -> Any:
         return iter(self.get())
 
-    def _found(self) -> list[Any] | None:
+    def _of_key(self) -> list[Any] | None:
         try:
             return self._entries.get(self._context.key)
         except TypeError:

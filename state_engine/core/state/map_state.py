@@ -51,8 +51,8 @@ class MapState(MapAccess):
 
     def get(self, key: Any) -> Any:
         """The value of a map key; None where it is missing."""
-        key, found = self._key(key), self._found()
-        value = found.get(key) if found else None
+        key, entries = self._key(key), self._of_key()
+        value = entries.get(key) if entries else None
         return value if self._copy is None else self._copy(value)
 
     def put(self, key: Any, value: Any) -> None:
@@ -62,19 +62,19 @@ class MapState(MapAccess):
             value = None if value is None else self._normalise(value)
         except ValueTypeError as error:
             raise ValueTypeError(f"map state '{self._name}': {error}") from None
-        found, context = self._found(), self._context
+        entries, context = self._of_key(), self._context
         self._writes += 1
-        if found is None:
+        if entries is None:
             self._entries[context.key] = {}
-            found = self._entries[context.key]  # which may be a backend's own kind of map
+            entries = self._entries[context.key]  # which may be a backend's own kind of map
             if context.undo is not None:
                 context.undo.append(partial(self._entries.pop, context.key, None))
         if context.undo is not None:
-            if key in found:
-                context.undo.append(partial(found.__setitem__, key, found[key]))
+            if key in entries:
+                context.undo.append(partial(entries.__setitem__, key, entries[key]))
             else:
-                context.undo.append(partial(found.pop, key, None))
-        found[key] = value
+                context.undo.append(partial(entries.pop, key, None))
+        entries[key] = value
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Store the entries of a dict, or (key, value) pairs."""
@@ -83,23 +83,23 @@ class MapState(MapAccess):
 
     def remove(self, key: Any) -> None:
         """Forget one entry; after the last one nothing is stored."""
-        key, found, context = self._key(key), self._found(), self._context
-        if not found or key not in found:
+        key, entries, context = self._key(key), self._of_key(), self._context
+        if not entries or key not in entries:
             return
         self._writes += 1
-        if len(found) == 1:
+        if len(entries) == 1:
             if context.undo is not None:
-                context.undo.append(partial(self._entries.__setitem__, context.key, found))
+                context.undo.append(partial(self._entries.__setitem__, context.key, entries))
             del self._entries[context.key]
             return
         if context.undo is not None:
-            context.undo.append(self._put_back(found, key))
-        del found[key]
+            context.undo.append(self._put_back(entries, key))
+        del entries[key]
 
     def contains(self, key: Any) -> bool:
         """Whether there is an entry for the map key."""
-        key, found = self._key(key), self._found()
-        return bool(found) and key in cast(dict[Any, Any], found)
+        key, entries = self._key(key), self._of_key()
+        return bool(entries) and key in cast(dict[Any, Any], entries)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """The (key, value) entries."""
@@ -115,26 +115,26 @@ class MapState(MapAccess):
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        return not self._found()
+        return not self._of_key()
 
     def clear(self) -> None:
         """Forget all entries of the current key."""
-        found, context = self._found(), self._context
-        if found is None:
+        entries, context = self._of_key(), self._context
+        if entries is None:
             return
         self._writes += 1
         if context.undo is not None:
-            context.undo.append(partial(self._entries.__setitem__, context.key, found))
+            context.undo.append(partial(self._entries.__setitem__, context.key, entries))
         del self._entries[context.key]
 
-    def _found(self) -> dict[Any, Any] | None:
+    def _of_key(self) -> dict[Any, Any] | None:
         try:
             return self._entries.get(self._context.key)
         except TypeError:
             raise no_key(self._name) from None
 
     def _stored(self, within: Bounds) -> Iterable[tuple[Any, Any]]:
-        return (self._found() or {}).items()
+        return (self._of_key() or {}).items()
 
     def _iterate(self, within: Bounds) -> Iterator[tuple[Any, Any]]:
         writes = self._writes
@@ -147,11 +147,11 @@ class MapState(MapAccess):
         for key, value in items:
             yield key, value if copy is None else copy(value)
 
-    def _put_back(self, found: dict[Any, Any], key: Any) -> Callable[[], Any]:
+    def _put_back(self, entries: dict[Any, Any], key: Any) -> Callable[[], Any]:
         """What undoes the removal of an entry: their order is part of the state, so the whole map as it was."""
-        if isinstance(found, TrackedMap):
-            return found.put_back(key)
-        return partial(_refill, found, dict(found))
+        if isinstance(entries, TrackedMap):
+            return entries.put_back(key)
+        return partial(_refill, entries, dict(entries))
 
     def _check_unchanged(self, writes: int) -> None:
         if self._writes != writes:
@@ -194,9 +194,9 @@ class TtlMapState(MapState):
     def is_empty(self) -> bool:
         """Whether there is no entry that may be seen."""
         self._ttl.accessed()
-        found = self._found() or {}
-        return not found or (
-            not self._ttl.shows_expired and all(self._ttl.expired(i) for i in found.values())
+        entries = self._of_key() or {}
+        return not entries or (
+            not self._ttl.shows_expired and all(self._ttl.expired(i) for i in entries.values())
         )
 
     def clear(self) -> None:

@@ -51,8 +51,8 @@ class MemoryState:
         if known is None:
             return {}
         stored = self.entries[known]
-        found = copy.deepcopy({key: stored[key] for key in keys if key in stored})
-        return as_declared(found, self.descriptors[known], descriptor)
+        entries = copy.deepcopy({key: stored[key] for key in keys if key in stored})
+        return as_declared(entries, self.descriptors[known], descriptor)
 
     def fold(self, descriptor: StateDescriptor, changes: Iterable[Change]) -> None:
         """Take in the changes of a micro-batch, made with a declaration that ``load`` has let pass."""
@@ -67,9 +67,9 @@ class MemoryState:
 
     def _known(self, descriptor: StateDescriptor, operator: str = "") -> tuple[str | None, str]:
         """The name under which a state is kept, None where it is not, and the name that it is stored as."""
-        recorded = {name: recorded_schema(found) for name, found in self.descriptors.items()}
+        recorded = {name: recorded_schema(declared) for name, declared in self.descriptors.items()}
         stored_as = StoredStates(operator, recorded).of(descriptor).descriptor.stored_as
-        known = (name for name, found in self.descriptors.items() if found.stored_as == stored_as)
+        known = (name for name, declared in self.descriptors.items() if declared.stored_as == stored_as)
         return next(known, None), stored_as
 
     def copied(self) -> MemoryState:

@@ -32,8 +32,8 @@ class ReducingState(MergingState):
         """Reduce a value into the state; None is an error."""
         if value is None:
             raise ValueTypeError(f"None cannot be added to reducing state '{self._name}'")
-        found = self._value.value()
-        self._value.update(value if found is None else self._result(self._reduce(found, value)))
+        reduced = self._value.value()
+        self._value.update(value if reduced is None else self._result(self._reduce(reduced, value)))
 
     def get_internal(self) -> Any:
         """The reduced value, as ``get`` gives it."""

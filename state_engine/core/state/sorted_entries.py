@@ -61,10 +61,10 @@ class SortedEntries(dict[Any, Any]):
 
     def pop(self, key: Any, default: Any = None) -> Any:
         """Take an entry out; the default where there is none."""
-        found = self.get(key, default)
+        value = self.get(key, default)
         if key in self:
             del self[key]
-        return found
+        return value
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)  # a copy is a plain dict: whoever sorts it again brings the order

@@ -55,24 +55,24 @@ class SortedMapState(MapState):
         return None if key is None else (key, self.get(key))
 
     def _outermost(self, *, last: bool) -> Any:
-        found = self._found()
-        if not found:
+        entries = self._of_key()
+        if not entries:
             return None
-        return found.last() if last else found.first()
+        return entries.last() if last else entries.first()
 
-    def _found(self) -> Any:
+    def _of_key(self) -> Any:
         # a backend that sorts by itself gives its own kind of map, with the methods of SortedEntries
-        found = super()._found()
-        if type(found) is dict:
-            found = self._entries[self._context.key] = SortedEntries(found, self._sort_key)
-        return found
+        entries = super()._of_key()
+        if type(entries) is dict:
+            entries = self._entries[self._context.key] = SortedEntries(entries, self._sort_key)
+        return entries
 
     def _stored(self, within: Bounds) -> Iterator[tuple[Any, Any]]:
-        found = self._found()
-        return found.between(*within) if found else iter(())
+        entries = self._of_key()
+        return entries.between(*within) if entries else iter(())
 
-    def _put_back(self, found: Any, key: Any) -> Any:
-        return partial(found.__setitem__, key, found[key])
+    def _put_back(self, entries: Any, key: Any) -> Any:
+        return partial(entries.__setitem__, key, entries[key])
 
 
 class TtlSortedMapState(SortedMapState, TtlMapState):

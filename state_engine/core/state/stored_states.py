@@ -55,7 +55,7 @@ class StoredStates:
     recorded: Mapping[str, StateSchema] = field(default_factory=dict)
     earlier: Mapping[str, Iterable[StateSchema]] = field(default_factory=dict)
     dropped: Iterable[str] = ()
-    _found: dict[str, StoredState] = field(default_factory=dict)
+    _known: dict[str, StoredState] = field(default_factory=dict)
 
     def of(self, descriptor: StateDescriptor) -> StoredState:
         """How a state is stored; the same answer for the same name.
@@ -63,9 +63,9 @@ class StoredStates:
         Raises:
             StateMigrationError: what is stored cannot become what is declared, or two states would become one.
         """
-        if descriptor.name not in self._found:
-            self._found[descriptor.name] = self._of(descriptor)
-        return self._found[descriptor.name]
+        if descriptor.name not in self._known:
+            self._known[descriptor.name] = self._of(descriptor)
+        return self._known[descriptor.name]
 
     def _of(self, descriptor: StateDescriptor) -> StoredState:
         what = f"operator '{self.operator}': state '{descriptor.name}'"
@@ -79,7 +79,7 @@ class StoredStates:
             name = unused(descriptor.stored_as, taken, lambda name, n: f"{n}__{name}")
             return StoredState(descriptor.stored(name, descriptor.value_type))
         other = next(
-            (n for n, s in self._found.items() if s.descriptor.stored_as == recorded.column_name), None
+            (n for n, s in self._known.items() if s.descriptor.stored_as == recorded.column_name), None
         )
         if other is not None:
             raise StateMigrationError(
@@ -87,12 +87,12 @@ class StoredStates:
                 "only one of them can be it. Give the other one another name"
             )
         earlier = self.earlier.get(recorded.column_name, ())
-        found = evolve_state(recorded, descriptor, operator=self.operator, earlier=earlier)
-        changes = found.changes
+        evolution = evolve_state(recorded, descriptor, operator=self.operator, earlier=earlier)
+        changes = evolution.changes
         if recorded.name != descriptor.name:
             changes = (f"state '{recorded.name}' is renamed to '{descriptor.name}'", *changes)
-        stored = descriptor.stored(recorded.column_name, value_type_of(found.type, descriptor.shape))
-        return StoredState(stored, found.read, changes)
+        stored = descriptor.stored(recorded.column_name, value_type_of(evolution.type, descriptor.shape))
+        return StoredState(stored, evolution.read, changes)
 
     def _recorded(self, descriptor: StateDescriptor, what: str) -> StateSchema | None:
         own, former = self.recorded.get(descriptor.name), descriptor.former_name

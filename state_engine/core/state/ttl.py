@@ -226,9 +226,9 @@ class StateTtlConfig:
     @property
     def lifetime(self) -> Lifetime:
         """How long items live, without what only a running job needs."""
-        found = Lifetime.recorded(self.to_json())
-        assert found is not None
-        return found
+        recorded = Lifetime.recorded(self.to_json())
+        assert recorded is not None
+        return recorded
 
     def to_json(self) -> str:
         """What a checkpoint records: enough to know what has expired, and whether a reader may still see it."""

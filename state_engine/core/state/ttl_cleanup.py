@@ -76,14 +76,14 @@ class TtlCleanup:
 
     def get_incremental_cleanup_strategy(self) -> IncrementalCleanupStrategy | None:
         """The incremental strategy: as configured, else 5 entries an access where the background clean-up is on."""
-        found = self._strategies.get(self.Strategies.INCREMENTAL_CLEANUP)
-        if found is None and self._in_background:
+        strategy = self._strategies.get(self.Strategies.INCREMENTAL_CLEANUP)
+        if strategy is None and self._in_background:
             return self.IncrementalCleanupStrategy(5, False)
-        return found  # type: ignore[return-value]
+        return strategy  # type: ignore[return-value]
 
     def get_rocksdb_compact_filter_cleanup_strategy(self) -> RocksdbCompactFilterCleanupStrategy | None:
         """The compaction filter: as configured, else every 1000 entries where the background clean-up is on."""
-        found = self._strategies.get(self.Strategies.ROCKSDB_COMPACTION_FILTER)
-        if found is None and self._in_background:
+        strategy = self._strategies.get(self.Strategies.ROCKSDB_COMPACTION_FILTER)
+        if strategy is None and self._in_background:
             return self.RocksdbCompactFilterCleanupStrategy(1000)
-        return found  # type: ignore[return-value]
+        return strategy  # type: ignore[return-value]

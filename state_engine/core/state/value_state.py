@@ -32,12 +32,12 @@ class ValueState(State):
     def value(self) -> Any:
         """The stored value; a fresh copy of the default, or None, where nothing is stored."""
         try:
-            found = self._entries.get(self._context.key)
+            stored = self._entries.get(self._context.key)
         except TypeError:
             raise no_key(self._name) from None
-        if found is None:
-            found = self._default
-        return found if self._copy is None else self._copy(found)
+        if stored is None:
+            stored = self._default
+        return stored if self._copy is None else self._copy(stored)
 
     def update(self, value: Any) -> None:
         """Store a value; None clears. Raises ValueTypeError where it has not the declared type."""

@@ -38,7 +38,7 @@ def in_firing_order(
         entry = queue.next_due(watermark_ms, drain=drain)
         return None if entry is None else (entry[:4], places[key], next(tie), key, entry)
 
-    waiting = [found for key in places if (found := next_of(key)) is not None]
+    waiting = [timer for key in places if (timer := next_of(key)) is not None]
     heapify(waiting)
     while waiting:
         *_, key, entry = heappop(waiting)

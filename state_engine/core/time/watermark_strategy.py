@@ -177,10 +177,10 @@ def checked_timestamp(given: Any) -> int | None:
         raise ValueError(
             f"it gave {given!r}, of type {type(given).__name__}, in place of milliseconds since 1970 as an int"
         )
-    found = int(given)
-    if not MIN_TIMESTAMP < found <= MAX_TIMESTAMP:
-        raise ValueError(f"it gave {found}, which does not fit into 64 bits")
-    return found
+    milliseconds = int(given)
+    if not MIN_TIMESTAMP < milliseconds <= MAX_TIMESTAMP:
+        raise ValueError(f"it gave {milliseconds}, which does not fit into 64 bits")
+    return milliseconds
 
 
 def epoch_milliseconds(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array]:
@@ -197,35 +197,35 @@ def epoch_milliseconds(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array
     """
     kind, missing = numbers.type, pc.is_null(numbers).to_numpy(zero_copy_only=False)
     if pa.types.is_integer(kind):
-        found, fits = _of_integers(pc.fill_null(numbers.cast(pa.int64()), 0).to_numpy(), unit)
+        times, fits = _of_integers(pc.fill_null(numbers.cast(pa.int64()), 0).to_numpy(), unit)
     elif pa.types.is_floating(kind):
-        found, fits = _of_fractions(pc.fill_null(numbers.cast(pa.float64()), 0.0).to_numpy(), unit)
+        times, fits = _of_fractions(pc.fill_null(numbers.cast(pa.float64()), 0.0).to_numpy(), unit)
     elif pa.types.is_decimal(kind):
-        found, fits = _of_decimals([Decimal(0) if n is None else n for n in numbers.to_pylist()], unit)
+        times, fits = _of_decimals([Decimal(0) if n is None else n for n in numbers.to_pylist()], unit)
     else:
         raise ConfigurationError(f"it must hold numbers, and holds {kind}")
-    return pa.array(found, pa.int64(), mask=missing | ~fits), pa.array(~missing & ~fits)
+    return pa.array(times, pa.int64(), mask=missing | ~fits), pa.array(~missing & ~fits)
 
 
-_Found = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+_Times = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
-def _of_integers(values: np.ndarray[Any, Any], unit: str) -> _Found:
+def _of_integers(values: np.ndarray[Any, Any], unit: str) -> _Times:
     if unit == "s":
         fits = (values <= MAX_TIMESTAMP // 1000) & (values >= -(MAX_TIMESTAMP // 1000))
         return np.where(fits, values, 0) * 1000, fits
-    found = values // {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
-    return found, found > MIN_TIMESTAMP
+    times = values // {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
+    return times, times > MIN_TIMESTAMP
 
 
-def _of_fractions(values: np.ndarray[Any, Any], unit: str) -> _Found:
+def _of_fractions(values: np.ndarray[Any, Any], unit: str) -> _Times:
     with np.errstate(over="ignore"):
         micros = values / 1_000 if unit == "ns" else values * _MICROS[unit]
     fits = np.isfinite(micros) & (np.abs(micros) < 2.0**62)
     return np.rint(np.where(fits, micros, 0.0)).astype(np.int64) // 1_000, fits
 
 
-def _of_decimals(values: list[Decimal], unit: str) -> _Found:
+def _of_decimals(values: list[Decimal], unit: str) -> _Times:
     scale = {"s": 3, "ms": 0, "us": -3, "ns": -6}[unit]
     exact = [math.floor(v.scaleb(scale)) for v in values]
     fits = np.array([MIN_TIMESTAMP < v <= MAX_TIMESTAMP for v in exact], bool)

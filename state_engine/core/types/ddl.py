@@ -70,11 +70,11 @@ def parse_ddl(
     """
     tokens, at = [], 0
     while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if not found:
+        token = _TOKEN.match(text, at)
+        if not token:
             raise ConfigurationError(f"cannot read the DDL '{text}' at '{text[at:].strip()[:20]}'")
-        tokens.append(found.group(1))
-        at = found.end()
+        tokens.append(token.group(1))
+        at = token.end()
     if not tokens:
         raise ConfigurationError("the DDL is empty")
     named = {**_NAMED, **more}
@@ -157,13 +157,13 @@ class _DdlReader:
         raise ConfigurationError(f"cannot read the DDL '{self.text}': '{name}' is not a type")
 
     def numbers(self) -> list[int]:
-        found: list[int] = []
+        sizes: list[int] = []
         if self.accept("("):
-            found.append(int(self.take()))
+            sizes.append(int(self.take()))
             while self.accept(","):
-                found.append(int(self.take()))
+                sizes.append(int(self.take()))
             self.take(")")
-        return found
+        return sizes
 
 
 def ddl_text(kind: pa.DataType) -> str:

@@ -26,7 +26,7 @@ def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int,
         >>> invalid_text({"k": pa.array([1, 2]), "name": good_and_bad})
         {1: 'name'}
     """
-    found: dict[int, str] = {}
+    invalid: dict[int, str] = {}
     for name, column in columns.items():
         if not _holds_text(column.type):
             continue
@@ -35,9 +35,9 @@ def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int,
             if not _is_valid(chunk):
                 # copies: of a slice of lists or records, all that it is a slice of would be looked at
                 for row in _invalid_rows(chunk.take(pa.array(range(len(chunk)))), first):
-                    found.setdefault(row, name)
+                    invalid.setdefault(row, name)
             first += len(chunk)
-    return dict(sorted(found.items()))
+    return dict(sorted(invalid.items()))
 
 
 def shown(column: pa.ChunkedArray | pa.Array, row: int) -> Any:

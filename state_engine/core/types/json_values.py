@@ -38,8 +38,8 @@ def to_json(kind: TypeInformation, values: Sequence[Any]) -> tuple[str, ...]:
     if isinstance(kind, PlainType):
         return tuple(kind.to_text(v) for v in values)
     plain = _writer(kind.storage)
-    found = kind.to_arrow(list(values), storage=True).to_pylist()
-    return tuple(json.dumps(plain(v), ensure_ascii=False, allow_nan=False) for v in found)
+    stored = kind.to_arrow(list(values), storage=True).to_pylist()
+    return tuple(json.dumps(plain(v), ensure_ascii=False, allow_nan=False) for v in stored)
 
 
 def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
@@ -56,8 +56,8 @@ def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
     if isinstance(kind, PlainType):
         return [kind.from_text(text) for text in texts]
     value = _reader(kind.storage)
-    found = kind.from_arrow(pa.array([value(json.loads(text)) for text in texts], kind.storage))
-    return [kind.normalise(v) for v in found]
+    values = kind.from_arrow(pa.array([value(json.loads(text)) for text in texts], kind.storage))
+    return [kind.normalise(v) for v in values]
 
 
 def type_text(kind: TypeInformation) -> str:

@@ -173,8 +173,8 @@ class TimestampType(TypeInformation):
     def from_arrow(self, array: pa.Array) -> list[Any]:
         micros = array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64()).to_pylist()
         epoch = _EPOCH_UTC if self._aware else _EPOCH
-        found = [None if m is None else epoch + timedelta(0, 0, m) for m in micros]
-        return [m and m.astimezone(self._zone) for m in found] if self._zone else found
+        moments = [None if m is None else epoch + timedelta(0, 0, m) for m in micros]
+        return [m and m.astimezone(self._zone) for m in moments] if self._zone else moments
 
     def to_arrow(self, values: list[Any], *, storage: bool) -> pa.Array:
         epoch = _EPOCH_UTC if self._aware else _EPOCH
@@ -203,5 +203,5 @@ class DecimalType(TypeInformation):
         return fixed
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        found: list[Any] = self._narrowed(array).to_pylist()
-        return found
+        values: list[Any] = self._narrowed(array).to_pylist()
+        return values

@@ -47,9 +47,9 @@ def element_watermarks(
     """
     rows, names = _with_first(rows, broadcast), [_FIRST, *order]
     in_order = _indices(rows, names)
-    found = np.empty(rows.num_rows, np.int64)
-    found[in_order] = watermarks_before(_moves(rows.take(pa.array(in_order)), origins), origins.start_ms)
-    return pa.array(found)
+    watermarks = np.empty(rows.num_rows, np.int64)
+    watermarks[in_order] = watermarks_before(_moves(rows.take(pa.array(in_order)), origins), origins.start_ms)
+    return pa.array(watermarks)
 
 
 def step_finder(
@@ -127,8 +127,8 @@ def _moves(rows: pa.Table, origins: Origins) -> Moves:
 
 def _newest(rows: pa.Table) -> dict[str, int]:
     """The newest event time of the rows of each source."""
-    found = rows.group_by(SOURCE).aggregate([(EVENT_TIME, "max")])
-    pairs = zip(found[SOURCE].to_pylist(), found[f"{EVENT_TIME}_max"].to_pylist(), strict=True)
+    maxima = rows.group_by(SOURCE).aggregate([(EVENT_TIME, "max")])
+    pairs = zip(maxima[SOURCE].to_pylist(), maxima[f"{EVENT_TIME}_max"].to_pylist(), strict=True)
     return {name: newest for name, newest in pairs if name is not None and newest is not None}
 
 
@@ -152,7 +152,7 @@ def _longs(column: pa.ChunkedArray) -> Longs:
 
 
 def _numpy(column: pa.ChunkedArray | pa.Array) -> Longs:
-    found: Longs = (
+    values: Longs = (
         column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
     )
-    return found
+    return values

@@ -87,8 +87,8 @@ def newest_by_source(frame: StreamFrame, table: pa.Table, known: Mapping[str, in
     """The largest event time of the rows of each source, where it is above what is known; milliseconds."""
     rows = pa.table({"source": _source(frame, table), "at": event_ms(frame, table)})
     newest = rows.group_by("source").aggregate([("at", "max")])
-    found = zip(newest["source"].to_pylist(), newest["at_max"].to_pylist(), strict=True)
-    return {n: at for n, at in found if n is not None and at is not None and at > known.get(n, at - 1)}
+    pairs = zip(newest["source"].to_pylist(), newest["at_max"].to_pylist(), strict=True)
+    return {n: at for n, at in pairs if n is not None and at is not None and at > known.get(n, at - 1)}
 
 
 def _part(
@@ -151,18 +151,18 @@ def _stream_columns(
 def _watermark_columns(frame: StreamFrame, table: pa.Table, layout: RoutedLayout) -> dict[str, pa.Array]:
     """What rows tell of the watermark, and what they move."""
     rows, names = table.num_rows, table.column_names
-    found = {
+    columns = {
         WATERMARK: table[WATERMARK] if WATERMARK in names else pa.nulls(rows, pa.int64()),
         ORIGIN: table[ORIGIN] if ORIGIN in names else _repeat(frame.origin, pa.string(), rows),
     }
-    return found | {name: table[name] for name in layout.lead}
+    return columns | {name: table[name] for name in layout.lead}
 
 
 def _with_watermarks(rows: pa.Table, layout: RoutedLayout, origins: Origins) -> pa.Table:
     """With the watermark before every row, which those of a single operator's outputs tell already."""
     if not layout.lead:
-        found = element_watermarks(rows, layout.order, origins, broadcast=layout.broadcast)
-        rows = rows.set_column(rows.column_names.index(WATERMARK), WATERMARK, found)
+        watermarks = element_watermarks(rows, layout.order, origins, broadcast=layout.broadcast)
+        rows = rows.set_column(rows.column_names.index(WATERMARK), WATERMARK, watermarks)
     return rows.drop_columns([ORIGIN])
 
 
@@ -230,14 +230,14 @@ def _source(frame: StreamFrame, table: pa.Table) -> pa.Array:
 
 def _keys(one: RoutedInput, table: pa.Table) -> list[tuple[str, pa.Array, pa.Array]] | None:
     """Name, column and canonical column of every part of the key."""
-    found = []
+    keys = []
     for name in one.keys:
         column = one_chunk(table[name])
         canonical = _canonical(column)
         if canonical is None:
             return None
-        found.append((name, column, canonical))
-    return found
+        keys.append((name, column, canonical))
+    return keys
 
 
 def _canonical(column: pa.Array) -> pa.Array | None:

@@ -59,7 +59,7 @@ def origins_of(operator: OperatorNode, watermarks_ms: Mapping[str, int | None]) 
     Args:
         watermarks_ms: of the sources before the batch.
     """
-    found: dict[str, tuple[int | None, int | None]] = {}
+    by_name: dict[str, tuple[int | None, int | None]] = {}
     for one in operator.inputs:
         for node in _ends(one.parent):
             name = origin_of(node)
@@ -67,9 +67,9 @@ def origins_of(operator: OperatorNode, watermarks_ms: Mapping[str, int | None]) 
                 continue
             start = slowest(watermarks_ms.get(source) for source in timed_sources(node))
             delay = node.max_out_of_orderness_ms if isinstance(node, SourceNode) else None
-            found[name] = (start, delay if delay is not None else found.get(name, (None, None))[1])
-    delays = {at: delay for at, (_, delay) in enumerate(found.values()) if delay is not None}
-    return Origins(tuple(found), tuple(start for start, _ in found.values()), delays)
+            by_name[name] = (start, delay if delay is not None else by_name.get(name, (None, None))[1])
+    delays = {at: delay for at, (_, delay) in enumerate(by_name.values()) if delay is not None}
+    return Origins(tuple(by_name), tuple(start for start, _ in by_name.values()), delays)
 
 
 def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:
@@ -87,7 +87,7 @@ def _ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
     """The sources and operators whose rows a stream consists of."""
     if isinstance(node, SourceNode | OperatorNode | SideOutputNode):
         return [node]
-    found = []
+    ends = []
     for parent in node.parents if isinstance(node, UnionNode) else parents(node):
-        found += _ends(parent)
-    return found
+        ends += _ends(parent)
+    return ends

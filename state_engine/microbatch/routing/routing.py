@@ -341,12 +341,12 @@ def watermark_steps(
         parts.append(one.frame.rows.select(*columns))
     rows = reduce(lambda above, below: above.union(below), parts)
     find = step_finder(layout.order, origins, broadcast=layout.broadcast)
-    found = collect(rows.mapInArrow(find, STEPS_SCHEMA))
+    packed = collect(rows.mapInArrow(find, STEPS_SCHEMA))
     newest: dict[str, int] = {}
-    for row in found:
+    for row in packed:
         for source, at in json.loads(row["newest"]).items():
             newest[source] = max(at, newest.get(source, at))
-    steps = joined_steps([bytes(row["steps"]) for row in found], layout.order, origins)
+    steps = joined_steps([bytes(row["steps"]) for row in packed], layout.order, origins)
     return steps, newest
 
 
@@ -366,13 +366,13 @@ def _spread(refused: DataFrame, parallelism: int) -> DataFrame:
 
 def _key_schema(keys: Sequence[_Key], what: str) -> KeySchema:
     """The schema of the stored key: the first input's, if those of the others agree."""
-    found = []
+    schemas = []
     for key in keys:
         types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in key.columns)
-        found.append(KeySchema(keys[0].names, types) if len(key.names) == len(keys[0].names) else None)
-    first = found[0]
+        schemas.append(KeySchema(keys[0].names, types) if len(key.names) == len(keys[0].names) else None)
+    first = schemas[0]
     assert first is not None
-    for key, other in zip(keys[1:], found[1:], strict=True):
+    for key, other in zip(keys[1:], schemas[1:], strict=True):
         if other is None or other.storage != first.storage:
             raise ConfigurationError(
                 f"{what}: its two streams are keyed by {keys[0].names} and {key.names}, which are of different types, "

@@ -79,8 +79,8 @@ def _selector(
                 good, elements(rows, payload, scalar=scalar, declared=declared), strict=True
             ):
                 try:
-                    found = get_key(element)
-                    keys[row] = None if found is None else key_type.normalise(found)
+                    selected = get_key(element)
+                    keys[row] = None if selected is None else key_type.normalise(selected)
                 except Exception as error:  # a user's function may raise anything
                     reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
             made = DeclaredKey.of(KEY_COLUMN, key_type).columns(keys)

@@ -49,8 +49,8 @@ def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field
     if not pairs:
         return [pa.field(n, pa.int64()) for n in names]
     order = pairs[0][1]
-    found = open_recorded(order.path, order, of=_EXCHANGE).schema
-    return [pa.field(n, found.field(n).type) for n in names]
+    schema = open_recorded(order.path, order, of=_EXCHANGE).schema
+    return [pa.field(n, schema.field(n).type) for n in names]
 
 
 def read_exchange(pair: list[DataFile]) -> pa.Table:

@@ -113,8 +113,8 @@ class RefusedRows:
         }
 
     def _source(self, events: pa.Table, index: int) -> str | None:
-        found: str | None = events[SOURCE][index].as_py() if self._spec.routed.sources else self._spec.source
-        return found
+        source: str | None = events[SOURCE][index].as_py() if self._spec.routed.sources else self._spec.source
+        return source
 
     def _position(self, events: pa.Table, index: int) -> str:
         """Where an element came from: source, file and row, or the place in the total order."""

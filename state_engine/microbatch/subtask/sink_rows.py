@@ -78,9 +78,9 @@ def sink_writer(told: SinkRows) -> ArrowFunction:
     """Every task writes its rows as one file of the sink."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [b for b in batches if b.num_rows]
-        if found:
-            yield _report(_written(told, pa.Table.from_batches(found)))
+        filled = [b for b in batches if b.num_rows]
+        if filled:
+            yield _report(_written(told, pa.Table.from_batches(filled)))
 
     return write
 

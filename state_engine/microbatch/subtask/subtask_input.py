@@ -44,8 +44,8 @@ class Keys:
     @property
     def touched(self) -> Hashes:
         """Hashes of the keys, one each."""
-        found: Hashes = self.hashes[np.fromiter(self.index_of.values(), np.int64, len(self.index_of))]
-        return found
+        hashes: Hashes = self.hashes[np.fromiter(self.index_of.values(), np.int64, len(self.index_of))]
+        return hashes
 
     def and_also(self, keys: list[Any], columns: list[pa.Array], hashes: Hashes) -> Keys:
         """With keys that no row has."""
@@ -126,11 +126,11 @@ def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
     if not routed.event_time:
         return rows
     if spec.watermark_steps is not None:
-        found = watermarks_by_steps(
+        watermarks = watermarks_by_steps(
             rows, routed.order, spec.watermark_steps, start_ms=start_ms, broadcast=routed.broadcast
         )
         rows = rows.drop_columns([WATERMARK]) if WATERMARK in rows.column_names else rows
-        rows = rows.append_column(WATERMARK, found)
+        rows = rows.append_column(WATERMARK, watermarks)
     elif WATERMARK not in rows.column_names:
         rows = rows.append_column(WATERMARK, pa.array(np.full(len(rows), start_ms, np.int64)))
     if RANK not in rows.column_names:
@@ -147,8 +147,8 @@ def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None
     """Event times in milliseconds."""
     if not routed.event_time:
         return repeat(None, events.num_rows)
-    found: list[int | None] = events[EVENT_TIME].to_pylist()
-    return found
+    timestamps: list[int | None] = events[EVENT_TIME].to_pylist()
+    return timestamps
 
 
 def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:

@@ -200,7 +200,7 @@ class SubtaskReport:
         for name in ("changelog", "dead_letters", "operator_state_files"):
             raw[name] = files(raw[name])
         for name in ("sinks", "exchange"):
-            raw[name] = {at: files(found) for at, found in raw[name].items()}
+            raw[name] = {at: files(written) for at, written in raw[name].items()}
         raw["states"] = [StateSchema(**s) for s in raw["states"]]
         raw["operator_state"] = schemas_from_json(raw["operator_state"])
         raw["group_rows"] = {int(k): v for k, v in raw["group_rows"].items()}

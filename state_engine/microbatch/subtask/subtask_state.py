@@ -41,7 +41,7 @@ class SubtaskKeyedState:
         self._files = [
             f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
         ]
-        self._found: list[TouchedState] = []
+        self._touched_once: list[TouchedState] = []
         self._timers: dict[Any, dict[Any, bool]] = {}
         self._stored = StoredStates(
             spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
@@ -78,14 +78,14 @@ class SubtaskKeyedState:
             StateMigrationError: the stored type cannot become the declared one.
         """
         spec = self._spec
-        found = self._stored.of(descriptor)
-        if found.read is None:
+        stored = self._stored.of(descriptor)
+        if stored.read is None:
             return {}
         if spec.backend.spills:
-            return self._in_parts(found.descriptor, found.read)
-        if not self._found:
-            self._found.append(self._touched(self.keys.touched))
-        return self._found[0].load(found.descriptor, found.read)
+            return self._in_parts(stored.descriptor, stored.read)
+        if not self._touched_once:
+            self._touched_once.append(self._touched(self.keys.touched))
+        return self._touched_once[0].load(stored.descriptor, stored.read)
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
         """How a state that was asked for is recorded."""
@@ -127,7 +127,7 @@ class SubtaskKeyedState:
         spec, keys = self._spec, self.keys
         columns = [c.cast(f.type) for c, f in zip(keys.columns, key_type, strict=True)]
         table = changelog_table(
-            [(self._stored.of(descriptor).descriptor, found) for descriptor, found in changes],
+            [(self._stored.of(descriptor).descriptor, changed) for descriptor, changed in changes],
             key_type=key_type,
             index_of=keys.index_of,
             keys=pa.StructArray.from_arrays(columns, fields=list(key_type)),
@@ -141,5 +141,5 @@ class SubtaskKeyedState:
 
     def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         groups = np.mod(hashes, self._spec.max_parallelism)
-        found: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
-        return found
+        own: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
+        return own
