@@ -71,50 +71,52 @@ def read_state(
     rows = History(checkpoints(root, job))
     layout = JobLayout(normal_uri(root), job)
     path = path_as_of(rows, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
-    found = declared_state(path, operator, state)
-    expiry = expiry_of(found, include_expired=include_expired)
+    declared = declared_state(path, operator, state)
+    expiry = expiry_of(declared, include_expired=include_expired)
     try:
-        entries = _entries(layout, path, found, expiry)
+        entries = _entries(layout, path, declared, expiry)
     except MissingFilesError as error:
         raise why_missing(error, rows, path) from error
-    return _columns(found, expiry, entries, metadata=metadata)
+    return _columns(declared, expiry, entries, metadata=metadata)
 
 
 def _entries(
-    layout: JobLayout, path: list[CheckpointRow], found: DeclaredState, expiry: Expiry
+    layout: JobLayout, path: list[CheckpointRow], declared: DeclaredState, expiry: Expiry
 ) -> pa.Table | None:
     """The entries as a base would hold them; None where there are none."""
     shown = expiry.hidden_ms is None
-    groups = found.operator.max_parallelism
+    groups = declared.operator.max_parallelism
     spec = BaseSpec(
-        uri=layout.base(found.operator.uid),
+        uri=layout.base(declared.operator.uid),
         base_id="",
-        key_type=found.key_type,
-        states=(replace(found.schema, ttl="" if shown else found.schema.ttl),),
+        key_type=declared.key_type,
+        states=(replace(declared.schema, ttl="" if shown else declared.schema.ttl),),
         max_parallelism=groups,
-        clock_ms=found.row.clock_ms,
-        watermark_ms=found.row.watermark_ms,
+        clock_ms=declared.row.clock_ms,
+        watermark_ms=declared.row.watermark_ms,
         full_snapshot=True,
     )
-    files = [f.listed for f in state_files(layout, path, found.operator.uid)]
+    files = [f.listed for f in state_files(layout, path, declared.operator.uid)]
     tables = read_entries(spec, files, KeyGroups(groups, (KeyGroupRange(0, groups - 1),)))
     return tables[0].combine_chunks() if tables else None
 
 
-def _columns(found: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, metadata: bool) -> pa.Table:
+def _columns(
+    declared: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, metadata: bool
+) -> pa.Table:
     """What readers see of the entries."""
-    wanted = [c for c in found.columns() if metadata or c[0] not in METADATA]
-    names = [*found.key_names(metadata=metadata), *(name for name, _ in wanted[len(found.key_type) :])]
+    wanted = [c for c in declared.columns() if metadata or c[0] not in METADATA]
+    names = [*declared.key_names(metadata=metadata), *(name for name, _ in wanted[len(declared.key_type) :])]
     schema = pa.schema([(name, kind) for name, (_, kind) in zip(names, wanted, strict=True)])
     if entries is None:
         return schema.empty_table()
     # fields are called as they were declared: some are stored under the names that they had before
-    column = one_chunk(entries[state_column(found.schema.column_name)]).view(found.shown_type)
+    column = one_chunk(entries[state_column(declared.schema.column_name)]).view(declared.shown_type)
     arrays = [*one_chunk(entries["key"]).flatten()]
     updated = lasting = one_chunk(entries["updated_at"])
-    if found.shape == "map":
+    if declared.shape == "map":
         arrays += [column.field("key"), column.field("value")]
-    elif found.shape == "list":
+    elif declared.shape == "list":
         elements = column.flatten()
         arrays.append(_lists(column.value_lengths(), elements.field("value")))
         updated, lasting = _times_of_lists(column.value_lengths(), elements.field("updated_at"))
@@ -122,7 +124,7 @@ def _columns(found: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, 
         arrays.append(column)
     if metadata:
         hashes = entries["key_hash"].to_numpy()
-        groups = pa.array(np.mod(hashes, found.operator.max_parallelism), pa.int64())
+        groups = pa.array(np.mod(hashes, declared.operator.max_parallelism), pa.int64())
         arrays += [*_times(expiry, updated, lasting), groups]
     return pa.table(arrays, schema=schema)
 
@@ -143,9 +145,9 @@ def _times_of_lists(lengths: pa.Array, times: pa.Array) -> tuple[pa.Array, pa.Ar
     """Of each list the newest time, and the same where all elements have one: others stay for ever."""
     owner = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
     grouped = pa.table({"owner": owner, "at": times.cast(pa.int64())}).group_by("owner", use_threads=False)
-    found = grouped.aggregate([("at", "max"), ("at", "count")]).sort_by("owner")
-    newest = one_chunk(found["at_max"]).cast(_TIME)
-    whole = pc.equal(one_chunk(found["at_count"]), lengths.cast(pa.int64()))
+    newest_of_lists = grouped.aggregate([("at", "max"), ("at", "count")]).sort_by("owner")
+    newest = one_chunk(newest_of_lists["at_max"]).cast(_TIME)
+    whole = pc.equal(one_chunk(newest_of_lists["at_count"]), lengths.cast(pa.int64()))
     return newest, pc.if_else(whole, newest, pa.scalar(None, _TIME))
 
 

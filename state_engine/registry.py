@@ -90,21 +90,21 @@ def load_jobs(settings: Settings) -> list[RegisteredJob]:
         >>> [registered.job.name for registered in load_jobs(settings)]
         ['count_window_average', 'daily_delays', 'flights']
     """
-    found: dict[str, RegisteredJob] = {}
+    by_name: dict[str, RegisteredJob] = {}
     places = [(name, "settings, jobs.modules") for name in settings.jobs.modules]
     places += [(e.value, f"entry point '{e.name}' of the group {GROUP}") for e in entry_points(group=GROUP)]
     for module in (m for name, where in places for m in _modules(name, where)):
         for registered in module.jobs(settings):
             name = registered.job.name
-            if name in found:
+            if name in by_name:
                 raise ConfigurationError(f"two jobs are named '{name}', one of them in {module.__name__}")
-            found[name] = registered
+            by_name[name] = registered
     for name in settings.jobs.parameters:
-        if name not in found:
-            near = difflib.get_close_matches(name, found, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"jobs are {sorted(found)}"
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"jobs are {sorted(by_name)}"
             raise ConfigurationError(f"settings, jobs.parameters.{name}: there is no such job: {hint}")
-    return list(found.values())
+    return list(by_name.values())
 
 
 def beside(settings: Settings, *parts: str) -> str:

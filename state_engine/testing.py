@@ -248,9 +248,9 @@ class OperatorHarness:
     def _set_watermark_of(self, which: int, ms: int) -> None:
         if not self._two_inputs:
             raise ConfigurationError(f"{type(self.function).__name__} has one input: use set_watermark")
-        found = list(self._stored.watermarks_ms)
-        found[which] = ms
-        self._stored.watermarks_ms = tuple(found)
+        marks = list(self._stored.watermarks_ms)
+        marks[which] = ms
+        self._stored.watermarks_ms = tuple(marks)
 
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
         broadcast = self._passed(broadcast, self._inputs[1])
@@ -294,12 +294,12 @@ class OperatorHarness:
         """The elements as the engine would hand them to the function."""
         if not self._two_inputs:
             return self._passed(given, self._inputs[0])
-        found = list(given)
+        elements = list(given)
         for which, kind in enumerate(self._inputs):
             at = [place for place, (one, _) in enumerate(given) if one == which]
             for place, value in zip(at, self._passed([given[p][1] for p in at], kind), strict=True):
-                found[place] = (which, value)
-        return found
+                elements[place] = (which, value)
+        return elements
 
     @staticmethod
     def _passed(values: list[Any], kind: TypeInformation | None) -> list[Any]:

@@ -60,7 +60,7 @@ def doctor(
     table = Table("", "check", "found", title="statelake doctor", title_justify="left")
     for check in results:
         style = _STYLES[check.status]
-        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.found))
+        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.detail))
     console.print(table)
     for check in results:
         if check.fix:

@@ -38,7 +38,7 @@ def repair_root(root: str, *, dry_run: bool) -> None:
 
 
 def _show(damage: Damage, label: str) -> None:
-    _print(f"[red]{escape(damage.name)}[/]: {escape(damage.found)}")
+    _print(f"[red]{escape(damage.name)}[/]: {escape(damage.problem)}")
     _print(f"{label}: {escape(damage.repair)}")
 
 

@@ -35,15 +35,15 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
     code location its life: that is logged.
     """
     info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
-    found = trial_open(operator.function, info)
-    if found.problem is not None:
+    trial = trial_open(operator.function, info)
+    if trial.problem is not None:
         logger.warning(
             "job '%s', operator '%s': its states are not shown, because opening it outside of a run failed: %r",
             job.name,
             operator.uid,
-            found.problem,
+            trial.problem,
         )
-    return found.states
+    return trial.states
 
 
 def columns_of(sink: SinkNode) -> dg.TableSchema | None:
@@ -72,8 +72,8 @@ def text_of(thing: Any) -> str:
 def code_references(functions: Iterable[Any]) -> dict[str, Any]:
     """Where to read on, as Dagster links it: the code of functions, and the guide where this is a checkout."""
     kinds: dict[Any, None] = dict.fromkeys(type(function) for function in functions)
-    found = [_code_of(kind) for kind in kinds]
-    places = [one for one in found if one is not None]
+    references = [_code_of(kind) for kind in kinds]
+    places = [one for one in references if one is not None]
     if GUIDE.exists():
         places.append((GUIDE, 1, "Guide: Statelake in Dagster"))
     with warnings.catch_warnings():

@@ -26,15 +26,17 @@ def doctor(
         typer.echo("DAGSTER_HOME is not set: there is no instance to look at", err=True)
         raise typer.Exit(code=2)
     with dg.DagsterInstance.get() as instance:
-        found = list(dead_holders(instance))
-        for dead in found:
+        holders = list(dead_holders(instance))
+        for dead in holders:
             typer.echo(f"pool {dead.pool}: held by run {dead.run_id}: {dead.why}")
             if free_slots:
                 free(instance, dead)
-    if not found:
+    if not holders:
         typer.echo("No dead run holds a slot of a pool.")
     elif free_slots:
-        typer.echo("The slot is free again." if len(found) == 1 else f"{len(found)} slots are free again.")
+        typer.echo(
+            "The slot is free again." if len(holders) == 1 else f"{len(holders)} slots are free again."
+        )
     else:
         typer.echo(f"Give them back with: {FREE}")
         raise typer.Exit(code=1)
@@ -45,17 +47,17 @@ def checks() -> list[Check]:
     if not os.environ.get("DAGSTER_HOME"):
         return []
     with dg.DagsterInstance.get() as instance:
-        found = list(dead_holders(instance))
-    if not found:
-        return [Check(name="Pools of Dagster", status="ok", found="no dead run holds a slot")]
+        holders = list(dead_holders(instance))
+    if not holders:
+        return [Check(name="Pools of Dagster", status="ok", detail="no dead run holds a slot")]
     return [
         Check(
             name=f"Pool {dead.pool}",
             status="failed",
-            found=f"held by run {dead.run_id}: {dead.why}",
+            detail=f"held by run {dead.run_id}: {dead.why}",
             fix=f"give the slot back: {FREE}",
         )
-        for dead in found
+        for dead in holders
     ]
 
 

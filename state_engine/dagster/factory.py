@@ -75,10 +75,10 @@ def _partition_assets(registered: RegisteredJob, specs: Sequence[dg.AssetSpec]) 
 def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetSpec]:
     """The checkpoint, then a spec for every sink and every keyed state."""
     job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
-    found = [_checkpoint(registered, layout)]
-    found += [_sink(job, sink) for sink in job.sinks.values()]
+    specs = [_checkpoint(registered, layout)]
+    specs += [_sink(job, sink) for sink in job.sinks.values()]
     for operator in job.operators.values():
-        found += _states(job, operator, layout)
+        specs += _states(job, operator, layout)
     version = job.code_version
     sliced = definition_of(job.partitions) if job.partitions is not None else None
     return [
@@ -90,7 +90,7 @@ def asset_specs(registered: RegisteredJob, settings: Settings) -> list[dg.AssetS
             owners=list(registered.owners),
             tags={**spec.tags, "statelake/job": job.name},
         )
-        for spec in found
+        for spec in specs
     ]
 
 

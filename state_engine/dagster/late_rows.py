@@ -58,17 +58,17 @@ def late_rows(job: StatefulJob, history: JobHistory | None) -> LateRows | None:
 
 def _bounds_ms(job: StatefulJob, row: CheckpointRow, positions: SourcePositions) -> Iterator[int]:
     """Event times between which the late rows of a micro-batch are."""
-    begin_ms, found = row.partition_start_ms or 0, False
+    begin_ms, inside = row.partition_start_ms or 0, False
     try:
         for name in job.sources:
             for element in positions.elements([row], name):
                 for least_ms, most_ms, _ in element["position"]["files"] if element["split"] == SEEN else ():
                     if least_ms is not None and least_ms < begin_ms:
                         yield from (least_ms, min(most_ms, begin_ms - 1))
-                        found = True
+                        inside = True
     except MissingFilesError:  # retention had it collected
-        found = False
-    if not found:
+        inside = False
+    if not inside:
         yield from (0, begin_ms - 1)
 
 

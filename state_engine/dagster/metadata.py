@@ -39,7 +39,7 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: His
         batch: what the run that committed it measured; None where an earlier run did and this one published it.
         rows: of the job, by id: the parent links to the run that committed it.
     """
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "checkpoint_id": row.checkpoint_id,
         "parent_checkpoint_id": dg.MetadataValue.null() if row.parent_id is None else row.parent_id,
         "kind": shown_kind(row),
@@ -56,14 +56,14 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: His
     }
     parent = rows.get(row.parent_id) if row.parent_id is not None else None
     if parent is not None and parent.requested_by.startswith(RUN):
-        found["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
+        metadata["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
     if row.partition:
-        found |= {"partition": row.partition, "late_rows": row.late_rows}
+        metadata |= {"partition": row.partition, "late_rows": row.late_rows}
     if (lag_s := event_time_lag_s(row)) is not None:
-        found["event_time_lag_s"] = lag_s
+        metadata["event_time_lag_s"] = lag_s
     if batch is not None:
         operators = list(batch.operators.values())
-        found |= {
+        metadata |= {
             "keys_touched": sum(operator.keys for operator in operators),
             "bytes_written": batch.bytes_written,
             "seconds": round(batch.seconds, 3),
@@ -74,7 +74,7 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: His
             "key_group_skew": dg.MetadataValue.md(skew_table(operators)),
             "key_group_load": dg.MetadataValue.md(key_group_load(operators)),
         }
-    return found
+    return metadata
 
 
 def run_metadata(
@@ -112,7 +112,7 @@ def history_metadata(path: Sequence[CheckpointRow]) -> Metadata:
 
 def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
     """What a run published to the sink of a name: ``rows`` are the checkpoints that it published."""
-    staged = [found for row in rows if (found := row.sink(sink)) is not None]
+    staged = [in_row for row in rows if (in_row := row.sink(sink)) is not None]
     return {
         "rows_out": sum(one.rows for one in staged),
         "files": sum(len(one.files) for one in staged),
@@ -124,22 +124,22 @@ def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
 def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Sequence[BatchReport]) -> Metadata:
     """What a run changed in the operator that a state belongs to, and the columns of the state when read."""
     done = [batch.operators[operator] for batch in batches if operator in batch.operators]
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "operator_changed_entries": sum(report.changed_entries for report in done),
         "operator_rows_in": sum(report.rows_in for report in done),
         "changelog_bytes": sum(report.changelog_bytes for report in done),
     }
     if done:
-        found["keys_touched_by_last_batch"] = done[-1].keys
+        metadata["keys_touched_by_last_batch"] = done[-1].keys
     recorded = row.operator(operator)
     schema = next((s for s in recorded.states if s.name == state), None) if recorded else None
     if recorded is not None and schema is not None:
         key = parse_ddl(recorded.key_type or recorded.key_schema)  # as declared, where that is known
-        found["kind"] = schema.kind
-        found["stored_type"] = ddl_text(shown_storage(schema.type))
+        metadata["kind"] = schema.kind
+        metadata["stored_type"] = ddl_text(shown_storage(schema.type))
         if isinstance(key, StructType):
-            found["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
-    return found
+            metadata["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
+    return metadata
 
 
 def events_per_second(rows: int, seconds: float) -> float:

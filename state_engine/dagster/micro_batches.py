@@ -188,14 +188,14 @@ def _results(
     )
     history = history_metadata(recorded.path(head.checkpoint_id))
     shown = checkpoint_metadata(head, progress.last, recorded)
-    found = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
+    assets = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
     for sink in head.sinks:
-        found[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
+        assets[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:
         for state in operator.states:
             key = state_key(report.job, operator.uid, state.name)
-            found[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
-    for key, metadata in found.items():
+            assets[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
+    for key, metadata in assets.items():
         if key in context.selected_asset_keys:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)
         elif key in declared:  # it changed all the same: a micro-batch is whole, whatever was selected

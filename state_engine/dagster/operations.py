@@ -143,9 +143,9 @@ def result(version: int | str, metadata: Mapping[str, Any]) -> dg.MaterializeRes
 
 def since(path: Sequence[CheckpointRow], of: Any) -> int:
     """Id of the first row from which on what ``of`` takes from a row is what the head has."""
-    found = path[-1]
+    oldest = path[-1]
     for row in reversed(path):
         if of(row) != of(path[-1]):
             break
-        found = row
-    return found.checkpoint_id
+        oldest = row
+    return oldest.checkpoint_id

@@ -119,11 +119,11 @@ class PartitionEvents:
             more: Mapping[str, Any] = {}
             if partition == main:
                 more = {**whole_run, **partitions_metadata(states), **history_metadata(path)}
-            found = self._assets(path, partition, more)
+            assets = self._assets(path, partition, more)
             if partition == self.returned:
-                yield from self._results(partition, found)
+                yield from self._results(partition, assets)
             else:
-                self._log(partition, found)
+                self._log(partition, assets)
 
     def is_in_step(self, partition: str, checkpoint_id: int | None) -> bool:
         """Whether every asset that was asked for shows this checkpoint as the version of a partition."""
@@ -153,22 +153,22 @@ class PartitionEvents:
         reports = [self.batches[r.checkpoint_id] for r in rows if r.checkpoint_id in self.batches]
         known = History(path)
         shown = checkpoint_metadata(last, reports[-1] if reports else None, known)
-        found: dict[dg.AssetKey, Mapping[str, Any]] = {checkpoint_key(job): {**shown, **more}}
+        metadata: dict[dg.AssetKey, Mapping[str, Any]] = {checkpoint_key(job): {**shown, **more}}
         for sink in self.job.sinks:  # also one that got nothing: a partition without rows is done, too
-            found[sink_key(job, sink)] = sink_metadata(sink, rows)
+            metadata[sink_key(job, sink)] = sink_metadata(sink, rows)
         for operator in last.operators:
             for state in operator.states:
                 key = state_key(job, operator.uid, state.name)
-                found[key] = state_metadata(last, operator.uid, state.name, reports)
+                metadata[key] = state_metadata(last, operator.uid, state.name, reports)
         for key in self.declared:
-            found.setdefault(key, {})
-        return {key: (last.checkpoint_id, values) for key, values in found.items()}
+            metadata.setdefault(key, {})
+        return {key: (last.checkpoint_id, values) for key, values in metadata.items()}
 
     def _results(
-        self, partition: str, found: Mapping[dg.AssetKey, tuple[int, Mapping[str, Any]]]
+        self, partition: str, assets: Mapping[dg.AssetKey, tuple[int, Mapping[str, Any]]]
     ) -> Iterator[dg.MaterializeResult[None]]:
         rest = {}
-        for key, (version, metadata) in found.items():
+        for key, (version, metadata) in assets.items():
             if key in self.context.selected_asset_keys:
                 yield dg.MaterializeResult(
                     asset_key=key, metadata=dict(metadata), data_version=dg.DataVersion(str(version))
@@ -178,8 +178,8 @@ class PartitionEvents:
                 rest[key] = (version, metadata)
         self._log(partition, rest)
 
-    def _log(self, partition: str, found: Mapping[dg.AssetKey, tuple[int, Mapping[str, Any]]]) -> None:
-        for key, (version, metadata) in found.items():
+    def _log(self, partition: str, assets: Mapping[dg.AssetKey, tuple[int, Mapping[str, Any]]]) -> None:
+        for key, (version, metadata) in assets.items():
             if key in self.declared:
                 self.shown[partition] = version
                 tags = {DATA_VERSION_TAG: str(version)}

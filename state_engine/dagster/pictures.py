@@ -77,12 +77,12 @@ def svg_lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends:
 
 def key_group_load(operators: Sequence[OperatorReport]) -> str:
     """Rows of one micro-batch by key group, a picture an operator."""
-    found = []
+    pictures = []
     for one in operators:
         if one.group_rows:
             rows = [one.group_rows.get(group, 0) for group in range(max(one.group_rows) + 1)]
-            found.append(bars(f"{one.uid}: rows by key group", rows))
-    return "\n\n".join(found)
+            pictures.append(bars(f"{one.uid}: rows by key group", rows))
+    return "\n\n".join(pictures)
 
 
 def durations_and_lag(path: Sequence[CheckpointRow]) -> str:
@@ -110,8 +110,8 @@ def state_sizes(path: Sequence[CheckpointRow]) -> tuple[str, list[tuple[int, int
 
 def state_size(path: Sequence[CheckpointRow]) -> tuple[int, int]:
     """Files and bytes that hold the keyed state at the end of a path."""
-    found = [keyed_state_files(path, operator.uid) for operator in path[-1].operators] if path else []
-    files = [held.file for one in found for held in one]
+    by_operator = [keyed_state_files(path, operator.uid) for operator in path[-1].operators] if path else []
+    files = [held.file for one in by_operator for held in one]
     return len(files), sum(f.bytes for f in files)
 
 

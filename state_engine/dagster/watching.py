@@ -90,8 +90,8 @@ def told(status: JobStatus, *, partitioned: bool = False) -> str:
 
 def unfinished(instance: dg.DagsterInstance, job: str) -> str | None:
     """Id of a run of a job that is under way or waits; None where there is none."""
-    found = instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
-    return found[0].run_id if found else None
+    runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
+    return runs[0].run_id if runs else None
 
 
 def failures_in_a_row(instance: dg.DagsterInstance, job: str, *, most: int) -> int:

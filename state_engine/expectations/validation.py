@@ -101,10 +101,10 @@ def validate(suite: Suite, frame: DataFrame, *, docs: Path) -> tuple[dict[str, O
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of other people's code, which we can do nothing about
         with TemporaryDirectory() as made:
-            found, page = _validated(suite, frame, Path(made))
+            outcomes, page = _validated(suite, frame, Path(made))
             # a site is built anew each time, without the pages of earlier runs: they are kept by adding to them
             shutil.copytree(made, docs, dirs_exist_ok=True)
-    return found, (docs / page).as_uri()
+    return outcomes, (docs / page).as_uri()
 
 
 def great_expectations() -> Any:
@@ -155,9 +155,9 @@ def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Ou
     [(page, done)] = run.run_results.items()
     [url] = [u["site_url"] for u in context.get_docs_sites_urls(resource_identifier=page, site_name=_SITE)]
     judged: list[Any] = [one.to_json_dict() for one in done.results]
-    found = dict.fromkeys((one.name for one in suite.expectations), _UNJUDGED)
-    found |= {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
-    return found, Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
+    outcomes = dict.fromkeys((one.name for one in suite.expectations), _UNJUDGED)
+    outcomes |= {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
+    return outcomes, Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
 
 
 def _site(docs: Path) -> Any:
@@ -168,17 +168,17 @@ def _site(docs: Path) -> Any:
     }
 
 
-def _outcome(found: Mapping[str, Any]) -> Outcome:
-    result = found.get("result") or {}
+def _outcome(judged: Mapping[str, Any]) -> Outcome:
+    result = judged.get("result") or {}
     sample = result.get("partial_unexpected_index_list") or result.get("partial_unexpected_list") or []
     observed = result.get("observed_value")
     return Outcome(
-        met=bool(found["success"]),
+        met=bool(judged["success"]),
         observed="" if observed is None else json.dumps(observed, default=str),
         looked_at=int(result.get("element_count") or 0),
         unexpected=int(result.get("unexpected_count") or 0),
         sample=tuple(json.loads(json.dumps(sample[:_SHOWN_ROWS], default=str))),
-        error=_error(found.get("exception_info") or {}),
+        error=_error(judged.get("exception_info") or {}),
     )
 
 

@@ -28,7 +28,7 @@ def code_version(job: StatefulJob) -> str:
     digests = job_code(job)
     total = hashlib.sha256()
     for name in sorted(digests.modules):
-        inside = [f"{n} {d}" for n, d in sorted(digests.found.items()) if n.startswith(f"{name}.")]
+        inside = [f"{n} {d}" for n, d in sorted(digests.by_name.items()) if n.startswith(f"{name}.")]
         total.update(f"{name}\n{module_version(name) or inside}\n".encode())
     return total.hexdigest()[:_DIGITS]
 

@@ -45,15 +45,15 @@ def declared_states(
                 f"{where}: state '{name}' is declared as {opened[name].kind} of {opened[name].type}, and given as "
                 f"{schema.kind} of {schema.type}: use the declaration of the function"
             )
-    found = told | opened
-    missing = sorted(n for n in given if isinstance(n, str) and n not in found)
+    states = told | opened
+    missing = sorted(n for n in given if isinstance(n, str) and n not in states)
     if missing:
         seen = f"its function declares {sorted(opened)} when it is opened"
         raise ConfigurationError(
             f"{where}: there is no state {missing}; {problem or seen}. Correct the name, or give the state's "
             "descriptor in place of its name: {ValueStateDescriptor(…): dataframe}"
         )
-    return found
+    return states
 
 
 def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSchema], str]:
@@ -64,11 +64,11 @@ def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSc
             return {}, "its state has the type of its input, which only rows tell"
         function = function.bound(operator.output_type)
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
-    found = trial_open(function, info)
-    if isinstance(found.problem, StatelakeError):
-        raise found.problem
+    trial = trial_open(function, info)
+    if isinstance(trial.problem, StatelakeError):
+        raise trial.problem
     problem = (
-        found.problem
-        and f"its function cannot be opened here ({type(found.problem).__name__}: {found.problem})"
+        trial.problem
+        and f"its function cannot be opened here ({type(trial.problem).__name__}: {trial.problem})"
     )
-    return {state.name: recorded_schema(state) for state in found.states}, problem or ""
+    return {state.name: recorded_schema(state) for state in trial.states}, problem or ""

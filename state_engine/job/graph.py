@@ -213,16 +213,16 @@ def declared_type(node: Node) -> OutputType | None:
     if isinstance(node, OperatorNode):
         return declared_type(node.inputs[0].parent) if node.output_type is None else node.output_type
     if isinstance(node, UnionNode):
-        found = [declared_type(parent) for parent in node.parents]
-        same = all(f == found[0] and f is not None and _made_by(f) is _made_by(found[0]) for f in found)
-        return found[0] if same else None
+        types = [declared_type(parent) for parent in node.parents]
+        same = all(f == types[0] and f is not None and _made_by(f) is _made_by(types[0]) for f in types)
+        return types[0] if same else None
     return None
 
 
 def declared_columns(node: Node) -> StructType | None:
     """The columns of a stream as it declares them; None where it does not."""
-    found = declared_type(node)
-    return None if found is None else found.columns
+    output_type = declared_type(node)
+    return None if output_type is None else output_type.columns
 
 
 def declared_key(operator: OperatorNode) -> DeclaredKey | None:

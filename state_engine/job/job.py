@@ -245,8 +245,8 @@ class StatefulJob:
 def _max_parallelism(parallelism: int, declared: int | None, *, what: str) -> int:
     """The number of key groups that was declared, or the default one; ConfigurationError where it does not fit."""
     try:
-        found = default_max_parallelism(parallelism) if declared is None else declared
-        check_parallelism(max_parallelism=found, parallelism=parallelism)
+        max_parallelism = default_max_parallelism(parallelism) if declared is None else declared
+        check_parallelism(max_parallelism=max_parallelism, parallelism=parallelism)
     except ValueError as error:
         raise ConfigurationError(f"{what}: {error}") from None
-    return found
+    return max_parallelism

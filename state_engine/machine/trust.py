@@ -29,14 +29,14 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re
 
 def machine_authorities(bundles: Sequence[str] = SYSTEM_BUNDLES) -> list[bytes]:
     """The DER certificates of the authorities that this machine trusts, each once."""
-    found = dict.fromkeys(ssl.create_default_context().get_ca_certs(binary_form=True))
+    certificates = dict.fromkeys(ssl.create_default_context().get_ca_certs(binary_form=True))
     for bundle in bundles:
         try:
             text = Path(bundle).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found |= dict.fromkeys(ssl.PEM_cert_to_DER_cert(pem) for pem in _PEM.findall(text))
-    return list(found)
+        certificates |= dict.fromkeys(ssl.PEM_cert_to_DER_cert(pem) for pem in _PEM.findall(text))
+    return list(certificates)
 
 
 def jks(certificates: Sequence[bytes]) -> bytes:

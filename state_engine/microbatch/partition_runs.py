@@ -201,5 +201,7 @@ def stale_rows(rows: History) -> list[CheckpointRow]:
     left |= set(stale_outputs(rows, top.checkpoint_id))
     micro_batches = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
     return [
-        r for r in micro_batches if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
+        r
+        for r in micro_batches
+        if r.partition_start_ms is not None and r.partition_start_ms >= top.partition_end_ms
     ]

@@ -46,7 +46,7 @@ class Check:
 
     name: str
     status: Status
-    found: str
+    detail: str
     fix: str = ""
 
 
@@ -56,7 +56,7 @@ def examine(settings: Settings, *, environ: Mapping[str, str]) -> list[Check]:
         root = normal_uri(settings.root)
     except StatelakeError as error:
         fix = f"{error}; or set root in statelake.toml"
-        return [Check(name="State root", status="missing", found=settings.root, fix=fix)]
+        return [Check(name="State root", status="missing", detail=settings.root, fix=fix)]
     checks: list[Callable[[], Check]] = [
         check_python,
         check_packages,
@@ -71,35 +71,35 @@ def examine(settings: Settings, *, environ: Mapping[str, str]) -> list[Check]:
 
 def other_checks() -> list[Check]:
     """What the functions of the entry points found; one that fails is a finding itself."""
-    found: list[Check] = []
+    checks: list[Check] = []
     for entry in metadata.entry_points(group=OTHERS):
         try:
-            found += entry.load()()
+            checks += entry.load()()
         except MissingPackageError:
             continue  # without the package there is nothing to check
         except Exception as error:
             fix = f"mend or uninstall what offers the entry point {entry.value}"
-            found.append(Check(name=entry.name, status="failed", found=str(error), fix=fix))
-    return found
+            checks.append(Check(name=entry.name, status="failed", detail=str(error), fix=fix))
+    return checks
 
 
 def check_python() -> Check:
     """Whether this Python is new enough."""
-    found = f"{platform.python_version()} ({sys.executable})"
+    detail = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info[:2] >= MINIMUM_PYTHON:
-        return Check(name="Python", status="ok", found=found)
+        return Check(name="Python", status="ok", detail=detail)
     fix = "create the environment with Python 3.11 or later: make clean setup PYTHON=python3.11"
-    return Check(name="Python", status="missing", found=found, fix=fix)
+    return Check(name="Python", status="missing", detail=detail, fix=fix)
 
 
 def check_packages() -> Check:
     """PySpark and delta-spark must be of the versions that the jars belong to."""
-    found = {name: _installed(name) for name in ("pyspark", "delta-spark")}
-    text = ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
-    if found == {"pyspark": SPARK_VERSION, "delta-spark": DELTA_VERSION}:
-        return Check(name="Packages", status="ok", found=text)
+    versions = {name: _installed(name) for name in ("pyspark", "delta-spark")}
+    text = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+    if versions == {"pyspark": SPARK_VERSION, "delta-spark": DELTA_VERSION}:
+        return Check(name="Packages", status="ok", detail=text)
     fix = f"pip install pyspark=={SPARK_VERSION} delta-spark=={DELTA_VERSION}"
-    return Check(name="Packages", status="missing", found=text, fix=fix)
+    return Check(name="Packages", status="missing", detail=text, fix=fix)
 
 
 def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
@@ -107,8 +107,8 @@ def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
     try:
         java = find_java_home(environ=environ, explicit=settings.java_home)
     except StatelakeError as error:
-        return Check(name="Java", status="missing", found="none that fits", fix=str(error))
-    return Check(name="Java", status="ok", found=f"{java.version}, {java.origin}: {java.path}")
+        return Check(name="Java", status="missing", detail="none that fits", fix=str(error))
+    return Check(name="Java", status="ok", detail=f"{java.version}, {java.origin}: {java.path}")
 
 
 def check_jars(settings: SparkSettings) -> Check:
@@ -117,15 +117,15 @@ def check_jars(settings: SparkSettings) -> Check:
     problems = jar_problems(directory)
     if not problems:
         return Check(
-            name="Delta's jars", status="ok", found=f"{DELTA_VERSION}, hashes as pinned: {directory}"
+            name="Delta's jars", status="ok", detail=f"{DELTA_VERSION}, hashes as pinned: {directory}"
         )
     fix = (
         f"put the jars of Delta {DELTA_VERSION} there, or remove spark.jars_dir"
         if settings.jars_dir
         else "statelake setup (fetches them)"
     )
-    found = f"{directory}: {'; '.join(problems)}"
-    return Check(name="Delta's jars", status="missing", found=found, fix=fix)
+    detail = f"{directory}: {'; '.join(problems)}"
+    return Check(name="Delta's jars", status="missing", detail=detail, fix=fix)
 
 
 def check_file_system(root: str) -> Check:
@@ -133,63 +133,65 @@ def check_file_system(root: str) -> Check:
     name = "File system"
     if not is_local(root):
         return Check(
-            name=name, status="ok", found=f"{root}: not a local directory; commits rest on its log store"
+            name=name, status="ok", detail=f"{root}: not a local directory; commits rest on its log store"
         )
     mount = mount_of(local_path(root).resolve(), mounts())
-    found = f"{mount.type} at {mount.path}" if mount else "unknown"
+    detail = f"{mount.type} at {mount.path}" if mount else "unknown"
     try:
         refuse_network_root(root)
     except RootError as error:
-        return Check(name=name, status="missing", found=found, fix=str(error))
+        return Check(name=name, status="missing", detail=detail, fix=str(error))
     above = _existing(local_path(root))
     if not os.access(above, os.W_OK):
         fix = f"make {above} writable for this user, or set root in statelake.toml"
-        return Check(name=name, status="missing", found=f"{found}; {above} is not writable", fix=fix)
-    return Check(name=name, status="ok", found=found)
+        return Check(name=name, status="missing", detail=f"{detail}; {above} is not writable", fix=fix)
+    return Check(name=name, status="ok", detail=detail)
 
 
 def check_disk(root: str) -> Check:
     """Free space where state goes, or, for remote roots, where Spark shuffles."""
     place = _existing(local_path(root) if is_local(root) else Path.cwd())
     free = psutil.disk_usage(str(place)).free
-    found = f"{free / 1024**3:.1f} GiB free at {place}"
+    detail = f"{free / 1024**3:.1f} GiB free at {place}"
     if free >= LOW_DISK_BYTES:
-        return Check(name="Disk", status="ok", found=found)
+        return Check(name="Disk", status="ok", detail=detail)
     fix = "free some space: state, shuffles and spills need it"
-    return Check(name="Disk", status="warning", found=found, fix=fix)
+    return Check(name="Disk", status="warning", detail=detail, fix=fix)
 
 
 def check_root(root: str) -> Check:
     """The format of the state root, where it can be read without Spark."""
     name = "State root"
     if not is_local(root):
-        return Check(name=name, status="ok", found=f"{root}: its format is checked when a job runs")
+        return Check(name=name, status="ok", detail=f"{root}: its format is checked when a job runs")
     directory = local_path(root)
     if not directory.exists() or not any(directory.iterdir()):
-        return Check(name=name, status="ok", found=f"{directory}: new, created by the first run")
+        return Check(name=name, status="ok", detail=f"{directory}: new, created by the first run")
     try:
         damaged, marker = damages(root), None
         if not damaged:
             marker = read_marker(root)
     except (StatelakeError, OSError) as error:
-        return Check(name=name, status="missing", found=f"{directory} cannot be read", fix=str(error))
+        return Check(name=name, status="missing", detail=f"{directory} cannot be read", fix=str(error))
     if damaged:
-        found = "; ".join(f"{one.name}: {one.found}" for one in damaged)
+        detail = "; ".join(f"{one.name}: {one.problem}" for one in damaged)
         fix = "; ".join(one.repair for one in damaged)
         if any(one.apply for one in damaged):
             fix = f"stop its jobs, then run: statelake doctor --repair, which will: {fix}"
-        return Check(name=name, status="failed", found=found, fix=fix)
+        return Check(name=name, status="failed", detail=detail, fix=fix)
     if marker is None:
         fix = "set root in statelake.toml to an empty directory, or to one that Statelake made"
-        return Check(name=name, status="missing", found=f"{directory}: holds files, but no {MARKER}", fix=fix)
+        return Check(
+            name=name, status="missing", detail=f"{directory}: holds files, but no {MARKER}", fix=fix
+        )
     version = int(marker["format"])
     if version > FORMAT_VERSION:
         fix = "upgrade Statelake: this version does not know that format"
-        return Check(name=name, status="missing", found=f"{directory}: format {version}", fix=fix)
+        return Check(name=name, status="missing", detail=f"{directory}: format {version}", fix=fix)
     if version < FORMAT_VERSION:
         fix = "stop its jobs, then run: statelake upgrade"
-        return Check(name=name, status="missing", found=f"{directory}: older format {version}", fix=fix)
-    return Check(name=name, status="ok", found=f"{directory}: format {version}")
+        return Check(name=name, status="missing", detail=f"{directory}: older format {version}", fix=fix)
+    return Check(name=name, status="ok", detail=f"{directory}: format {version}")
 
 
 def check_spark(settings: SparkSettings) -> Check:
@@ -206,14 +208,14 @@ def check_spark(settings: SparkSettings) -> Check:
         )
     except subprocess.TimeoutExpired:
         fix = "is the machine overloaded, or spark.master unreachable? Try STATELAKE__SPARK__MASTER=local[1]"
-        found = f"no session after {PROBE_TIMEOUT_SECONDS} s"
-        return Check(name="Spark", status="missing", found=found, fix=fix)
+        detail = f"no session after {PROBE_TIMEOUT_SECONDS} s"
+        return Check(name="Spark", status="missing", detail=detail, fix=fix)
     if done.returncode == 0:
         seconds = time.monotonic() - started
-        found = f"{done.stdout.strip()}; started and stopped in {seconds:.1f} s"
-        return Check(name="Spark", status="ok", found=found)
+        detail = f"{done.stdout.strip()}; started and stopped in {seconds:.1f} s"
+        return Check(name="Spark", status="ok", detail=detail)
     return Check(
-        name="Spark", status="missing", found="does not start", fix=_last_words(done.stdout + done.stderr)
+        name="Spark", status="missing", detail="does not start", fix=_last_words(done.stdout + done.stderr)
     )
 
 

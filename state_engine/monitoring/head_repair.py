@@ -36,11 +36,11 @@ REQUESTED_BY = "statelake doctor --repair"
 
 def head_damages(uri: str) -> list[Damage]:
     """Rows of ``checkpoints`` that cannot be read, of all jobs; for ``repairs``."""
-    found: list[Damage] = []
+    damages: list[Damage] = []
     for job in jobs_in(uri):
         with keeping(job, _LOOKED, at=uri):
-            found += _of_job(uri, job)
-    return found
+            damages += _of_job(uri, job)
+    return damages
 
 
 def _of_job(uri: str, job: str) -> Iterator[Damage]:
@@ -56,16 +56,16 @@ def _of_job(uri: str, job: str) -> Iterator[Damage]:
     broken = {name: problem for name in files if (problem := _problem(table, name))}
     newest = max((name for name in files if _ROW.match(name)), default="")
     for name, problem in broken.items():
-        found = f"job '{job}': {problem}"
+        damage = f"job '{job}': {problem}"
         if name != newest or len(broken) > 1 or len(files) == 1:
-            yield Damage(f"Checkpoints of {job}", found, _BACKUP)
+            yield Damage(f"Checkpoints of {job}", damage, _BACKUP)
             continue
         number = int(name.split("-")[1])
         what = (
             f"leave out checkpoint {number}, after sinks that show it are brought back to what they showed before; a "
             "micro-batch is made again by the next run, under another id, and a restore or promotion did not happen"
         )
-        yield Damage(f"Checkpoints of {job}", found, what, _left_out(uri, job, name))
+        yield Damage(f"Checkpoints of {job}", damage, what, _left_out(uri, job, name))
 
 
 def _problem(table: str, name: str) -> str:
@@ -104,9 +104,9 @@ def leave_out(engine: StateEngine, job: str, name: str) -> str:
 
 
 def _leave_out(engine: StateEngine, job: str, name: str) -> str:
-    found = _ROW.match(name)
-    assert found is not None
-    lost = LostRow(int(found[1]), found[2], _BACKUP)
+    match = _ROW.match(name)
+    assert match is not None
+    lost = LostRow(int(match[1]), match[2], _BACKUP)
     tables = engine.context.ran(job)
     tables.log.pass_over(name)
     rows = tables.log.load()

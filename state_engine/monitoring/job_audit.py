@@ -77,8 +77,10 @@ def one_commit_per_parent(history: JobHistory) -> Finding:
 def rows_fit_their_parents(history: JobHistory) -> Finding:
     """Clocks, watermarks, partitions, bases and counts of every checkpoint are as they may be after its parent."""
     path = history.path
-    found = _broken(path, rows_fit_their_parents.__name__)
-    return Finding(len(path), "checkpoints", tuple(f"checkpoint {i}: {v.name}: {v.detail}" for i, v in found))
+    broken = _broken(path, rows_fit_their_parents.__name__)
+    return Finding(
+        len(path), "checkpoints", tuple(f"checkpoint {i}: {v.name}: {v.detail}" for i, v in broken)
+    )
 
 
 def _broken(path: Sequence[CheckpointRow], rule: str) -> Iterator[tuple[int, Violation]]:
@@ -133,8 +135,8 @@ def files_are_there(history: JobHistory) -> Finding:
     """Every file that reading the head takes exists, with the size and the rows that its checkpoint recorded."""
     wanted = list(head_files(history))
     with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda one: _problem_of(*one), wanted))
-    return Finding(len(wanted), "files", tuple(p for p in found if p))
+        problems = list(pool.map(lambda one: _problem_of(*one), wanted))
+    return Finding(len(wanted), "files", tuple(p for p in problems if p))
 
 
 def head_files(history: JobHistory) -> Iterator[tuple[str, DataFile]]:
@@ -192,12 +194,12 @@ def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None
     except DamagedFileError as error:
         return 0, str(error)
     expected = np.mod(table["key_hash"].to_numpy(), max_parallelism)
-    found = table["key_group"].to_numpy() if "key_group" in names else np.full(len(expected), group)
-    wrong = int((expected != found).sum())
-    first = int(np.argmax(expected != found)) if wrong else 0
+    recorded = table["key_group"].to_numpy() if "key_group" in names else np.full(len(expected), group)
+    wrong = int((expected != recorded).sum())
+    first = int(np.argmax(expected != recorded)) if wrong else 0
     problem = (
         f"{uri}: {wrong} of {len(expected)} rows are in another key group than their hash tells, first the hash "
-        f"{table['key_hash'][first].as_py()} in group {found[first]} in place of {expected[first]}"
+        f"{table['key_hash'][first].as_py()} in group {recorded[first]} in place of {expected[first]}"
     )
     return table.num_rows, problem if wrong else ""
 

@@ -70,12 +70,12 @@ class JobHistory:
     def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
         """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
         changes = self._changes(job)
-        found = [
+        pending = [
             c
             for key in changes.looked_at()
             for c in changes.unseen(key, self._seen(changes.by_sink[key][-1]))
         ]
-        return [(c.row, c.staged) for c in sorted(found, key=lambda c: c.checkpoint_id)]
+        return [(c.row, c.staged) for c in sorted(pending, key=lambda c: c.checkpoint_id)]
 
     def left_alone(self, job: StatefulJob) -> dict[str, str]:
         """Sinks that the code of a job does not have any more, by name, and where they are."""

@@ -161,12 +161,12 @@ def status_of_history(
             lag = _lag(job, history, now_ms)
     except (StatelakeError, OSError) as error:
         problem = str(error)
-    found = status_of(
+    status = status_of(
         name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after
     )
-    state: State = "unknown" if problem and found.state == "ok" else found.state
+    state: State = "unknown" if problem and status.state == "ok" else status.state
     return replace(
-        found, state=state, files_waiting=tuple(files_waiting), problem=problem, left_alone=left_alone
+        status, state=state, files_waiting=tuple(files_waiting), problem=problem, left_alone=left_alone
     )
 
 

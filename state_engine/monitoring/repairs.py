@@ -26,7 +26,7 @@ def damages(uri: str) -> list[Damage]:
     Args:
         uri: of the root.
     """
-    return next((found for finder in FINDERS if (found := list(finder(uri)))), [])
+    return next((of_finder for finder in FINDERS if (of_finder := list(finder(uri)))), [])
 
 
 def repair(

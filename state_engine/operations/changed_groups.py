@@ -50,8 +50,8 @@ def groups_to_write(
             wanted |= set(own)
     with ThreadPoolExecutor(_READERS, thread_name_prefix="statelake-compact") as pool:
         changes = [f for f in files if not f.is_base]
-        for found in pool.map(_changed, changes, repeat(operator.max_parallelism)):
-            wanted |= found
+        for changed in pool.map(_changed, changes, repeat(operator.max_parallelism)):
+            wanted |= changed
         if (until_us := _cleaned_until_us(path[-1], operator)) is not None:
             kept = [f for f in files if f.is_base and f.key_group_min not in wanted]
             for file, oldest_us in zip(kept, pool.map(_oldest_us, kept), strict=True):
@@ -95,7 +95,7 @@ def _changed(file: StateFile, max_parallelism: int) -> set[int]:
 def _oldest_us(file: StateFile) -> int | None:
     """The oldest time of an entry or element in a file of a base, in microseconds; None where there are no times."""
     metadata = open_state_file(file.listed).metadata
-    found: list[int] = []
+    oldest: list[int] = []
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)
@@ -103,7 +103,7 @@ def _oldest_us(file: StateFile) -> int | None:
                 continue
             statistics = column.statistics
             if statistics is not None and statistics.has_min_max:
-                found.append((statistics.min - _EPOCH) // timedelta(microseconds=1))
+                oldest.append((statistics.min - _EPOCH) // timedelta(microseconds=1))
             elif statistics is None or statistics.null_count < column.num_values:
-                found.append(-(2**63))  # nobody knows: as if there were something old
-    return min(found, default=None)
+                oldest.append(-(2**63))  # nobody knows: as if there were something old
+    return min(oldest, default=None)

@@ -159,14 +159,14 @@ def compacted(
 
 def _joined(bases: Sequence[BaseRange]) -> list[BaseRange]:
     """Ranges in order, neighbours of the same base as one."""
-    found: list[BaseRange] = []
+    ranges: list[BaseRange] = []
     for base in bases:
-        last = found[-1] if found else None
+        last = ranges[-1] if ranges else None
         if last and last.key_group_end + 1 == base.key_group_start and _same(last, base):
-            found[-1] = replace(last, key_group_end=base.key_group_end)
+            ranges[-1] = replace(last, key_group_end=base.key_group_end)
         else:
-            found.append(base)
-    return found
+            ranges.append(base)
+    return ranges
 
 
 def _same(one: BaseRange, other: BaseRange) -> bool:
@@ -217,7 +217,7 @@ def _fold(
 def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -> list[int]:
     if key_groups is None:
         return list(range(max_parallelism))
-    return sorted(group for found in key_groups for group in found)
+    return sorted(group for groups in key_groups for group in groups)
 
 
 def _chunks(
@@ -233,9 +233,9 @@ def _chunks(
     of_residue = np.zeros(residues)
     inside = []
     for file in files:
-        found = np.unique(np.arange(file.key_group_min, file.key_group_max + 1) % residues)
-        of_residue[found] += file.listed.rows / len(found)
-        inside.append(set(found.tolist()))
+        of_file = np.unique(np.arange(file.key_group_min, file.key_group_max + 1) % residues)
+        of_residue[of_file] += file.listed.rows / len(of_file)
+        inside.append(set(of_file.tolist()))
     rows = {g: of_residue[g % residues] * residues / after for g in groups}
     limit = min(_ROWS_AT_ONCE, max(_ROWS_OF_ONE_TASK, sum(rows.values()) / tasks))
     chunks: list[list[int]] = []

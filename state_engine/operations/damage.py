@@ -12,12 +12,12 @@ class Damage:
 
     Attributes:
         name: short, for a table: ``Marker of the root``.
-        found: what is wrong, where, and what follows from it.
+        problem: what is wrong, where, and what follows from it.
         repair: what the repair will do, or, where there is none, what the user must do.
         apply: does it, and returns what was done; may be called again. None where only the user can.
     """
 
     name: str
-    found: str
+    problem: str
     repair: str
     apply: Callable[[], str] | None = None

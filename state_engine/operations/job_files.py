@@ -53,12 +53,12 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
         rows: all checkpoints.
         declared: the job's sinks, which may have got files and no checkpoint yet.
     """
-    found = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
+    sinks = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
     for node in declared:
         if isinstance(node.sink, DeltaSink | FileSink):
-            found.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
+            sinks.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
     marked = (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.FILES)
-    return {sink for sink in found if sink.kind in marked}
+    return {sink for sink in sinks if sink.kind in marked}
 
 
 class JobFiles:
@@ -145,9 +145,9 @@ def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, F
     at = open_location(uri)
     start = at.inside(inside) if inside else at
     infos = start.listing(recursive=recursive, missing_ok=True)
-    found = {info.path[len(at.path) + 1 :]: info for info in infos if info.type == pafs.FileType.File}
+    files = {info.path[len(at.path) + 1 :]: info for info in infos if info.type == pafs.FileType.File}
     skip = len(inside)
-    return {path: _file(info) for path, info in found.items() if not _hidden(path[skip:])}
+    return {path: _file(info) for path, info in files.items() if not _hidden(path[skip:])}
 
 
 def _in_table(uri: str) -> dict[str, Found]:

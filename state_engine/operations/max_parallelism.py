@@ -219,11 +219,11 @@ class MaxParallelismChange:
 
 def _key_groups(files: Sequence[StateFile], max_parallelism: int) -> list[int]:
     """The key groups that any row of some files is in, whatever the groups were when it was written."""
-    found: set[int] = set()
+    groups: set[int] = set()
     for file in files:
         hashes = open_state_file(file.listed).read(columns=["key_hash"])["key_hash"].to_numpy()
-        found |= set(np.mod(hashes, max_parallelism).tolist())
-    return sorted(found)
+        groups |= set(np.mod(hashes, max_parallelism).tolist())
+    return sorted(groups)
 
 
 def _check_no_raw_state(job: StatefulJob, head: CheckpointRow, max_parallelism: int) -> None:

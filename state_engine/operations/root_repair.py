@@ -47,12 +47,12 @@ def root_of_job(uri: str, job: str) -> RootOfJob:
         return RootOfJob(problem=f"{type(error).__name__}: {error}")
     if log is None:
         return RootOfJob()
-    found = {}
+    newest_by_id = {}
     for app, newest in log.transactions.items():
         root_id, _, name = app.partition("/")
         if name == job and _ROOT_ID.fullmatch(root_id):
-            found[root_id] = newest
-    ids = sorted(found, key=lambda one: found[one], reverse=True)
+            newest_by_id[root_id] = newest
+    ids = sorted(newest_by_id, key=lambda one: newest_by_id[one], reverse=True)
     named = log.properties.get(ROOT_PROPERTY)
     if not ids and named:
         ids = [named]

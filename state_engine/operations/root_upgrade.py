@@ -145,5 +145,5 @@ class _Checkpoints:
 
 
 def _is_current(table: pa.Table) -> bool:
-    found = pa.struct([pa.field(f.name, f.type) for f in table.schema])
-    return not added_fields(found, grown(found, pa.struct(list(CHECKPOINTS_SCHEMA))))
+    columns = pa.struct([pa.field(f.name, f.type) for f in table.schema])
+    return not added_fields(columns, grown(columns, pa.struct(list(CHECKPOINTS_SCHEMA))))

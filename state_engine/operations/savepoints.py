@@ -275,8 +275,10 @@ def read_manifest(path: str) -> SavepointManifest:
 def _delete_copy(path: str, copy_id: str) -> None:
     """Delete what one attempt has copied to a directory, and nothing that another one has."""
     at = open_location(path)
-    found = at.listing(recursive=True, missing_ok=True)
-    own = [f.path for f in found if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)]
+    entries = at.listing(recursive=True, missing_ok=True)
+    own = [
+        f.path for f in entries if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)
+    ]
     _delete_files(path, [file.removeprefix(at.path).lstrip("/") for file in own])
 
 
@@ -297,8 +299,8 @@ def _delete_files(path: str, files: Iterable[str]) -> None:
 
 def is_empty(path: str) -> bool:
     """Whether no file is in a directory, or there is none; an attempt that failed may have left directories."""
-    found = open_location(path).listing(recursive=True, missing_ok=True)
-    return all(one.type == pafs.FileType.Directory for one in found)
+    entries = open_location(path).listing(recursive=True, missing_ok=True)
+    return all(one.type == pafs.FileType.Directory for one in entries)
 
 
 def _refuse_links(path: str, files: Iterable[str]) -> None:

@@ -29,5 +29,5 @@ def declared_sinks(sinks: Iterable[SinkNode], layout: JobLayout, app: str) -> fr
         app: application id of the job, ``<root id>/<job>``.
     """
     staging = Staging(layout.root)
-    found = {(node.name, node.sink.place(f"{app}/{node.name}", staging)) for node in sinks}
-    return frozenset({*found, (DEAD_LETTERS, layout.dead_letters)})
+    declared = {(node.name, node.sink.place(f"{app}/{node.name}", staging)) for node in sinks}
+    return frozenset({*declared, (DEAD_LETTERS, layout.dead_letters)})

@@ -89,13 +89,13 @@ class Publication:
         Raises:
             ConfigurationError: there is no sink of such a name; names those that there are.
         """
-        found = {(one.name, one.path) for row in rows for one in self.staged(row)}
-        if unknown := sorted(set(but) - {name for name, _ in found}):
+        sinks = {(one.name, one.path) for row in rows for one in self.staged(row)}
+        if unknown := sorted(set(but) - {name for name, _ in sinks}):
             raise ConfigurationError(
                 f"job '{self._tables.layout.job}' never wrote to sinks {unknown}; it did to "
-                f"{sorted({name for name, _ in found})}"
+                f"{sorted({name for name, _ in sinks})}"
             )
-        return frozenset(key for key in found if key[0] not in but)
+        return frozenset(key for key in sinks if key[0] not in but)
 
     def settle(
         self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None

@@ -23,8 +23,8 @@ def stale_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSi
 
 def stale_of(rows: History, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
     """What is stale of some partitions."""
-    found = stale_outputs(rows, head_id).items()
-    return [sink for i, sinks in found if rows[i].partition in partitions for sink in sinks]
+    outputs = stale_outputs(rows, head_id).items()
+    return [sink for i, sinks in outputs if rows[i].partition in partitions for sink in sinks]
 
 
 def stale_beside(rows: History, head_id: int | None, target_id: int) -> list[StagedSink]:
@@ -34,18 +34,18 @@ def stale_beside(rows: History, head_id: int | None, target_id: int) -> list[Sta
     """
     old = rows.ids_to(head_id)
     ran = {row.partition for row in rows.path(target_id)}
-    found = stale_outputs(rows, target_id).items()
-    return [sink for i, sinks in found if i not in old and rows[i].partition in ran for sink in sinks]
+    outputs = stale_outputs(rows, target_id).items()
+    return [sink for i, sinks in outputs if i not in old and rows[i].partition in ran for sink in sinks]
 
 
 def withdrawing(sinks: list[StagedSink], stale: list[StagedSink]) -> list[StagedSink]:
     """What is staged for sinks, and what leaves them besides."""
-    found = {(s.name, s.path): s for s in sinks}
+    by_place = {(s.name, s.path): s for s in sinks}
     for one in stale:
         at = (one.name, one.path)
-        known = found.get(at, replace(one, files=[], withdrawn=[]))
-        found[at] = replace(known, withdrawn=[*known.withdrawn, *one.withdrawn])
-    return list(found.values())
+        known = by_place.get(at, replace(one, files=[], withdrawn=[]))
+        by_place[at] = replace(known, withdrawn=[*known.withdrawn, *one.withdrawn])
+    return list(by_place.values())
 
 
 def replacing_stale(
@@ -56,8 +56,8 @@ def replacing_stale(
     Raises:
         SinkError: a sink cannot let go of them.
     """
-    found = stale_of(rows, row.parent_id, [row.partition])
-    stale = [sink for sink in found if publication.is_declared(sink, declared)]
+    outputs = stale_of(rows, row.parent_id, [row.partition])
+    stale = [sink for sink in outputs if publication.is_declared(sink, declared)]
     if not stale:
         return row
     sinks, letters = row.sinks, row.dead_letters

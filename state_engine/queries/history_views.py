@@ -88,7 +88,7 @@ _PARTS = pa.schema(
 def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """All checkpoints of all branches; ``on_path`` tells those on the given path."""
     on_path, retired = _ids(path), rows.retired
-    found = [
+    records = [
         (
             i,
             row.parent_id,
@@ -109,24 +109,24 @@ def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
         )
         for i, row in sorted(rows.items())
     ]
-    return _table(found, CHECKPOINTS)
+    return _table(records, CHECKPOINTS)
 
 
 def sources_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
     on_path = _ids(path)
-    found = [
+    records = [
         (i, s.name, s.position_from, s.position_to, s.rows, instant(s.watermark_ms), i in on_path)
         for i, row in sorted(rows.items())
         for s in row.sources
     ]
-    return _table(found, SOURCES)
+    return _table(records, SOURCES)
 
 
 def sinks_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint brought to every sink, and took from it."""
     on_path = _ids(path)
-    found = [
+    records = [
         (
             i,
             s.name,
@@ -142,7 +142,7 @@ def sinks_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
         for i, row in sorted(rows.items())
         for s in row.sinks
     ]
-    return _table(found, SINKS)
+    return _table(records, SINKS)
 
 
 def operator_state_frame(

@@ -56,16 +56,16 @@ def _of_operator(
     all_groups = groups.join(entries, "key_group", "left").join(
         _stored(session, layout, path, operator), "key_group", "left"
     )
-    found, of_all = F.coalesce("entries", F.lit(0).cast("bigint")), Window.partitionBy(F.lit(0))
+    counted, of_all = F.coalesce("entries", F.lit(0).cast("bigint")), Window.partitionBy(F.lit(0))
     subtask = F.floor(F.col("key_group") * operator.parallelism / operator.max_parallelism)
-    mean = F.avg(found).over(of_all)
+    mean = F.avg(counted).over(of_all)
     return all_groups.select(
         F.lit(operator.uid).alias("operator"),
         "key_group",
         subtask.cast("bigint").alias("subtask"),
-        found.alias("entries"),
+        counted.alias("entries"),
         F.coalesce(F.round("bytes").cast("bigint"), F.lit(0).cast("bigint")).alias("bytes"),
-        F.when(mean > 0, found / mean).alias("skew"),
+        F.when(mean > 0, counted / mean).alias("skew"),
     )
 
 

@@ -52,19 +52,19 @@ def state_pairs(old: Sequence[CheckpointRow], new: Sequence[CheckpointRow]) -> l
     before, after = declared_states(old), declared_states(new)
     by_stored = {_stored(s): s for s in before if _stored(s) in common}
     by_name = {_named(s): s for s in before if _stored(s) not in common}
-    found = []
+    pairs = []
     for state in after:
         inherited = by_stored.pop(_stored(state), None)
         other = inherited or (None if _stored(state) in common else by_name.pop(_named(state), None))
-        found.append(StatePair(*_named(state), other, state, inherited is not None))
+        pairs.append(StatePair(*_named(state), other, state, inherited is not None))
     taken = {_named(s) for s in after}
     for state in (*by_stored.values(), *by_name.values()):
         uid, name = _named(state)
         while (uid, name) in taken:  # it was given up, and another one has its name
             name = f"{name} (old)"
         taken.add((uid, name))
-        found.append(StatePair(uid, name, state, None))
-    return sorted(found, key=lambda pair: (pair.operator, pair.state))
+        pairs.append(StatePair(uid, name, state, None))
+    return sorted(pairs, key=lambda pair: (pair.operator, pair.state))
 
 
 def _stored(state: DeclaredState) -> tuple[str, str]:

@@ -62,14 +62,14 @@ def read_state(
         ConfigurationError: there is no such operator or state; names those that are.
         MissingFilesError: a file is gone or was changed.
     """
-    found = declared_state(path, uid, state)
-    expiry = expiry_of(found, include_expired=include_expired)
-    changes = _changes(spark, found, state_files(layout, path, uid))
-    folded = _FOLDS[found.shape](changes, _column(found, shown or found.shown_type), _alive(expiry))
-    names = zip(found.key_type, found.key_names(metadata=metadata), strict=True)
+    declared = declared_state(path, uid, state)
+    expiry = expiry_of(declared, include_expired=include_expired)
+    changes = _changes(spark, declared, state_files(layout, path, uid))
+    folded = _FOLDS[declared.shape](changes, _column(declared, shown or declared.shown_type), _alive(expiry))
+    names = zip(declared.key_type, declared.key_names(metadata=metadata), strict=True)
     columns = [F.col(f"key.`{field.name}`").alias(name) for field, name in names]
     columns += [F.col(c) for c in folded.columns if c in ("map_key", "value")]
-    return folded.select(*columns, *(_metadata(found, expiry) if metadata else ()))
+    return folded.select(*columns, *(_metadata(declared, expiry) if metadata else ()))
 
 
 def check_files(files: Sequence[ListedFile]) -> None:
@@ -83,9 +83,9 @@ def check_files(files: Sequence[ListedFile]) -> None:
         list(pool.map(lambda f: open_state_file(f).close(), files))
 
 
-def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFile]) -> DataFrame:
+def _changes(spark: SparkSession, declared: DeclaredState, files: Sequence[StateFile]) -> DataFrame:
     """All rows of a state in its files, with their place in the fold."""
-    schema = changelog_schema(found.key_type, {found.schema.column_name: found.column_type})
+    schema = changelog_schema(declared.key_type, {declared.schema.column_name: declared.column_type})
     structure = StructType.fromJson(spark_schema(schema))
     check_files([f.listed for f in files])
     if not files:
@@ -94,15 +94,15 @@ def _changes(spark: SparkSession, found: DeclaredState, files: Sequence[StateFil
     # the fold would shuffle otherwise, which costs more than it saves
     if sum(f.listed.rows for f in files) <= _ROWS_OF_ONE_TASK:
         changes = changes.coalesce(1)
-    return _in_order(changes, files, found.shape).where(F.col("state") == found.schema.column_name)
+    return _in_order(changes, files, declared.shape).where(F.col("state") == declared.schema.column_name)
 
 
-def _column(found: DeclaredState, shown: pa.DataType) -> Column:
+def _column(declared: DeclaredState, shown: pa.DataType) -> Column:
     """The state's column, its fields called as they are to be shown."""
-    return renamed(F.col(state_column(found.schema.column_name)), found.column_type, shown)
+    return renamed(F.col(state_column(declared.schema.column_name)), declared.column_type, shown)
 
 
-def _metadata(found: DeclaredState, expiry: Expiry) -> list[Column]:
+def _metadata(declared: DeclaredState, expiry: Expiry) -> list[Column]:
     """The columns beside key and value: times as stored, and the key group at the checkpoint's max parallelism."""
     never = F.lit(None).cast("timestamp")
     times = [never, never]
@@ -112,7 +112,7 @@ def _metadata(found: DeclaredState, expiry: Expiry) -> list[Column]:
         last = F.unix_millis("_lasting")
         ends = F.timestamp_millis(last + F.lit(expiry.ttl_ms))
         times[1] = F.when(last <= expiry.latest_ms, ends).otherwise(never)
-    group = F.pmod("key_hash", F.lit(found.operator.max_parallelism))
+    group = F.pmod("key_hash", F.lit(declared.operator.max_parallelism))
     return [column.alias(name) for column, name in zip([*times, group], METADATA, strict=True)]
 
 
@@ -140,8 +140,8 @@ def _counts(files: Sequence[StateFile]) -> Column:
     group, inside = F.pmod(F.col("key_hash"), F.lit(max_parallelism)), F.lit(False)
     for file in files:
         own = (KeyGroupRange(file.key_group_min, file.key_group_max),)
-        for found in own if file.listed.counts is None else file.listed.counts.ranges:
-            inside = inside | group.between(found.start, found.end)
+        for groups in own if file.listed.counts is None else file.listed.counts.ranges:
+            inside = inside | group.between(groups.start, groups.end)
     return inside
 
 

@@ -85,11 +85,11 @@ def views_of(job: ViewedJob) -> list[SqlView]:
     # Spark's views have no case
     taken = Counter(s.schema.name.lower() for s in states)
     taken.update([*(v.name for v in common), *full])
-    found = []
+    views = []
     for state, full_name in zip(states, full, strict=True):
         names = [state.schema.name] if taken[state.schema.name.lower()] == 1 else []
-        found += [_state_view(job, state, name) for name in [*names, full_name]]
-    return [*common, *found]
+        views += [_state_view(job, state, name) for name in [*names, full_name]]
+    return [*common, *views]
 
 
 def query(
@@ -166,11 +166,11 @@ def _told(error: AnalysisException, views: Sequence[SqlView]) -> str:
 
 def _full_names(states: Sequence[DeclaredState]) -> list[str]:
     """``<operator>__<state>``, as both are stored; with a digest where that would be the name of two states."""
-    found = [f"{stored_name(s.operator.uid)}__{_as_stored(s.schema.name)}" for s in states]
-    twice = Counter(found)
+    names = [f"{stored_name(s.operator.uid)}__{_as_stored(s.schema.name)}" for s in states]
+    twice = Counter(names)
     return [
         name if twice[name] == 1 else stored_name(f"{name} {len(s.operator.uid)}")
-        for name, s in zip(found, states, strict=True)
+        for name, s in zip(names, states, strict=True)
     ]
 
 

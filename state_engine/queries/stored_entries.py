@@ -236,16 +236,16 @@ def _fields(key: Any, schema: KeySchema, what: str) -> tuple[Any, ...]:
         if set(key) != set(schema.names):
             raise ConfigurationError(f"{what}: its key has the columns {list(schema.names)}, given is {key}")
         return tuple(key[n] for n in schema.names)
-    found = tuple(key) if isinstance(key, tuple | list) else (key,)
-    if len(found) != len(schema.names):
+    fields = tuple(key) if isinstance(key, tuple | list) else (key,)
+    if len(fields) != len(schema.names):
         raise ConfigurationError(f"{what}: its key has the columns {list(schema.names)}, given is {key!r}")
-    return found
+    return fields
 
 
 def form_of(operator: OperatorCheckpoint, state: str, *, what: str) -> StateForm:
     """The form of one state. Raises ConfigurationError where there is none of this name."""
-    found: StateSchema | None = next((s for s in operator.states if s.name == state), None)
-    if found is None or state == TIMERS:
+    schema: StateSchema | None = next((s for s in operator.states if s.name == state), None)
+    if schema is None or state == TIMERS:
         known = [s.name for s in operator.states if s.name != TIMERS]
         raise ConfigurationError(f"{what}: there is no state '{state}'; there are {known}")
-    return StateForm.of(found)
+    return StateForm.of(schema)

@@ -101,24 +101,26 @@ class ComparisonReport:
     def summary(self) -> str:
         """A small table: one line a sink and state, with what differs."""
         heading = f"job {self.job}: checkpoint {self.old_id} (old) and {self.new_id} (new)"
-        lines = [(what, ", ".join(f"{n} {k}" for k, n in found.items())) for what, found in self._counts()]
+        lines = [
+            (what, ", ".join(f"{n} {k}" for k, n in numbers.items())) for what, numbers in self._counts()
+        ]
         width = max((len(what) for what, _ in lines), default=0)
         return "\n".join([heading, *(f"  {what:<{width}}  {counts}" for what, counts in lines)])
 
     def _counts(self) -> list[tuple[str, dict[str, int]]]:
-        found = [
+        lines = [
             (f"sink {o.sink}", {"only in old": o.rows_only_old, "only in new": o.rows_only_new})
             for o in self.outputs.values()
         ]
-        found += [
+        lines += [
             (f"state {s.operator}.{s.state}", {"added": s.added, "removed": s.removed, "changed": s.changed})
             for s in self.states
         ]
-        found += [
+        lines += [
             (f"operator state {s.operator}.{s.state}", {"changed": int(not s.same)})
             for s in self.operator_states
         ]
-        return found
+        return lines
 
 
 def compare(
@@ -161,12 +163,12 @@ def _head(job: str, rows: History, branch: str) -> CheckpointRow:
 
 def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, DataFrame]:
     """By sink, the rows that are there more often on one side: negative counts are of the new one."""
-    found: dict[str, DataFrame] = {}
+    frames: dict[str, DataFrame] = {}
     for sink in sorted({name for name, _ in (*old, *new)}):
         both = [_rows_of(reader, sink, outputs) for outputs in (old, new)]
         if any(side is not None for side in both):
-            found[sink] = differing_rows(*both, what=f"sink '{sink}'")
-    return found
+            frames[sink] = differing_rows(*both, what=f"sink '{sink}'")
+    return frames
 
 
 def _rows_of(reader: OutputReader, sink: str, outputs: Outputs) -> DataFrame | None:
@@ -218,11 +220,13 @@ def _operator_states(old: CheckpointRow, new: CheckpointRow) -> list[OperatorSta
     sides = [
         {(ref.operator, s.name): s for ref in head.operator_state for s in ref.states} for head in (old, new)
     ]
-    found = []
+    differences = []
     for names in sorted({*sides[0], *sides[1]}):
         a, b = (side.get(names) for side in sides)
-        found.append(OperatorStateDifference(*names, _elements(a), _elements(b), same=_lists(a) == _lists(b)))
-    return found
+        differences.append(
+            OperatorStateDifference(*names, _elements(a), _elements(b), same=_lists(a) == _lists(b))
+        )
+    return differences
 
 
 def _elements(state: OperatorStateSchema | None) -> int:

@@ -82,10 +82,10 @@ def counted(frames: Sequence[DataFrame]) -> list[dict[str, int]]:
             side = F.when(F.col(COUNT) > 0, "old").otherwise("new")
             kinds = frame.groupBy(side.alias("kind")).agg(F.sum(F.abs(COUNT)).alias("n"))
         parts.append(kinds.select(F.lit(place).alias("place"), "kind", "n"))
-    found = [dict.fromkeys(_KINDS, 0) for _ in frames]
+    counts = [dict.fromkeys(_KINDS, 0) for _ in frames]
     for place, kind, number in reduce(DataFrame.unionAll, parts).collect():
-        found[place][kind] = number
-    return found
+        counts[place][kind] = number
+    return counts
 
 
 # -- keyed state -------------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class StateDiff:
 
     def counts(self) -> dict[str, int]:
         """How many entries were added, removed and changed; runs a Spark job."""
-        found = {row["change"]: row["count"] for row in self.changes.groupBy("change").count().collect()}
-        return {kind: found.get(kind, 0) for kind in ("added", "removed", "changed")}
+        numbers = {row["change"]: row["count"] for row in self.changes.groupBy("change").count().collect()}
+        return {kind: numbers.get(kind, 0) for kind in ("added", "removed", "changed")}
 
 
 def diff_states(
@@ -159,7 +159,7 @@ def changed_entries(
     wanted: Collection[tuple[str, str]] | None = None,
 ) -> dict[tuple[str, str], DataFrame]:
     """By operator and state, what differs between the ends of two paths; all states, or those of a wanted name."""
-    found: dict[tuple[str, str], DataFrame] = {}
+    frames: dict[tuple[str, str], DataFrame] = {}
     for pair in state_pairs(*paths):
         if wanted is not None and not pair.names & set(wanted):
             continue
@@ -169,8 +169,8 @@ def changed_entries(
             read_state(spark, layout, path, pair.operator, s.schema.name, shown=pair.shown(s)) if s else None
             for path, s in zip(paths, (pair.old, pair.new), strict=True)
         ]
-        found[pair.operator, pair.state] = _by_key(differing_rows(*sides, what=what))
-    return found
+        frames[pair.operator, pair.state] = _by_key(differing_rows(*sides, what=what))
+    return frames
 
 
 def _check_keys(pair: StatePair, what: str) -> None:

@@ -231,8 +231,8 @@ def _identity(uri: str, app: str, *, root: str) -> str:
             open_location(join(uri, _IDENTITY)).write_whole(json.dumps(identity).encode())
     if identity["app"] != app:
         raise SinkIdentityError(
-            f"{uri} is the sink of '{identity['app']}', not of '{app}': give each its own directory. If the other one is "
-            "gone for good, empty this one"
+            f"{uri} is the sink of '{identity['app']}', not of '{app}': give each its own directory. If the other one "
+            "is gone for good, empty this one"
         )
     return identity["id"]
 

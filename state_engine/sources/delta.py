@@ -307,5 +307,7 @@ def _removal(path: str, version: int, commit: TableCommit) -> str:
 
 
 def _summary(elements: Sequence[Element]) -> str:
-    position: dict[str, Any] = next((e["position"] for e in reversed(elements) if "files" in e["position"]), {})
+    position: dict[str, Any] = next(
+        (e["position"] for e in reversed(elements) if "files" in e["position"]), {}
+    )
     return summary(elements, **{k: v for k, v in position.items() if k in ("version", "files", "snapshot")})

@@ -162,7 +162,9 @@ class SourceTable:
         if "deletionVectors" in json.loads(snapshot.protocol().json())["protocol"].get("readerFeatures", []):
             return snapshot
         action = json.loads(snapshot.metadata().json())
-        kept = {k: v for k, v in action["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)}
+        kept = {
+            k: v for k, v in action["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)
+        }
         action["metaData"]["configuration"] = kept | {"delta.enableDeletionVectors": "true"}
         metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(action))
         path, none = self._log.logPath(), self._jvm.scala.Option.empty()

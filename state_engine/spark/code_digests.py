@@ -50,7 +50,7 @@ class CodeDigests:
         owns: says which modules count.
 
     Attributes:
-        found: digests by module and qualified name.
+        by_name: digests by module and qualified name.
         modules: names of the own modules that were reached.
     """
 
@@ -59,7 +59,7 @@ class CodeDigests:
         self._seen: dict[int, Any] = {}  # keeps what it has seen, so that no id is used twice
         self._left = _MOST_ITEMS
         self._assigned: dict[str, Set[str]] = {}
-        self.found: dict[str, str] = {}
+        self.by_name: dict[str, str] = {}
         self.modules: set[str] = set()
 
     @property
@@ -166,8 +166,8 @@ class CodeDigests:
     def _keep(self, module: str, name: str, text: str) -> None:
         self.modules.add(module)
         # two lambdas of one line have one name
-        before = self.found.get(f"{module}.{name}", "")
-        self.found[f"{module}.{name}"] = hashlib.sha256((before + text).encode()).hexdigest()[:16]
+        before = self.by_name.get(f"{module}.{name}", "")
+        self.by_name[f"{module}.{name}"] = hashlib.sha256((before + text).encode()).hexdigest()[:16]
 
 
 def value_text(value: Any, owns: Owns) -> str:
@@ -273,13 +273,13 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def assigned_globals(module: str) -> Set[str]:
     """Names that functions of a module assign (``global``): they hold what happened, not what was written."""
-    found = set[str]()
+    names = set[str]()
     for value in list(vars(sys.modules[module]).values()) if module in sys.modules else ():
         holders = vars(value).values() if isinstance(value, type) and value.__module__ == module else [value]
         for function in holders:
             if isinstance(function, types.FunctionType) and function.__module__ == module:
-                found |= _stored_names(function.__code__)
-    return found
+                names |= _stored_names(function.__code__)
+    return names
 
 
 @functools.lru_cache(maxsize=10_000)

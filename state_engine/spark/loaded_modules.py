@@ -37,11 +37,11 @@ _PLAIN = (bool, int, float, str, bytes, type(None), tuple)
 
 def modules_of(things: Iterable[Any]) -> frozenset[str]:
     """Top-level packages of the modules in which functions, or the classes of objects, are defined."""
-    found = set[str]()
+    names = set[str]()
     for thing in things:
         kind = thing if isinstance(thing, type | types.FunctionType) else type(thing)
-        found.add(str(kind.__module__).partition(".")[0])
-    return frozenset(found)
+        names.add(str(kind.__module__).partition(".")[0])
+    return frozenset(names)
 
 
 def is_own(module: str, *, named: frozenset[str] = frozenset()) -> bool:
@@ -67,8 +67,8 @@ def _is_installed(module: str) -> bool:
 @functools.cache
 def _installed_places() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
-    found = {paths[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(Path(p) for p in {*found, *site.getsitepackages(), site.getusersitepackages()})
+    places = {paths[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(Path(p) for p in {*places, *site.getsitepackages(), site.getusersitepackages()})
 
 
 @dataclass
@@ -182,9 +182,9 @@ def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
 
 
 def _values(module: types.ModuleType, stored: frozenset[str]) -> str:
-    found = {
+    values = {
         n: v
         for n, v in vars(module).items()
         if isinstance(v, _PLAIN) and n not in stored and not n.startswith(("__", "@"))
     }
-    return value_text(found, lambda _: False)
+    return value_text(values, lambda _: False)

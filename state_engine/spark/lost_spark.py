@@ -80,12 +80,12 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
 def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
     """The host that an error could not find; None for any other error."""
     texts = [text for one in _causes(error) for text in (str(one), getattr(one, "_stackTrace", None) or "")]
-    found = next((m for text in texts if (m := _HOST.search(text))), None)
-    if found is None and not any(isinstance(one, socket.gaierror) for one in _causes(error)):
+    match = next((m for text in texts if (m := _HOST.search(text))), None)
+    if match is None and not any(isinstance(one, socket.gaierror) for one in _causes(error)):
         return None
     where = f"job '{job}': " if job else ""
     host = next(
-        (f"'{name}'" for name in (found.groups() if found else ()) if name), "of a storage or a database"
+        (f"'{name}'" for name in (match.groups() if match else ()) if name), "of a storage or a database"
     )
     return SetupError(
         f"{where}the host name {host} does not resolve on this machine. What was committed is "

@@ -36,11 +36,11 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         yield
     except (Py4JJavaError, CapturedException) as error:
         texts = messages(error)
-        found = next((m for text in texts if (m := _FILE.search(text + " "))), None)
-        if found is None:
+        match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
+        if match is None:
             raise
         record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
-        refused = java_storage_error("\n".join(texts), found.group(1)) if record is None else None
+        refused = java_storage_error("\n".join(texts), match.group(1)) if record is None else None
         if refused is not None:  # the file may be whole
             raise refused from error
         cause = _STATE.sub("", texts[-1])
@@ -53,17 +53,17 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
             told = f"the record {record} does not fit the declared schema ({cause})"
             way_out = "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
         message = (
-            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {found.group(1)}: {told}. "
+            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {match.group(1)}: {told}. "
             f"Nothing of this micro-batch was committed. {way_out}"
         )
-        raise (BadFileError(message, found.group(1)) if record is None else SourceError(message)) from error
+        raise (BadFileError(message, match.group(1)) if record is None else SourceError(message)) from error
 
 
 def messages(error: Any) -> list[str]:
     """Messages of a Java exception and its causes, outermost first."""
-    found: list[str] = []
+    texts: list[str] = []
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None and len(found) < 20:
-        found.append(str(java.getMessage()))
+    while java is not None and len(texts) < 20:
+        texts.append(str(java.getMessage()))
         java = java.getCause()
-    return found or [str(error)]
+    return texts or [str(error)]

@@ -69,7 +69,7 @@ class ShippedCode:
         if self.key not in _CHECKED:
             here = CodeDigests(self.modules.__contains__)
             here.visit(code)
-            differing = sorted(n for n, d in self.digests.items() if here.found.get(n) != d)
+            differing = sorted(n for n, d in self.digests.items() if here.by_name.get(n) != d)
             if differing:
                 shown = ", ".join(n.rstrip("=") for n in differing[:5]) + (", …" if differing[5:] else "")
                 raise CodeVersionError(f"workers have another version of it: {shown}")
@@ -103,7 +103,7 @@ def shipped(thing: T, code: Any) -> ShippedCode:
         CodeVersionError: the code cannot be pickled, neither by name nor by value.
     """
     digests = _digests(code)
-    kept = {n: d for n, d in digests.found.items() if not _by_value(n)}
+    kept = {n: d for n, d in digests.by_name.items() if not _by_value(n)}
     key = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
     try:
         packed = cloudpickle.dumps((thing, code))
@@ -184,8 +184,8 @@ def _run(run: Callable[[], T]) -> T:
     try:
         return run()
     except (Py4JJavaError, CapturedException) as error:
-        found = (m for text in messages(error) if (m := _NO_CODE.search(text)))
-        if (sign := next(found, None)) is None:
+        matches = (m for text in messages(error) if (m := _NO_CODE.search(text)))
+        if (sign := next(matches, None)) is None:
             raise
         raise CodeVersionError(sign.group(1) or f"workers cannot import it: {sign.group(2)}") from error
 
@@ -237,8 +237,8 @@ def _by_value(name: str) -> bool:
 
 def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
     """Have new workers where code differs from what workers were sent under the same name; they import it anew."""
-    changed = {n for n, d in digests.found.items() if _SENT.digests.get(n, d) != d}
-    _SENT.digests |= digests.found
+    changed = {n for n, d in digests.by_name.items() if _SENT.digests.get(n, d) != d}
+    _SENT.digests |= digests.by_name
     if changed:
         _send_by_name()
         if not all(_by_value(n) for n in changed):

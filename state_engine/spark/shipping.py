@@ -92,15 +92,15 @@ def archived(name: str, directory: Path, package_data: Sequence[str] = ()) -> Pa
 
 def _files_of(package: Path, above: Path, package_data: Sequence[str]) -> list[Path]:
     """The files of a package that go: its code, and its declared data."""
-    found = set[Path]()
+    files = set[Path]()
     for file in package.rglob("*"):
         parts = file.relative_to(above).parts
         if not file.is_file() or "__pycache__" in parts:
             continue
         is_code = file.suffix == ".py" and not any(part.startswith(".") for part in parts)
         if is_code or any(file.relative_to(above).match(pattern) for pattern in package_data):
-            found.add(file)
-    return sorted(found)
+            files.add(file)
+    return sorted(files)
 
 
 def _digest(files: Sequence[Path], above: Path) -> str:

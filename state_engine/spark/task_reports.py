@@ -35,8 +35,8 @@ def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
     Raises:
         StatelakeError: of the class that it had in the task.
     """
-    found = rows.mapInArrow(_runner(work), "report string").collect()
-    reports = [json.loads(row["report"]) for row in found]
+    rows_of_reports = rows.mapInArrow(_runner(work), "report string").collect()
+    reports = [json.loads(row["report"]) for row in rows_of_reports]
     for report in reports:
         if (error := report.get("error")) is not None:
             kind = getattr(errors, error["class"], StatelakeError)
@@ -46,8 +46,8 @@ def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
 
 def written_files(reports: Iterable[Report]) -> list[DataFile]:
     """The files of all tasks, in order of key groups."""
-    found = [DataFile(**file) for report in reports for file in report["files"]]
-    return sorted(found, key=lambda f: f.key_group_min or 0)
+    files = [DataFile(**file) for report in reports for file in report["files"]]
+    return sorted(files, key=lambda f: f.key_group_min or 0)
 
 
 def _runner(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -55,10 +55,10 @@ class RocksValues(TrackedEntries):
 
     def pop(self, key: Any, default: Any = None) -> Any:
         """Take a value out; the default where there is none."""
-        found = self.get(key, default)
+        value = self.get(key, default)
         if key in self._slots:
             del self[key]
-        return found
+        return value
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._slots)
@@ -131,7 +131,7 @@ class RocksLists(TrackedEntries):
                 self._lists[key].extend(items)
             else:
                 self[key] = items
-        self._loaded = {key: (found.slot, found.length) for key, found in self._lists.items()}
+        self._loaded = {key: (elements.slot, elements.length) for key, elements in self._lists.items()}
         self._base = store.new_slot()
         self._changed.clear()
 
@@ -170,11 +170,11 @@ class RocksLists(TrackedEntries):
         to.length += len(added)
         self._changed[to.key] = None
 
-    def cut(self, found: RocksList, length: int) -> None:
+    def cut(self, elements: RocksList, length: int) -> None:
         """Forget the chunks from a position on."""
-        for place, _ in self.store.scan(slot_key(found.slot, _CHUNK), from_=_PLACE.pack(length)):
-            self.store.delete(slot_key(found.slot, _CHUNK, place))
-        found.length = length
+        for place, _ in self.store.scan(slot_key(elements.slot, _CHUNK), from_=_PLACE.pack(length)):
+            self.store.delete(slot_key(elements.slot, _CHUNK, place))
+        elements.length = length
 
     def elements(self, reader: Reader | None, slot: int, start: int = 0) -> Iterator[Any]:
         """The elements under a slot from the start of a chunk on."""
@@ -189,9 +189,9 @@ class RocksLists(TrackedEntries):
     def collect_garbage(self) -> None:
         """Between elements: drop what was replaced and cannot come back."""
         while self._garbage:
-            found = self._garbage.pop()
-            if found.slot > self._base and self._lists.get(found.key) is not found:
-                self.store.drop(found.slot)
+            elements = self._garbage.pop()
+            if elements.slot > self._base and self._lists.get(elements.key) is not elements:
+                self.store.drop(elements.slot)
 
     def freeze(self) -> Callable[[], Iterator[Change]]:
         frozen = []

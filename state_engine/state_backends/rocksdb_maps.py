@@ -24,21 +24,21 @@ _WAS_ABSENT = b""
 class _Items(ItemsView[Any, Any]):
     """Reads rows in one scan."""
 
-    def __init__(self, found: RocksMap) -> None:
-        super().__init__(found)
-        self._found = found
+    def __init__(self, entries: RocksMap) -> None:
+        super().__init__(entries)
+        self._map = entries
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._found.owner.items_of(None, self._found.slot)
+        return self._map.owner.items_of(None, self._map.slot)
 
 
 class _Values(ValuesView[Any]):
-    def __init__(self, found: RocksMap) -> None:
-        super().__init__(found)
-        self._found = found
+    def __init__(self, entries: RocksMap) -> None:
+        super().__init__(entries)
+        self._map = entries
 
     def __iter__(self) -> Iterator[Any]:
-        return (item for _, item in self._found.items())
+        return (item for _, item in self._map.items())
 
 
 class RocksMap(TrackedMap):
@@ -143,7 +143,7 @@ class RocksMaps(TrackedEntries):
                 self._maps[key].update(entries)
             else:
                 self[key] = entries
-        self._loaded = {key: found.slot for key, found in self._maps.items()}
+        self._loaded = {key: of_key.slot for key, of_key in self._maps.items()}
         self._base = store.new_slot()
         self._changed.clear()
 
@@ -177,36 +177,36 @@ class RocksMaps(TrackedEntries):
     def collect_garbage(self) -> None:
         """Between elements: drop what was replaced and cannot come back."""
         while self._garbage:
-            found = self._garbage.pop()
-            if found.slot > self._base and self._maps.get(found.key) is not found:
-                self.store.drop(found.slot)
+            entries = self._garbage.pop()
+            if entries.slot > self._base and self._maps.get(entries.key) is not entries:
+                self.store.drop(entries.slot)
 
     # -- rows of one map --------------------------------------------------------------------------------------------
 
-    def row(self, found: RocksMap, coded: bytes) -> bytes | None:
+    def row(self, entries: RocksMap, coded: bytes) -> bytes | None:
         """The row of an entry."""
-        return self.store.get(slot_key(found.slot, _ENTRY, coded))
+        return self.store.get(slot_key(entries.slot, _ENTRY, coded))
 
     def item(self, row: bytes) -> Any:
         """The item in the row of an entry."""
         return self._read_item(row[_PLACE.size :])
 
-    def put_row(self, found: RocksMap, coded: bytes, was: bytes | None, row: bytes) -> None:
+    def put_row(self, entries: RocksMap, coded: bytes, was: bytes | None, row: bytes) -> None:
         """Write the row of an entry."""
-        self._remember(found, coded, was)
-        self.store.put(slot_key(found.slot, _ENTRY, coded), row)
+        self._remember(entries, coded, was)
+        self.store.put(slot_key(entries.slot, _ENTRY, coded), row)
         if was is None:
-            found.size += 1
+            entries.size += 1
             if not self._sorted:
-                self.store.put(slot_key(found.slot, _ORDER, row[: _PLACE.size]), coded)
+                self.store.put(slot_key(entries.slot, _ORDER, row[: _PLACE.size]), coded)
 
-    def delete_row(self, found: RocksMap, coded: bytes, row: bytes) -> None:
+    def delete_row(self, entries: RocksMap, coded: bytes, row: bytes) -> None:
         """Delete the row of an entry."""
-        self._remember(found, coded, row)
-        self.store.delete(slot_key(found.slot, _ENTRY, coded))
-        found.size -= 1
+        self._remember(entries, coded, row)
+        self.store.delete(slot_key(entries.slot, _ENTRY, coded))
+        entries.size -= 1
         if not self._sorted:
-            self.store.delete(slot_key(found.slot, _ORDER, row[: _PLACE.size]))
+            self.store.delete(slot_key(entries.slot, _ORDER, row[: _PLACE.size]))
 
     def items_of(self, reader: Reader | None, slot: int) -> Iterator[tuple[Any, Any]]:
         """The entries under a slot, in the state's order."""
@@ -216,17 +216,17 @@ class RocksMaps(TrackedEntries):
                 yield self.read_key(coded), self.item(row)
         else:
             for _, coded in rows.scan(slot_key(slot, _ORDER)):
-                found = rows.get(slot_key(slot, _ENTRY, coded))
+                stored = rows.get(slot_key(slot, _ENTRY, coded))
                 if (
-                    found is not None
+                    stored is not None
                 ):  # None: it was removed meanwhile, and whoever iterates is about to be told
-                    yield self.read_key(coded), self.item(found)
+                    yield self.read_key(coded), self.item(stored)
 
-    def _remember(self, found: RocksMap, coded: bytes, row: bytes | None) -> None:
+    def _remember(self, entries: RocksMap, coded: bytes, row: bytes | None) -> None:
         """Keep what was loaded, before it is first changed."""
-        self._changed[found.key] = None
-        if found.slot < self._base:
-            at = slot_key(found.slot, _BEFORE, coded)
+        self._changed[entries.key] = None
+        if entries.slot < self._base:
+            at = slot_key(entries.slot, _BEFORE, coded)
             if self.store.get(at) is None:
                 self.store.put(at, _WAS_ABSENT if row is None else row)
 

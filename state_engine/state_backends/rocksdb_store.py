@@ -33,21 +33,21 @@ class Reader:
     def get(self, key: bytes) -> bytes | None:
         """The row of a key, None where there is none."""
         try:
-            found: bytes = self._snapshot[key]
+            value: bytes = self._snapshot[key]
         except Exception as error:  # rocksdict raises nothing more precise
             if str(error) != "key not found":
                 raise
             return None
-        return found
+        return value
 
     def scan(self, prefix: bytes, *, from_: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows whose keys begin with a prefix, without it, in order."""
-        found, size = self._iterator, len(prefix)
-        found.seek(prefix + from_)
-        while found.valid() and (key := found.key()).startswith(prefix):
-            yield key[size:], found.value()
-            found.next()
-        found.status()
+        iterator, size = self._iterator, len(prefix)
+        iterator.seek(prefix + from_)
+        while iterator.valid() and (key := iterator.key()).startswith(prefix):
+            yield key[size:], iterator.value()
+            iterator.next()
+        iterator.status()
 
 
 class RocksStore:
@@ -81,8 +81,8 @@ class RocksStore:
 
     def get(self, key: bytes) -> bytes | None:
         """The row of a key, None where there is none."""
-        found: bytes | None = self._db.get(key)
-        return found
+        value: bytes | None = self._db.get(key)
+        return value
 
     def put(self, key: bytes, row: bytes) -> None:
         """Write a row."""

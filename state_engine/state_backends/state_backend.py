@@ -113,10 +113,10 @@ class KeyedStateBackend(ABC):
 def fill(entries: MutableMapping[Any, Any], shape: str, parts: Iterable[tuple[Any, Any]]) -> None:
     """Put loaded parts into entries: a repeated key adds to its list or map."""
     for key, stored in parts:
-        found = None if shape == "value" else entries.get(key)
-        if found is None:
+        collected = None if shape == "value" else entries.get(key)
+        if collected is None:
             entries[key] = stored
         elif shape == "list":
-            found.extend(stored)
+            collected.extend(stored)
         else:
-            found.update(stored)
+            collected.update(stored)

@@ -200,11 +200,11 @@ class Bootstrap:
             what = f"{where}, state '{name}'"
             if not isinstance(frame, DataFrame):
                 raise ConfigurationError(f"{what}: give a Spark DataFrame, not {type(frame).__name__}")
-            found = key_schema_of(frame, node.key_columns, what=what)
-            key = key or found
-            if found.storage != key.storage:
+            of_frame = key_schema_of(frame, node.key_columns, what=what)
+            key = key or of_frame
+            if of_frame.storage != key.storage:
                 raise ConfigurationError(
-                    f"{what}: its key is {found}, that of the operator is {key}: cast it"
+                    f"{what}: its key is {of_frame}, that of the operator is {key}: cast it"
                 )
             form = StateForm.of(declared[name])
             parts.append(state_rows(frame, form, node.key_columns, clock_ms=self.clock_ms, what=what))
@@ -242,13 +242,13 @@ class Bootstrap:
             raise ConfigurationError(
                 f"job '{self.job.name}' has no sources {unknown}; it has {sorted(self.job.sources)}"
             )
-        found = {}
+        by_name = {}
         for name, given in positions.items():
             try:
-                found[name] = self.job.sources[name].source.consumed(self.spark, given)
+                by_name[name] = self.job.sources[name].source.consumed(self.spark, given)
             except ConfigurationError as error:
                 raise type(error)(f"job '{self.job.name}', source '{name}': {error}") from None
-        return found
+        return by_name
 
     def _progress(self, name: str, elements: list[Element]) -> SourceProgress:
         source = self.job.sources[name].source

@@ -119,26 +119,26 @@ class Forgetting:
             retired, collection = self._purge(uids, keys, wanted, purge)
         look = self.traces(self.load())
         sinks, unseen = look.of_sinks(keys)
-        found = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
-        found += [*look.of_dead_letters(uids, keys), *sinks]
+        traces = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
+        traces += [*look.of_dead_letters(uids, keys), *sinks]
         return EraseReport(
-            look.job, list(keys), done, found, [*_unseen(look, uids), *unseen], retired, collection
+            look.job, list(keys), done, traces, [*_unseen(look, uids), *unseen], retired, collection
         )
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _wanted(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key]) -> Wanted:
         """The keys as they are stored, by operator and hash."""
-        found: dict[str, dict[int, list[Any]]] = {}
+        by_operator: dict[str, dict[int, list[Any]]] = {}
         for uid in uids:
             last = next(
                 o for _, r in sorted(look.rows.items(), reverse=True) if (o := r.operator(uid)) is not None
             )
             frame = keys_frame(look.spark, keys, key_schema(last), what=f"job '{look.job}', operator '{uid}'")
-            stored = found.setdefault(uid, {})
+            stored = by_operator.setdefault(uid, {})
             for row in frame.toArrow().to_pylist():
                 stored.setdefault(row[KEY_HASH], []).append(row[KEY])
-        return found
+        return by_operator
 
     def _check(self, look: KeyTraces, purge: Purge) -> None:
         known = {n for n in look.rows.open_branches if n != MAIN}
@@ -204,8 +204,8 @@ class Forgetting:
                     at.delete()
 
     def _delete_from_sink(self, look: KeyTraces, kind: str, path: str, keys: Sequence[Key]) -> None:
-        found, _ = look.of_sinks(keys)
-        if any(t.kind == "sink" and look.sinks()[t.name] == (kind, path) for t in found):
+        traces, _ = look.of_sinks(keys)
+        if any(t.kind == "sink" and look.sinks()[t.name] == (kind, path) for t in traces):
             table = look.spark.read.format("delta").load(path)
             _delete_rows(look, path, row_condition(table, keys))
 
@@ -223,7 +223,7 @@ def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
 
 
 def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
-    gone, found = look.rows.retired, []
+    gone, unseen = look.rows.retired, []
     for uid in uids:
         known = [
             (i, key_schema(o)) for i, r in sorted(look.rows.items()) if (o := r.operator(uid)) is not None
@@ -231,8 +231,8 @@ def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
         others = [i for i, key in known if i not in gone and not key.is_stored_like(known[-1][1])]
         if others:
             ids = ", ".join(map(str, others))
-            found.append(f"state of {uid} at checkpoints {ids}, where its key is of another type")
-    return found
+            unseen.append(f"state of {uid} at checkpoints {ids}, where its key is of another type")
+    return unseen
 
 
 def _without_keys(look: KeyTraces) -> list[str]:

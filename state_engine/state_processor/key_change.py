@@ -127,12 +127,12 @@ class KeyTypeChange:
 
     def _key_columns(self, uid: str) -> list[pa.DataType]:
         """The key columns that the operator's tables have, whoever made them."""
-        found = []
+        types = []
         for uri in (self.tables.layout.base(uid), self.tables.layout.changelog(uid)):
             facts = self.kernel.facts(uri)
             fields = facts.schema["fields"] if facts is not None else []
-            found += [from_spark_json(f["type"]).arrow for f in fields if f["name"] == KEY]
-        return found
+            types += [from_spark_json(f["type"]).arrow for f in fields if f["name"] == KEY]
+        return types
 
 
 def _counted(old: KeySchema, new: KeySchema, table: pa.Table) -> Counts:

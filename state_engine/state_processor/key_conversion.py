@@ -129,7 +129,7 @@ def key_maker(
         made = _made(key)
         for batch in batches:
             answers = [_called(convert, was, key) for was in old.decode_struct(batch.column(KEY))]
-            columns = key.columns([found for found, _ in answers])
+            columns = key.columns([converted for converted, _ in answers])
             keys = pa.StructArray.from_arrays(columns, fields=list(made.field(_NEW).type))
             reasons = pa.array([why for _, why in answers], pa.string())
             yield pa.RecordBatch.from_arrays(
@@ -142,10 +142,10 @@ def key_maker(
 def _called(convert: Convert, was: Any, key: DeclaredKey) -> tuple[Any, str | None]:
     """The new key, or why there is none."""
     try:
-        found = convert(was)
-        if found is None:  # a null column is refused like any other
+        converted = convert(was)
+        if converted is None:  # a null column is refused like any other
             return None, "convert gave None, which is no key" if len(key.types) > 1 else None
-        return key.whole.normalise(found), None
+        return key.whole.normalise(converted), None
     except (InvalidKeyError, ValueTypeError) as error:
         return None, str(error)
     except Exception as error:  # the user's code

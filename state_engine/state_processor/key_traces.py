@@ -83,14 +83,14 @@ class KeyTraces:
         keyed: dict[str, tuple[str, ...]] = {}
         for row in self.rows.values():
             keyed |= {o.uid: key_schema(o).names for o in row.operators}
-        found = [u for u, names in keyed.items() if set(names) == set(columns) and only in (None, u)]
-        if not found:
+        uids = [u for u, names in keyed.items() if set(names) == set(columns) and only in (None, u)]
+        if not uids:
             known = {uid: list(names) for uid, names in sorted(keyed.items())}
             raise ConfigurationError(
                 f"job '{self.job}': {only or 'no operator'} is {'not ' if only else ''}keyed by {sorted(columns)}; "
                 f"operators and their keys: {known}"
             )
-        return sorted(found)
+        return sorted(uids)
 
     def of_state(self, wanted: Wanted) -> tuple[list[Trace], set[int]]:
         """What files of keyed state hold, and the checkpoints, savepoints aside, that would bring it back."""
@@ -127,13 +127,15 @@ class KeyTraces:
 
     def of_savepoints(self, wanted: Wanted) -> list[Trace]:
         """What savepoints hold."""
-        found = []
+        traces = []
         for name, pin in sorted(self.rows.pins.items()):
             held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
             count = sum(sum(files.values()) for files in held)
             if count:
-                found.append(Trace("savepoint", name, count, f"statelake savepoint delete {self.job} {name}"))
-        return found
+                traces.append(
+                    Trace("savepoint", name, count, f"statelake savepoint delete {self.job} {name}")
+                )
+        return traces
 
     def of_exchange(self, keys: Sequence[Key]) -> list[Trace]:
         """What attempts that crashed left between operators."""
@@ -157,7 +159,7 @@ class KeyTraces:
 
     def of_sinks(self, keys: Sequence[Key]) -> tuple[list[Trace], list[str]]:
         """What Delta sinks hold, and what was not looked at."""
-        found, unseen = [], []
+        traces, unseen = [], []
         for name, (kind, path) in sorted(self.sinks().items()):
             if kind not in (SinkKind.DELTA, SinkKind.DELTA_SPARK):
                 unseen.append(f"sink {name} ({kind}: {path})")
@@ -172,8 +174,8 @@ class KeyTraces:
                 remedy = (
                     f"forget with --purge --sinks, then VACUUM delta.`{path}` when its retention has passed"
                 )
-                found.append(Trace("sink", name, count, remedy))
-        return found, unseen
+                traces.append(Trace("sink", name, count, remedy))
+        return traces, unseen
 
     def sinks(self) -> dict[str, tuple[str, str]]:
         """Kind and path of every sink that a checkpoint knows, by name and where there are several by path."""
@@ -210,10 +212,10 @@ class KeyTraces:
                 if low == high and (high == len(hashes) or hashes[high] != known.key_hash_max):
                     return 0
             opened = open_parquet(file) if known is None else open_recorded(file, known)
-            found = np.flatnonzero(np.isin(opened.read(["key_hash"])["key_hash"].to_numpy(), hashes))
-            if not len(found):
+            places = np.flatnonzero(np.isin(opened.read(["key_hash"])["key_hash"].to_numpy(), hashes))
+            if not len(places):
                 return 0
-            rows = opened.read(["key", "key_hash"]).take(found).to_pylist()
+            rows = opened.read(["key", "key_hash"]).take(places).to_pylist()
             return sum(row["key"] in wanted[row["key_hash"]] for row in rows)
 
         files = list(parquet_files(uri))

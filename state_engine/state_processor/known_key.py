@@ -57,19 +57,19 @@ def known_key(
             f"{what}: its sources have no input that would tell the types of {list(names)}: give key_type, such as "
             f"key_type='{names[0]} string'"
         )
-    found = key_schema_of(frame.rows, names, what=what)
-    return DeclaredKey(found.names, tuple(arrow_type(kind) for kind in found.types))
+    schema = key_schema_of(frame.rows, names, what=what)
+    return DeclaredKey(schema.names, tuple(arrow_type(kind) for kind in schema.types))
 
 
 def _given(names: tuple[str, ...], key_type: Any, what: str) -> DeclaredKey:
-    found = to_type(key_type, parameter="key_type")
-    if not isinstance(found, StructType) or (len(names) == 1 and tuple(found.names) != names):
-        return DeclaredKey(names, (found,))
-    if tuple(found.names) != names:
+    declared = to_type(key_type, parameter="key_type")
+    if not isinstance(declared, StructType) or (len(names) == 1 and tuple(declared.names) != names):
+        return DeclaredKey(names, (declared,))
+    if tuple(declared.names) != names:
         raise ConfigurationError(
-            f"{what}: key_type has the columns {list(found.names)}, the key {list(names)}"
+            f"{what}: key_type has the columns {list(declared.names)}, the key {list(names)}"
         )
-    return DeclaredKey(names, found.types)
+    return DeclaredKey(names, declared.types)
 
 
 def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | None:

@@ -117,19 +117,19 @@ class SparkQuery:
         Raises:
             ConfigurationError: an offset says nothing to the source.
         """
-        found = dict(given)
+        by_source = dict(given)
         if set(sources) <= set(given):
-            return found
+            return by_source
         if len(sources) != len(self.offsets):
             raise ConfigurationError(
                 f"the query at {self.location} reads {len(self.offsets)} sources, the job {sorted(sources)}: {_WAY_OUT}"
             )
         for place, (name, source) in enumerate(sources.items()):
-            if name not in found:
+            if name not in by_source:
                 position = self._position(place, source, name)
                 if position is not None:
-                    found[name] = position
-        return found
+                    by_source[name] = position
+        return by_source
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 

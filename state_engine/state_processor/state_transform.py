@@ -135,17 +135,17 @@ class StateTransform:
         view = state_view(entries, form, key)
         if map is not None:
             ready_for_frames(self.spark, [map])
-            found = map(view)
-            if not isinstance(found, DataFrame) or set(found.columns) != set(view.columns):
-                got = found.columns if isinstance(found, DataFrame) else repr(found)
+            mapped = map(view)
+            if not isinstance(mapped, DataFrame) or set(mapped.columns) != set(view.columns):
+                got = mapped.columns if isinstance(mapped, DataFrame) else repr(mapped)
                 raise ConfigurationError(
                     f"{what}: map is to give a DataFrame with the columns {view.columns}, not {got}"
                 )
         else:
             assert filter is not None
-            found = view.where(filter)
-        self._check_key(found, operator, what)
-        made = state_rows(found, form, key.names, clock_ms=path[-1].clock_ms, what=what)
+            mapped = view.where(filter)
+        self._check_key(mapped, operator, what)
+        made = state_rows(mapped, form, key.names, clock_ms=path[-1].clock_ms, what=what)
         if key.stored:
             made = made.withColumn(KEY, F.col(KEY).cast(spark_data_type(key.storage)))
         changes = difference(old, made, form)
@@ -195,10 +195,10 @@ class StateTransform:
     ) -> DataFrame:
         return stored_entries(self.spark, self.tables.layout, path, uid, key_groups=groups)
 
-    def _check_key(self, found: DataFrame, operator: OperatorCheckpoint, what: str) -> None:
+    def _check_key(self, mapped: DataFrame, operator: OperatorCheckpoint, what: str) -> None:
         """Whether keys are still of the stored types."""
         known = key_schema(operator)
-        made = replace(key_schema_of(found, known.names, what=what), stored=known.stored)
+        made = replace(key_schema_of(mapped, known.names, what=what), stored=known.stored)
         if str(made) != operator.key_schema:
             raise ConfigurationError(
                 f"{what}: its key is stored as {operator.key_schema}, and made is {made}: cast it"
@@ -240,10 +240,10 @@ def _timers(operator: OperatorCheckpoint) -> StateForm:
 
 
 def _counted(written: WrittenEntries) -> list[StateChange]:
-    found, uid = [], written.entries.operator.uid
+    changes, uid = [], written.entries.operator.uid
     for state, n in sorted(written.counts.items()):
         before = n[SAME] + n[CHANGED] + n[DELETED]
-        found.append(
+        changes.append(
             StateChange(uid, state, before, before + n[ADDED] - n[DELETED], n[ADDED], n[CHANGED], n[DELETED])
         )
-    return found
+    return changes

@@ -46,9 +46,9 @@ def read_rows(uri: str, name: str) -> pa.Table:
     Raises:
         DamagedFileError: the file or a row is not what was written.
     """
-    found = _FOOTER.search(name)
+    match = _FOOTER.search(name)
     return read_parquet(
-        join(uri, name), footer=int(found[1], 16) if found else None, of="rows of checkpoints"
+        join(uri, name), footer=int(match[1], 16) if match else None, of="rows of checkpoints"
     )
 
 

@@ -124,10 +124,10 @@ class CheckpointLog:
         if properties is None:
             return False
         check_owner(properties, self._uri, job=self._job, root_id=self._root_id)
-        found = int(properties.get("statelake.format", "0"))
-        if found > FORMAT_VERSION:
+        version = int(properties.get("statelake.format", "0"))
+        if version > FORMAT_VERSION:
             raise RootError(
-                f"{self._uri} has format {found}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
+                f"{self._uri} has format {version}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
             )
         return True
 
@@ -372,5 +372,5 @@ def _merged_times(name: str) -> int:
         >>> _merged_times("checkpoint-000000000007-w.parquet"), _merged_times("checkpoints-2-…-w.parquet")
         (0, 2)
     """
-    found = _MERGED.match(name)
-    return int(found[1]) if found else 0
+    match = _MERGED.match(name)
+    return int(match[1]) if match else 0

@@ -113,8 +113,8 @@ def forget() -> None:
 
 def _mark(path: str) -> tuple[int, int]:
     with storage_errors(path, "looked at"):
-        found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns
+        status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
 
 
 def _side_by_side(paths: list[str]) -> None:

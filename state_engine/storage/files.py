@@ -107,10 +107,10 @@ class Location:
     def listing(self, *, recursive: bool = False, missing_ok: bool = False) -> list[pafs.FileInfo]:
         """What lies in a directory; nothing where there is none and ``missing_ok`` is set."""
         with storage_errors(self.path, "listed"):
-            found: list[pafs.FileInfo] = self.fs.get_file_info(
+            entries: list[pafs.FileInfo] = self.fs.get_file_info(
                 pafs.FileSelector(self.path, allow_not_found=missing_ok, recursive=recursive)
             )
-            return found
+            return entries
 
     def names(self, *, missing_ok: bool = False) -> list[str]:
         """Names of what lies in a directory."""

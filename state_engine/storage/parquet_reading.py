@@ -99,12 +99,12 @@ def open_parquet(
     at = open_location(uri)
     with storage_errors(at.path, "read"):
         file = at.fs.open_input_file(at.path)
-        found = file.size()
-    whole = found <= _WHOLE_BYTES
+        actual = file.size()
+    whole = actual <= _WHOLE_BYTES
     try:
-        _check_size(uri, found, size, of)
+        _check_size(uri, actual, size, of)
         with storage_errors(at.path, "read"):
-            end = _end_of(file, found if whole else _END_BYTES)
+            end = _end_of(file, actual if whole else _END_BYTES)
         if footer is not None and footer_of(end) != footer:
             raise damaged(uri, "its footer is not the one that was written", of=of)
         source = pa.BufferReader(end) if whole else file
@@ -163,9 +163,9 @@ def damaged(uri: str, why: str, *, of: str = "") -> DamagedFileError:
     )
 
 
-def _check_size(uri: str, found: int, recorded: int | None, of: str) -> None:
-    if recorded is not None and found != recorded:
-        raise damaged(uri, f"it has {found} bytes, {recorded} were recorded", of=of)
+def _check_size(uri: str, actual: int, recorded: int | None, of: str) -> None:
+    if recorded is not None and actual != recorded:
+        raise damaged(uri, f"it has {actual} bytes, {recorded} were recorded", of=of)
 
 
 def _end_of(file: pa.NativeFile, wanted: int) -> pa.Buffer:

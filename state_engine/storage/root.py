@@ -42,17 +42,17 @@ def open_root(uri: str, *, create: bool) -> str | None:
     Raises:
         RootError: the root has another format, its marker is lost or damaged, or it is a directory of something else.
     """
-    found = _marker_of_a_root(uri)
-    if found is None and create:
+    marker = _marker_of_a_root(uri)
+    if marker is None and create:
         with table_lock(uri):
-            found = _marker_of_a_root(uri) or new_marker(uri)
-    if found is None:
+            marker = _marker_of_a_root(uri) or new_marker(uri)
+    if marker is None:
         return None
-    if int(found["format"]) > FORMAT_VERSION:
-        raise newer(uri, int(found["format"]))
-    if int(found["format"]) < FORMAT_VERSION:
-        raise older(uri, int(found["format"]))
-    return str(found["root_id"])
+    if int(marker["format"]) > FORMAT_VERSION:
+        raise newer(uri, int(marker["format"]))
+    if int(marker["format"]) < FORMAT_VERSION:
+        raise older(uri, int(marker["format"]))
+    return str(marker["root_id"])
 
 
 def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> None:
@@ -76,8 +76,8 @@ def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> No
 def jobs_in(uri: str) -> list[str]:
     """Names of the jobs of a root: directories with a table of checkpoints."""
     at = open_location(uri)
-    found = at.listing(missing_ok=True)
-    names = sorted(one.base_name for one in found if one.type == pafs.FileType.Directory)
+    entries = at.listing(missing_ok=True)
+    names = sorted(one.base_name for one in entries if one.type == pafs.FileType.Directory)
     logs = (open_location(join(JobLayout(uri, name).checkpoints, "_delta_log")) for name in names)
     return [n for n, log in zip(names, logs, strict=True) if log.is_directory()]
 
@@ -92,18 +92,18 @@ def read_marker(uri: str) -> dict[str, str] | None:
     if not at.is_file():
         return None
     try:
-        found: dict[str, str] = json.loads(at.read())
+        marker: dict[str, str] = json.loads(at.read())
     except ValueError as error:
         raise RootError(f"{uri}/{MARKER} is damaged ({error}): {REPAIR_HINT}") from None
-    if not isinstance(found, dict) or not {"root_id", "format"} <= set(found):
+    if not isinstance(marker, dict) or not {"root_id", "format"} <= set(marker):
         way_out = REPAIR_HINT if jobs_in(uri) else "use another directory as root"
         raise RootError(f"{uri}/{MARKER} was not written by this engine: {way_out}")
-    if not _is_whole(found):
+    if not _is_whole(marker):
         raise RootError(
             f"{uri}/{MARKER} was altered: its digest is not that of its content. Nothing was run, for under another "
             f"id all outputs would be published again. {REPAIR_HINT}"
         )
-    return found
+    return marker
 
 
 def write_marker(uri: str, content: dict[str, str]) -> None:
@@ -125,13 +125,13 @@ def new_marker(uri: str) -> dict[str, str]:
 
 def _marker_of_a_root(uri: str) -> dict[str, str] | None:
     """The marker; None where there is no root yet."""
-    found = read_marker(uri)
-    if found is None and (jobs := jobs_in(uri)):
+    marker = read_marker(uri)
+    if marker is None and (jobs := jobs_in(uri)):
         raise RootError(
             f"{uri} holds the jobs {jobs}, and its marker {MARKER} is gone. Nothing was run, for under a new id all "
             f"their outputs would be published again. Put the marker back from a backup; or: {REPAIR_HINT}"
         )
-    return found
+    return marker
 
 
 def _is_whole(marker: dict[str, str]) -> bool:

@@ -75,10 +75,10 @@ def storage_errors(path: str, doing: str) -> Iterator[None]:
 def storage_error(error: OSError, path: str, doing: str) -> StorageError | None:
     """The refusal that an error stands for; None where it is none."""
     named = error.filename if isinstance(error.filename, str) else path
-    found = cause_of(str(error), error.errno, named)
-    if found is None:
+    cause_and_way_out = cause_of(str(error), error.errno, named)
+    if cause_and_way_out is None:
         return None
-    cause, way_out = found
+    cause, way_out = cause_and_way_out
     number = errno.errorcode.get(error.errno or 0, "")
     detail = f"{number}: {error.strerror}" if number and error.strerror else str(error)
     return StorageError(f"{named} cannot be {doing}: {cause} ({detail.strip()[:300]}). {way_out}", path=named)
@@ -123,9 +123,9 @@ def java_storage_error(text: str, path: str) -> StorageError | None:
     number = next((n for sign, n in _JAVA_NUMBERS.items() if sign in text), None)
     if number is None and not any(sign in text for sign in _HOST):
         return None
-    found = cause_of(text, number, path)
-    assert found is not None
-    cause, way_out = found
+    cause_and_way_out = cause_of(text, number, path)
+    assert cause_and_way_out is not None
+    cause, way_out = cause_and_way_out
     line = text.strip().splitlines()[0][:300]
     return StorageError(f"{path} cannot be written or read: {cause} ({line}). {way_out}", path=path)
 

@@ -67,9 +67,9 @@ class StoreClock:
         )  # nobody else's, who might not let us write it
         with at.fs.open_output_stream(at.path) as stream:
             stream.write(b"t")
-        found = written_ms(at.info())
+        time_ms = written_ms(at.info())
         at.fs.delete_file(at.path)
-        return found
+        return time_ms
 
 
 def written_ms(info: pafs.FileInfo) -> int:

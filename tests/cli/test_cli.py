@@ -95,7 +95,7 @@ def test_checks_of_others_are_shown_and_their_failure_is_one(monkeypatch: pytest
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     [found] = doctor.other_checks()  # Dagster has nothing to say where there is no instance
     assert (found.name, found.status) == ("gone", "failed")
-    assert "no_such_module" in found.found
+    assert "no_such_module" in found.detail
     assert "no_such_module:checks" in found.fix
 
 
@@ -105,7 +105,7 @@ def root_check(root: Path) -> doctor.Check:
 
 def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
     assert root_check(tmp_path / "none").status == "ok"
-    assert "new" in root_check(tmp_path).found
+    assert "new" in root_check(tmp_path).detail
     (tmp_path / "notes.txt").write_text("mine")
     assert root_check(tmp_path).status == "missing"
     uri = f"file://{tmp_path}"
@@ -115,7 +115,7 @@ def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
     assert "upgrade" in root_check(tmp_path).fix
     (tmp_path / MARKER).write_text("{")
     broken = root_check(tmp_path)
-    assert "is damaged" in broken.found
+    assert "is damaged" in broken.detail
     assert "statelake doctor --repair" in broken.fix
 
 
@@ -153,7 +153,7 @@ def test_examine_reports_instead_of_raising(tmp_path: Path) -> None:
 def test_spark_is_started_or_its_failure_is_readable() -> None:
     good = doctor.check_spark(SparkSettings(master="local[1]", driver_memory="1g"))
     assert good.status == "ok", good.fix
-    assert "Delta Kernel" in good.found
+    assert "Delta Kernel" in good.detail
     bad = doctor.check_spark(SparkSettings(master="local[1]", driver_memory="1k"))
     assert bad.status == "missing"
     assert "memory" in bad.fix or "heap" in bad.fix

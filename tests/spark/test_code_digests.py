@@ -96,7 +96,7 @@ def job(module: ModuleType, **given: Any) -> StatefulJob:
 def digests(module: ModuleType) -> dict[str, str]:
     found = CodeDigests(lambda name: name == module.__name__)
     found.visit(module.Double())
-    return found.found
+    return found.by_name
 
 
 EDITS = {
@@ -160,7 +160,7 @@ def test_much_data_costs_little(load: Callable[..., ModuleType]) -> None:
 
     found = Counted(lambda name: name == module.__name__)
     found.visit(module.Double(by=large))
-    assert f"{module.__name__}.Double.map" in found.found
+    assert f"{module.__name__}.Double.map" in found.by_name
     assert len(visited) < 20_000
 
 

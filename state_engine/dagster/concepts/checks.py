@@ -32,9 +32,9 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
         history = read_history(settings.root, name)
         wanted = {check.name for check in context.selected_asset_check_keys}
         for rule in (rule for rule in RULES if rule in wanted):
-            found = RULES[rule](history) if history else Finding(0, "checkpoints")
+            finding = RULES[rule](history) if history else Finding(0, "checkpoints")
             at = history.head.checkpoint_id if history and history.head else 0
-            yield _result(key, rule, found, at)
+            yield _result(key, rule, finding, at)
 
     names = [
         *RULES,
@@ -85,18 +85,18 @@ def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChec
     return dead_letters
 
 
-def _result(key: dg.AssetKey, rule: str, found: Finding, checkpoint_id: int) -> dg.AssetCheckResult:
-    told = f"{found.looked_at:,} {found.what} looked at, as of checkpoint {checkpoint_id}"
+def _result(key: dg.AssetKey, rule: str, finding: Finding, checkpoint_id: int) -> dg.AssetCheckResult:
+    told = f"{finding.looked_at:,} {finding.what} looked at, as of checkpoint {checkpoint_id}"
     return dg.AssetCheckResult(
-        passed=not found.problems,
+        passed=not finding.problems,
         asset_key=key,
         check_name=rule,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=summary_of(found.problems) or told,
+        description=summary_of(finding.problems) or told,
         metadata={
             "checkpoint_id": checkpoint_id,
-            "looked_at": found.looked_at,
-            "violations": len(found.problems),
-            "problems": dg.MetadataValue.json(list(found.problems[:20])),
+            "looked_at": finding.looked_at,
+            "violations": len(finding.problems),
+            "problems": dg.MetadataValue.json(list(finding.problems[:20])),
         },
     )

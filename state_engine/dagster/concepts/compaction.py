@@ -58,7 +58,7 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
         return
     policy = run.job.compaction or CompactionPolicy()
     due = compaction_due(run.path(), policy)
-    found: dict[str, object] = {"due": due.told}
+    metadata: dict[str, object] = {"due": due.told}
     if due or config.force or config.operators:
         run.log(f"compacting: {due.told}")
         wanted = config.operators or (None if config.force else list(due.reasons))
@@ -66,7 +66,7 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
             done = run.engine.compact(
                 run.job, wanted, requested_by=run.requested_by, on_progress=run.log_tasks
             )
-        found |= {
+        metadata |= {
             "folded_checkpoint_id": done.checkpoint_id,
             "dropped": bool(done.entries) and done.committed_id is None,
             "new_entries": sum(done.entries.values()),
@@ -76,8 +76,8 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
         run.log(f"not worth a compaction: {due.told}")
     path = run.path()
     after = compaction_due(path, policy)
-    found |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}
-    yield result(since(path, _bases), found)
+    metadata |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}
+    yield result(since(path, _bases), metadata)
 
 
 def _bases(row: CheckpointRow) -> object:

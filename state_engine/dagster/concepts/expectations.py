@@ -66,13 +66,13 @@ def _checks(registered: RegisteredJob, suite: Suite) -> dg.AssetChecksDefinition
         engine = state_engine.engine()
         if not engine.checkpoints(job):
             context.log.info(f"job '{job.name}' has no checkpoint yet, so there is nothing to judge")
-            found, page = {one: Outcome(met=True, observed="nothing yet") for one in by_name}, ""
+            outcomes, page = {one: Outcome(met=True, observed="nothing yet") for one in by_name}, ""
         else:
             docs = Path(context.instance.storage_directory()) / "docs" / job.name / suite.name
             context.log.info(f"suite '{suite.name}': reading, and judging by {len(by_name)} expectations")
-            found, page = validate(suite, frame_of(engine, job, suite), docs=docs)
+            outcomes, page = validate(suite, frame_of(engine, job, suite), docs=docs)
         for check in sorted(context.selected_asset_check_keys, key=lambda k: k.name):
-            yield _result(key, by_name[check.name], found[check.name], page)
+            yield _result(key, by_name[check.name], outcomes[check.name], page)
 
     return expect
 

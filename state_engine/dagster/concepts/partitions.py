@@ -36,21 +36,21 @@ def _late_rows(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksD
         description="No rows came after their partition had been run, or a backfill took them in since.",
     )
     def check() -> dg.AssetCheckResult:
-        found = late_rows(job, read_history(settings.root, job.name))
-        if found is None:
+        late = late_rows(job, read_history(settings.root, job.name))
+        if late is None:
             return dg.AssetCheckResult(passed=True, description="no partition found late rows")
-        span = found.first if found.first == found.last else f"{found.first} to {found.last}"
-        command = f"statelake backfill {job.name} --from {found.first} --to {found.last} --rebatch"
+        span = late.first if late.first == late.last else f"{late.first} to {late.last}"
+        command = f"statelake backfill {job.name} --from {late.first} --to {late.last} --rebatch"
         way_out = tolerated or f". Take them in: {command}"
-        lines = [[key, rows] for key, rows in found.found_with.items()]
+        lines = [[key, rows] for key, rows in late.found_with.items()]
         return dg.AssetCheckResult(
             passed=bool(tolerated),
             severity=dg.AssetCheckSeverity.WARN,
-            description=f"{found.rows:,} rows of {span} came after their partition had been run{way_out}",
+            description=f"{late.rows:,} rows of {span} came after their partition had been run{way_out}",
             metadata={
-                "late_rows": found.rows,
-                "first_partition": found.first,
-                "last_partition": found.last,
+                "late_rows": late.rows,
+                "first_partition": late.first,
+                "last_partition": late.last,
                 "backfill": command,
                 "found_with": dg.MetadataValue.md(markdown(["found with partition", "late rows"], lines)),
             },

@@ -79,17 +79,17 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
 def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.MaterializeResult[None]]:
     if run.never_ran() and not config.savepoint:
         return
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     if config.wanted:
-        found |= _restore(run, config)
+        metadata |= _restore(run, config)
     if not run.rows():  # a savepoint that was only looked at
-        run.log(f"nothing was restored: {found}")
+        run.log(f"nothing was restored: {metadata}")
         return
     run.log("publishing what is not published yet")
-    found["settled"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
-    found |= _verified(run)
+    metadata["settled"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
+    metadata |= _verified(run)
     head = run.path()[-1]
-    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.rows_by_id()), **found})
+    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.rows_by_id()), **metadata})
 
 
 def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:

@@ -84,13 +84,13 @@ class CommitActions:
 
 
 def _statistics(file: DataFile, partition: Mapping[str, Any]) -> str:
-    found: dict[str, Any] = {"numRecords": file.rows}
+    statistics: dict[str, Any] = {"numRecords": file.rows}
     if file.key_group_min is not None:
         least = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}
         most = {"key_group": file.key_group_max, "key_hash": file.key_hash_max}
-        found["minValues"] = {k: v for k, v in least.items() if k not in partition}
-        found["maxValues"] = {k: v for k, v in most.items() if k not in partition}
-    return json.dumps(found)
+        statistics["minValues"] = {k: v for k, v in least.items() if k not in partition}
+        statistics["maxValues"] = {k: v for k, v in most.items() if k not in partition}
+    return json.dumps(statistics)
 
 
 def _relative(absolute: str, prefix: str) -> str:

@@ -87,12 +87,12 @@ def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFai
 def refusal(java: Any, uri: str) -> StatelakeError | None:
     """What the storage refused, where that is behind a Java exception: a denied log, say, shows as a lost race."""
     texts = [f"{one.getClass().getName()}: {one.getMessage()}" for one in _causes(java)]
-    found = java_storage_error("\n".join(texts), uri)
-    if found is None and "MaxCommitRetryLimitReached" in texts[0] and is_local(uri):
+    error = java_storage_error("\n".join(texts), uri)
+    if error is None and "MaxCommitRetryLimitReached" in texts[0] and is_local(uri):
         log = local_path(uri) / "_delta_log"
         if log.is_dir() and not os.access(log, os.W_OK | os.X_OK):
-            found = java_storage_error(f"Permission denied: {log}", str(log))
-    return found
+            error = java_storage_error(f"Permission denied: {log}", str(log))
+    return error
 
 
 def unreadable(java: Any, uri: str) -> StatelakeError:

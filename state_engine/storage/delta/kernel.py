@@ -115,22 +115,24 @@ class DeltaKernel:
         snapshot = self._snapshot(uri)
         if snapshot is None:
             return None
-        found: dict[str, str] = self._classes.plain(snapshot.getMetadata().getConfiguration())[0]
-        return found
+        properties: dict[str, str] = self._classes.plain(snapshot.getMetadata().getConfiguration())[0]
+        return properties
 
     def inspect(self, uri: str, app: str) -> tuple[TableFacts, int] | None:
         """Facts, and the highest version that an application committed (0: none), of one snapshot."""
         snapshot = self._snapshot(uri)
         if snapshot is None:
             return None
-        found = snapshot.getLatestTransactionVersion(self._engine, app)
-        return self._facts.read(uri, snapshot), int(found.get()) if found.isPresent() else 0
+        transaction = snapshot.getLatestTransactionVersion(self._engine, app)
+        return self._facts.read(uri, snapshot), int(transaction.get()) if transaction.isPresent() else 0
 
     def latest_transaction(self, uri: str, app: str) -> int | None:
         """The highest version that an application committed to a table; None where it never did."""
         snapshot = self._snapshot(uri)
-        found = snapshot.getLatestTransactionVersion(self._engine, app) if snapshot is not None else None
-        return int(found.get()) if found is not None and found.isPresent() else None
+        transaction = (
+            snapshot.getLatestTransactionVersion(self._engine, app) if snapshot is not None else None
+        )
+        return int(transaction.get()) if transaction is not None and transaction.isPresent() else None
 
     def active_files(self, uri: str) -> list[str]:
         """Paths, relative to the table, of the files in the newest snapshot, and of those only."""
@@ -253,14 +255,14 @@ class DeltaKernel:
             return builder.build(engine)
 
         def actions(txn: Any) -> Any:
-            found = self._actions.remove(uri, remove) if remove else None
+            changes = self._actions.remove(uri, remove) if remove else None
             for group in add:
                 more = self._actions.append(uri, txn, group)
-                found = more if found is None else found.combine(more)
+                changes = more if changes is None else changes.combine(more)
             return (
                 classes.iterable.emptyIterable()
-                if found is None
-                else classes.iterable.inMemoryIterable(found)
+                if changes is None
+                else classes.iterable.inMemoryIterable(changes)
             )
 
         return self._commit(uri, begin, actions)

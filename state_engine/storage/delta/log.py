@@ -116,13 +116,13 @@ class DeltaLog:
     @cached_property
     def versions(self) -> list[int]:
         """Versions of which there is an entry, oldest first."""
-        found = sorted(int(match[1]) for name in self._names if (match := COMMIT.fullmatch(name)))
-        if found:
+        versions = sorted(int(match[1]) for name in self._names if (match := COMMIT.fullmatch(name)))
+        if versions:
             try:
-                self._read[found[-1]] = self.commit(found[-1])
+                self._read[versions[-1]] = self.commit(versions[-1])
             except DamagedFileError:
-                del found[-1]
-        return found
+                del versions[-1]
+        return versions
 
     def commit(self, version: int) -> LogCommit:
         """An entry.
@@ -208,14 +208,14 @@ class DeltaLog:
             table = read_parquet(join(self._uri, "_delta_log", part))
             for kind in kinds:
                 if kind in table.column_names:
-                    yield from ({kind: found} for found in table[kind].drop_null().to_pylist())
+                    yield from ({kind: value} for value in table[kind].drop_null().to_pylist())
 
     def _transactions_in(self, name: str) -> Iterable[Action]:
         at = self._at.inside(name)
         if name.endswith(".json"):
             return _actions(at.read())
-        found: list[Action] = at.parquet().read(columns=["txn.appId"]).to_pylist()
-        return found
+        actions: list[Action] = at.parquet().read(columns=["txn.appId"]).to_pylist()
+        return actions
 
 
 def is_whole(entry: bytes) -> bool:
@@ -247,13 +247,13 @@ def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> 
     metadata: dict[str, Any] = {}
     for actions in (before, after):
         for action in actions:
-            if found := action.get("add"):
-                files.add(unquote(found["path"]))
-            elif found := action.get("remove"):
-                files.discard(unquote(found["path"]))
-            elif found := action.get("txn"):
-                transactions[found["appId"]] = int(found["version"])
-            elif found := action.get("metaData"):
-                metadata = found
+            if fields := action.get("add"):
+                files.add(unquote(fields["path"]))
+            elif fields := action.get("remove"):
+                files.discard(unquote(fields["path"]))
+            elif fields := action.get("txn"):
+                transactions[fields["appId"]] = int(fields["version"])
+            elif fields := action.get("metaData"):
+                metadata = fields
     properties = dict(metadata.get("configuration") or {})  # of Parquet, a map is a list of pairs
     return TableVersion(version, frozenset(files), transactions, str(metadata.get("id", "")), properties)

@@ -31,15 +31,15 @@ def log_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
         >>> log_checkpoints([f"{20:020d}.json", f"{20:020d}.checkpoint.parquet"])
         {20: ['00000000000000000020.checkpoint.parquet']}
     """
-    found: dict[int, list[str]] = {}
+    by_version: dict[int, list[str]] = {}
     wanted: dict[int, int] = {}
     for name in names:
         match = _CHECKPOINT.fullmatch(name)
         if match:
             version = int(match[1])
-            found.setdefault(version, []).append(name)
+            by_version.setdefault(version, []).append(name)
             wanted[version] = int(match[2] or 1)
-    return {version: files for version, files in found.items() if len(files) >= wanted[version]}
+    return {version: files for version, files in by_version.items() if len(files) >= wanted[version]}
 
 
 def newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:

@@ -54,23 +54,23 @@ def _damaged(uri: str) -> list[str]:
     log = open_location(join(uri, "_delta_log"))
     names = set(log.names(missing_ok=True))
     commits = sorted(name for name in names if COMMIT.fullmatch(name))
-    found = []
+    damaged = []
     if commits and not is_whole(log.inside(commits[-1]).read()):
-        found.append(commits.pop())
+        damaged.append(commits.pop())
     shortcuts = log_checkpoints(names)
     newest_version = max([int(name[:20]) for name in commits[-1:]] + list(shortcuts), default=-1)
     # checksums of versions that are not there: no reader opens such a table
-    found += sorted(n for n in names if n.endswith(".crc") and (version_of(n) or 0) > newest_version)
+    damaged += sorted(n for n in names if n.endswith(".crc") and (version_of(n) or 0) > newest_version)
     if shortcuts:
         newest = max(shortcuts)
         cut = [part for part in shortcuts[newest] if not _is_parquet(f"{log.path}/{part}")]
         if cut and _replaceable(newest, {v for v in shortcuts if v < newest}, set(commits)):
-            found += cut
+            damaged += cut
     if _HINT in names and not is_whole(log.inside(_HINT).read()):
-        found.append(_HINT)
+        damaged.append(_HINT)
     at_the_end = {n for n in names if version_of(n) == newest_version} | ({_HINT} & names)
-    return found + sorted(
-        _checksum_of(n) for n in at_the_end - set(found) if _has_cut_checksum(log, n, names)
+    return damaged + sorted(
+        _checksum_of(n) for n in at_the_end - set(damaged) if _has_cut_checksum(log, n, names)
     )
 
 
@@ -92,8 +92,10 @@ def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
     """Whether the checksums of a file are fewer than it has blocks: Hadoop would not read it."""
     if _checksum_of(name) not in names:
         return False
-    size, found = log.inside(name).info().size, log.inside(_checksum_of(name)).info().size
-    return None not in (size, found) and found != _CHECKSUM_HEADER_BYTES + 4 * -(-size // _BLOCK_BYTES)
+    size, checksum_size = log.inside(name).info().size, log.inside(_checksum_of(name)).info().size
+    return None not in (size, checksum_size) and checksum_size != _CHECKSUM_HEADER_BYTES + 4 * -(
+        -size // _BLOCK_BYTES
+    )
 
 
 def _replaceable(version: int, older: Collection[int], commits: Collection[str]) -> bool:
@@ -124,9 +126,9 @@ class LogDurability:
         if not self._applies(uri) or not paths:
             return
         at = local_path(uri)
-        found = [f"{at}/{path}" for path in paths]
+        data_files = [f"{at}/{path}" for path in paths]
         try:
-            sync_files(with_checksums(found) if by_hadoop else found, below=str(at))
+            sync_files(with_checksums(data_files) if by_hadoop else data_files, below=str(at))
         except FileNotFoundError as error:
             raise CommitFailedError(
                 f"table {uri}: {error.filename}, which was written for this commit, is not there any more: somebody "
@@ -149,8 +151,8 @@ class LogDurability:
         """Sync the log checkpoints, before entries that they stand for may go."""
         if self._applies(uri):
             log = local_path(uri) / "_delta_log"
-            found = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / _HINT] if p.exists()]
-            sync_files(with_checksums(map(str, found)), below=str(log))
+            files = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / _HINT] if p.exists()]
+            sync_files(with_checksums(map(str, files)), below=str(log))
 
     def _applies(self, uri: str) -> bool:
         return self.durability == "sync" and is_local(uri)
@@ -163,6 +165,6 @@ def with_checksums(files: Iterable[str]) -> list[str]:
         >>> with_checksums(["/nowhere/_delta_log/00000000000000000000.json"])
         ['/nowhere/_delta_log/00000000000000000000.json']
     """
-    found = list(files)
-    beside = (os.path.join(os.path.dirname(path), _checksum_of(os.path.basename(path))) for path in found)
-    return [*found, *(path for path in beside if os.path.exists(path))]
+    paths = list(files)
+    beside = (os.path.join(os.path.dirname(path), _checksum_of(os.path.basename(path))) for path in paths)
+    return [*paths, *(path for path in beside if os.path.exists(path))]

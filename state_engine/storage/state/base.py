@@ -189,8 +189,8 @@ class _Rows:
 
     def are(self, op: str) -> Hashes:
         """Which rows do this."""
-        found: Hashes = pc.equal(self.ops, op).to_numpy(zero_copy_only=False)
-        return found
+        equal: Hashes = pc.equal(self.ops, op).to_numpy(zero_copy_only=False)
+        return equal
 
     def after_clear(self) -> Hashes:
         """Which rows come after the last clear of their key."""
@@ -208,18 +208,20 @@ def _entries(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | N
     mine = mine.filter(pc.equal(mine["state"], state.column_name)).combine_chunks()
     if not mine.num_rows:
         return None
-    found = _Rows(
+    folded = _Rows(
         table=mine.drop_columns("op"),
         keys=entry_codes([one_chunk(mine["key"])]),
         ops=pc.fill_null(one_chunk(mine["op"]), op_of_entry(shape)),
         column=column,
         alive=_alive(state, spec),
     )
-    kept, table = _FOLDS[shape](found)
+    kept, table = _FOLDS[shape](folded)
     if not len(kept):
         return None
     hashes = table["key_hash"].to_numpy()
-    order = np.lexsort((np.arange(len(kept)), found.keys[kept], hashes, np.mod(hashes, spec.max_parallelism)))
+    order = np.lexsort(
+        (np.arange(len(kept)), folded.keys[kept], hashes, np.mod(hashes, spec.max_parallelism))
+    )
     return table.take(pa.array(order))
 
 

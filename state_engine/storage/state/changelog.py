@@ -53,8 +53,8 @@ class KeyGroups:
     def hold(self, hashes: Hashes) -> Hashes:
         """Which keys are in these key groups, given their hashes."""
         inside = np.zeros(self.max_parallelism, bool)
-        for found in self.ranges:
-            inside[found.start : found.end + 1] = True
+        for groups in self.ranges:
+            inside[groups.start : groups.end + 1] = True
         return cast(Hashes, inside[np.mod(hashes, self.max_parallelism)])
 
 
@@ -110,10 +110,10 @@ class StoredState:
 
     def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
         """The rows of one state in path order; None where there are none."""
-        found = [rows for part in self._parts if (rows := part.rows(descriptor, read)) is not None]
-        if not found:
+        tables = [rows for part in self._parts if (rows := part.rows(descriptor, read)) is not None]
+        if not tables:
             return None
-        table = pa.concat_tables(found).combine_chunks()
+        table = pa.concat_tables(tables).combine_chunks()
         return _latest(table) if descriptor.shape == "value" else table
 
     def fold(self, descriptor: StateDescriptor, table: pa.Table) -> dict[Any, Any]:
@@ -148,8 +148,8 @@ class TouchedState(StoredState):
                 return np.zeros(len(hashes), bool)
             at_or_after = np.searchsorted(ordered, hashes)
             at_or_after[at_or_after == len(ordered)] = 0
-            found: Hashes = ordered[at_or_after] == hashes
-            return found
+            equal: Hashes = ordered[at_or_after] == hashes
+            return equal
 
         super().__init__(files, wanted, key_schema)
         self._is_touched = is_touched
@@ -212,18 +212,18 @@ class _Part:
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             names.append("updated_at")
         table = self.read([n for n in names if n in self.columns])
-        found = table.filter(pc.equal(table["state"], descriptor.stored_as))
-        if not found.num_rows:
+        rows = table.filter(pc.equal(table["state"], descriptor.stored_as))
+        if not rows.num_rows:
             return None
         if "op" not in self.columns:  # a base
             op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
-            found = found.append_column("op", pa.repeat(op, found.num_rows))
+            rows = rows.append_column("op", pa.repeat(op, rows.num_rows))
         if read is not None:
-            found = found.set_column(found.schema.get_field_index(column), column, read(found[column]))
+            rows = rows.set_column(rows.schema.get_field_index(column), column, read(rows[column]))
         # the same columns in the same order, and plain text, whatever the file is
-        names = [n for n in [*_SHARED, column, "updated_at"] if n in found.schema.names]
-        text = {n: found[n].cast(pa.string()) for n in ("state", "op")}
-        return pa.table({n: text.get(n, found[n]) for n in names}).combine_chunks()
+        names = [n for n in [*_SHARED, column, "updated_at"] if n in rows.schema.names]
+        text = {n: rows[n].cast(pa.string()) for n in ("state", "op")}
+        return pa.table({n: text.get(n, rows[n]) for n in names}).combine_chunks()
 
 
 def _parts(
@@ -257,12 +257,12 @@ def _parts(
 def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
     """A large file: the hashes tell which rows of the other columns are kept."""
     hashes = file.read(["key_hash"])["key_hash"].to_numpy()
-    found = wanted(hashes)
+    kept_rows = wanted(hashes)
     if listed.counts is not None:
-        found = found & listed.counts.hold(hashes)
-    if not found.any():
+        kept_rows = kept_rows & listed.counts.hold(hashes)
+    if not kept_rows.any():
         return
-    mask, kept = pa.array(found), dict[str, pa.ChunkedArray]()
+    mask, kept = pa.array(kept_rows), dict[str, pa.ChunkedArray]()
 
     def read(names: list[str]) -> pa.Table:
         missing = [n for n in names if n not in kept]
@@ -279,9 +279,9 @@ def _together(tables: list[pa.Table], wanted: Callable[[Hashes], Hashes]) -> Ite
     if not tables:
         return
     table = pa.concat_tables(tables)
-    found = wanted(table["key_hash"].to_numpy())
-    if found.any():
-        yield _Part(frozenset(table.schema.names), table.filter(pa.array(found)).select)
+    mask = wanted(table["key_hash"].to_numpy())
+    if mask.any():
+        yield _Part(frozenset(table.schema.names), table.filter(pa.array(mask)).select)
 
 
 def _latest(table: pa.Table) -> pa.Table:
@@ -331,8 +331,8 @@ def _stamped(descriptor: StateDescriptor, values: list[Any], table: pa.Table) ->
 
 
 def _milliseconds(stamps: pa.Array) -> list[int | None]:
-    found: list[int | None] = pc.divide(stamps.cast(pa.int64()), 1000).to_pylist()
-    return found
+    milliseconds: list[int | None] = pc.divide(stamps.cast(pa.int64()), 1000).to_pylist()
+    return milliseconds
 
 
 _ITEMS: dict[str, Callable[[StateDescriptor, pa.Table], Iterable[Any]]] = {

@@ -39,29 +39,29 @@ def changelog_table(
         index_of: where in ``keys`` and ``hashes`` each key stands.
         keys, hashes: stored keys (structs) and their hashes.
     """
-    total = sum(len(found) for _, found in changes)
+    total = sum(len(of_state) for _, of_state in changes)
     if not total:
         return None
-    schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, found in changes if found})
-    at = np.fromiter((index_of[c.key] for _, found in changes for c in found), np.int64, total)
+    schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, of_state in changes if of_state})
+    at = np.fromiter((index_of[c.key] for _, of_state in changes for c in of_state), np.int64, total)
     row_hashes = hashes[at]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
         "key_hash": pa.array(row_hashes),
         "key": keys.take(pa.array(at)),
-        "state": _repeat([(d.stored_as, len(found)) for d, found in changes]),
-        "op": pa.array([c.op for _, found in changes for c in found], pa.string()),
-        "updated_at": pa.chunked_array([_updated_at(d, found) for d, found in changes], _TIMESTAMP),
+        "state": _repeat([(d.stored_as, len(of_state)) for d, of_state in changes]),
+        "op": pa.array([c.op for _, of_state in changes for c in of_state], pa.string()),
+        "updated_at": pa.chunked_array([_updated_at(d, of_state) for d, of_state in changes], _TIMESTAMP),
     }
     start = 0
-    for descriptor, found in changes:
-        if found:
-            column = _COLUMNS[descriptor.shape](descriptor, found)
-            before, after = start, total - start - len(found)
+    for descriptor, of_state in changes:
+        if of_state:
+            column = _COLUMNS[descriptor.shape](descriptor, of_state)
+            before, after = start, total - start - len(of_state)
             kind = descriptor.column_type
             padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
             columns[state_column(descriptor.stored_as)] = padded
-        start += len(found)
+        start += len(of_state)
     return in_file_order(pa.table([columns[f.name] for f in schema], schema=schema))
 
 
@@ -113,13 +113,13 @@ def _value_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Arra
 
 def _list_column(descriptor: StateDescriptor, changes: list[Change]) -> pa.Array:
     lists = [c.value if c.op == APPEND else [] for c in changes]
-    items = [e for found in lists for e in found]
+    items = [e for of_entry in lists for e in of_entry]
     stamps = pa.nulls(len(items), _TIMESTAMP)
     if descriptor.ttl is not None:
         stamps, items = _timestamps([i.at for i in items]), [i.value for i in items]
     elements = descriptor.value_type.to_arrow(items, storage=True)
     stamped = pa.StructArray.from_arrays([elements, stamps], fields=list(descriptor.column_type.value_type))
-    offsets = np.concatenate([[0], np.cumsum([len(found) for found in lists])]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(of_entry) for of_entry in lists])]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), stamped, type=descriptor.column_type)
 
 

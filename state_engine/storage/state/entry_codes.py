@@ -27,11 +27,11 @@ def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
         if pa.types.is_floating(leaf.type):
             leaf = pc.add(leaf, pa.scalar(0.0, leaf.type))  # makes -0.0 to 0.0
         encoded = leaf.dictionary_encode(null_encoding="encode")
-        found, kinds = encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+        part, kinds = encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
         if size == 1:
-            codes, size = found, kinds
+            codes, size = part, kinds
         elif kinds > 1:
-            _, codes = np.unique(codes * kinds + found, return_inverse=True)
+            _, codes = np.unique(codes * kinds + part, return_inverse=True)
             size = int(codes.max()) + 1 if len(codes) else 0
     return codes
 

@@ -203,13 +203,13 @@ class _Reader:
             part = next((p for p in state.parts if p.subtask == subtask), None)
             if part is None or (broadcast_only and state.scheme != BROADCAST):
                 continue
-            found: Any = self._list(state, part)
+            stored: Any = self._list(state, part)
             if state.scheme == RAW_OPERATOR:
-                raw_operator = found.items[0]
+                raw_operator = stored.items[0]
             elif state.scheme == RAW_KEYED:
-                raw_keyed = tuple(zip(found.positions, found.items, strict=True))
+                raw_keyed = tuple(zip(stored.positions, stored.items, strict=True))
             else:
-                states.append(StateElements(state.name, state.scheme, state.type, tuple(found.items)))
+                states.append(StateElements(state.name, state.scheme, state.type, tuple(stored.items)))
         return SubtaskSnapshot(tuple(states), raw_operator, raw_keyed)
 
     def _list(self, state: OperatorStateSchema, part: OperatorStatePart) -> StoredList:
@@ -227,12 +227,12 @@ class _Reader:
         if rows.num_rows != part.elements or items.null_count:
             present = rows.num_rows - items.null_count
             raise _missing(f"{where}: {file.path} holds {present} elements, {part.elements} were recorded")
-        found = StoredList(
+        stored = StoredList(
             state.name, state.scheme, state.type, rows["position"].to_pylist(), items.to_pylist()
         )
-        if found.digest() != part.digest:
+        if stored.digest() != part.digest:
             raise _missing(f"{where}: {file.path} does not hold what was written")
-        return found
+        return stored
 
     def _table(self, file: DataFile, where: str) -> pa.Table:
         if file.path not in self._tables:

@@ -58,8 +58,8 @@ def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> l
     ]
 
 
-def _located(directory: str, found: KeyedStateFile, uid: str, max_parallelism: int) -> StateFile:
-    counts = None if found.counts is None else KeyGroups(max_parallelism, found.counts)
-    of = f"checkpoint {found.checkpoint_id}, operator '{uid}'"
-    listed = ListedFile.recorded(join(directory, found.file.path), found.file, of=of, counts=counts)
-    return StateFile(listed, found.groups.start, found.groups.end, found.order)
+def _located(directory: str, held: KeyedStateFile, uid: str, max_parallelism: int) -> StateFile:
+    counts = None if held.counts is None else KeyGroups(max_parallelism, held.counts)
+    of = f"checkpoint {held.checkpoint_id}, operator '{uid}'"
+    listed = ListedFile.recorded(join(directory, held.file.path), held.file, of=of, counts=counts)
+    return StateFile(listed, held.groups.start, held.groups.end, held.order)
