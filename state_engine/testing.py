@@ -219,7 +219,7 @@ class OperatorHarness:
         """
         harness = cls(function, parallelism=parallelism, **{"clock_ms": snapshot.clock_ms, **options})
         harness._stored = HarnessState.of(snapshot)
-        harness._assigned()  # so that what cannot be divided is told at once
+        harness._assigned()  # so that what cannot be divided is refused at once
         return harness
 
     def state(self, name: str) -> Any:

@@ -47,7 +47,7 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
 
 
 def columns_of(sink: SinkNode) -> dg.TableSchema | None:
-    """The columns of a sink; None where only running the DataFrame code before it would tell."""
+    """The columns of a sink; None where only running the DataFrame code before it would show them."""
     operator = sink.parent
     known = isinstance(operator, OperatorNode) and operator.output_type is not None
     return table_schema(operator.output_type.columns) if known else None  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
 """Rows that came after their partition had been run: how many, of which partitions, and what takes them in.
 
 Read from the tables without Spark. A row of ``checkpoints`` says how many its partition found; how far back they go is
-told by what was seen of the sources then, for the event times of every new file were looked at.
+decided by what was seen of the sources then, for the event times of every new file were looked at.
 """
 
 from __future__ import annotations

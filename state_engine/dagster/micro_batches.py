@@ -2,7 +2,7 @@
 
 Dagster decides nothing about state: if this process dies, the next run goes on from the last committed checkpoint.
 Every checkpoint becomes exactly one materialisation: that of a batch is logged as soon as a later batch has followed
-it (or a failure), and the last one is the run's result. Until then a line in the log tells of it.
+it (or a failure), and the last one is the run's result. Until then a line in the log reports it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DATA_VERSION_TAG = "dagster/data_version"
 
 
 class MicroBatchConfig(dg.Config):
-    """What a run may be told; nothing has to be."""
+    """Configuration of a run; all of it is optional."""
 
     max_batches: int | None = Field(
         default=None,
@@ -54,7 +54,7 @@ def row_event(
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """A row of ``checkpoints`` as a version of the asset.
 
-    In a job with time partitions a row of an operation is no new version of any partition: it is told, and that is all.
+    In a job with time partitions a row of an operation is no new version of any partition: it is only reported.
     """
     key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, rows))
     if job.partitions is not None:
@@ -142,7 +142,7 @@ def run_micro_batches(
 
     Args:
         context: of the run.
-        config: what the run was told.
+        config: of the run.
         registered: the job.
         engine: runs it.
         declared: all assets of the job; those that were not selected are reported as well.

@@ -59,15 +59,15 @@ class OperationRun:
         return self.rows_by_id().main_path
 
     def log(self, text: str) -> None:
-        """Tell the event log how far it is."""
+        """Write to the event log how far it is."""
         self.context.log.info(f"job '{self.job.name}': {text}")
 
     def log_tasks(self, progress: TaskProgress) -> None:
-        """Tell the event log how many tasks of long Spark work are done."""
+        """Write to the event log how many tasks of long Spark work are done."""
         self.log(f"{progress.done} of {progress.of} tasks are done")
 
     def never_ran(self) -> bool:
-        """Whether there is nothing to operate on, which is told, and is no failure."""
+        """Whether there is nothing to operate on, which is logged, and is no failure."""
         if self.rows():
             return False
         self.log("it has no checkpoint yet, so there is nothing to do; run it first")

@@ -71,8 +71,8 @@ class PartitionEvents:
     def batch(self, report: BatchReport) -> None:
         """A batch was committed; on ``main`` it is published, too."""
         late = f", {report.late_rows:,} late" if report.late_rows else ""
-        tell = self.context.log.warning if late else self.context.log.info
-        tell(
+        log = self.context.log.warning if late else self.context.log.info
+        log(
             f"partition {report.partition}, checkpoint {report.checkpoint_id}: {report.rows_in:,} rows in{late}, "
             f"{report.seconds:.2f} s"
         )

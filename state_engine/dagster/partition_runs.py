@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PartitionConfig(dg.Config):
-    """What a run may be told; nothing has to be."""
+    """Configuration of a run; all of it is optional."""
 
     mode: str | None = Field(
         default=None,
@@ -43,7 +43,7 @@ class PartitionConfig(dg.Config):
         default=False,
         description="Read what the sources hold now, rows that were late included, not what was read before.",
     )
-    dry_run: bool = Field(default=False, description="Only tell what would be done.")
+    dry_run: bool = Field(default=False, description="Only show what would be done.")
     missing_only: bool = Field(default=False, description="Run only those that were not run yet.")
     parameters: dict[str, str] = Field(
         default={}, description="What functions get from RuntimeContext.get_job_parameter."
@@ -88,7 +88,7 @@ def run_partitions(
 
     Args:
         context: of the run.
-        config: what the run was told.
+        config: of the run.
         registered: the job.
         engine: runs it.
         declared: all assets of the job.

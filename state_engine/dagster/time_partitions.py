@@ -1,7 +1,7 @@
 """A job's time partitions as Dagster's, and which of them wait to be run.
 
 The keys are the engine's, character by character, days of 23 and 25 hours included. Which partition is next, and
-whether one was run, is never asked of Dagster: the rows of ``checkpoints`` tell it.
+whether one was run, is never asked of Dagster: the rows of ``checkpoints`` show it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.registry import RegisteredJob
 
 INTERVALS_UNTIL_STUCK = 3
-"""A job is stuck that committed nothing for so many intervals of its schedule while a source has news."""
+"""A job is stuck that committed nothing for so many intervals of its schedule while a source has new data."""
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -36,7 +36,7 @@ def interval_of(cron: str) -> timedelta:
 
 
 def stuck_after(registered: RegisteredJob) -> timedelta:
-    """How long a job may commit nothing while a source has news, or a partition is over."""
+    """How long a job may commit nothing while a source has new data, or a partition is over."""
     partitions = registered.job.partitions
     return INTERVALS_UNTIL_STUCK * (partitions.interval if partitions else interval_of(registered.cron))
 
@@ -61,7 +61,7 @@ def missing_partitions(registered: RegisteredJob, settings: Settings) -> list[Pa
     return waiting(registered.job.partitions, history, now_ms=now_ms())
 
 
-def told(status: JobStatus, *, partitioned: bool = False) -> str:
+def describe(status: JobStatus, *, partitioned: bool = False) -> str:
     """A status as one line."""
     if status.state == "never_ran":
         return f"job '{status.job}' has no checkpoint yet"
@@ -74,10 +74,10 @@ def told(status: JobStatus, *, partitioned: bool = False) -> str:
         )
     if status.state == "unknown":
         return status.problem
-    news = sorted(name for name, new in (status.lag or {}).items() if new)
-    waits = f"{news} have news" if news else "the sources have nothing new"
+    new_data = sorted(name for name, new in (status.lag or {}).items() if new)
+    waits = f"{new_data} have new data" if new_data else "the sources have nothing new"
     if partitioned:
-        waits = f"{news[0]} is over and was not run" if news else "no other partition is over"
+        waits = f"{new_data[0]} is over and was not run" if new_data else "no other partition is over"
     age_min = (status.batch_age_s or 0) / 60
     files = len(status.files_waiting)
     half = (

@@ -117,7 +117,7 @@ def _compacted(
     if not due:
         return []
     facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
-    _LOG.info("job '%s': compacting: %s", job.name, due.told, extra=facts)
+    _LOG.info("job '%s': compacting: %s", job.name, due.reason, extra=facts)
     return [context.maintenance(job, requested_by).compact(list(due.reasons))]
 
 

@@ -55,8 +55,8 @@ class Outcome:
     error: str = ""
 
     @property
-    def told(self) -> str:
-        """As one line."""
+    def summary(self) -> str:
+        """What was observed, or how many rows are not as expected, as one line."""
         if self.error:
             return f"it could not be checked: {self.error}"
         if self.observed:

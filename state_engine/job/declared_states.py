@@ -1,7 +1,7 @@
 """Finds the states that a function declares, by opening a copy of it on the driver, and what they are recorded as.
 
 A function that makes its handles elsewhere than in ``open`` and ``initialize_state`` declares them only as it runs: its
-states are then told by descriptors, as Flink's State Processor API is told all of them.
+states are then given as descriptors, as all of them are in Flink's State Processor API.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from state_engine.job.typed_by_input import TypedByInput
 def declared_states(
     job: StatefulJob, operator: OperatorNode, given: Mapping[Any, Any]
 ) -> dict[str, StateSchema]:
-    """The states of an operator by name: those that its function declares, and those that are told by descriptors.
+    """The states of an operator by name: those that its function declares, and those that are given as descriptors.
 
     Args:
         given: by name or descriptor, what the caller has for the states.
 
     Raises:
-        ConfigurationError: a state is neither, or it is declared otherwise than it is told.
+        ConfigurationError: a state is neither, or its declaration differs from what was given.
     """
     where = f"job '{job.name}', operator '{operator.uid}'"
-    told = {d.name: recorded_schema(d) for d in given if isinstance(d, StateDescriptor)}
+    as_given = {d.name: recorded_schema(d) for d in given if isinstance(d, StateDescriptor)}
     unknown = [d for d in given if not isinstance(d, StateDescriptor | str)]
     if unknown:
         raise ConfigurationError(
             f"{where}: states are named by text or a StateDescriptor, not by {unknown[0]!r}"
         )
     opened, problem = _opened(job, operator)
-    for name, schema in told.items():
+    for name, schema in as_given.items():
         if name in opened and (opened[name].kind, opened[name].type) != (schema.kind, schema.type):
             raise ConfigurationError(
                 f"{where}: state '{name}' is declared as {opened[name].kind} of {opened[name].type}, and given as "
                 f"{schema.kind} of {schema.type}: use the declaration of the function"
             )
-    states = told | opened
+    states = as_given | opened
     missing = sorted(n for n in given if isinstance(n, str) and n not in states)
     if missing:
         seen = f"its function declares {sorted(opened)} when it is opened"
@@ -61,7 +61,7 @@ def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSc
     function: Any = operator.function
     if isinstance(function, TypedByInput):
         if operator.output_type is None:
-            return {}, "its state has the type of its input, which only rows tell"
+            return {}, "its state has the type of its input, which only rows show"
         function = function.bound(operator.output_type)
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
     trial = trial_open(function, info)

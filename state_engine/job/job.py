@@ -125,7 +125,7 @@ class StatefulJob:
             event_time: column (timestamp or date) that holds the event time, there where the stream is keyed.
             max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds.
             output_type: of what a ``SourceFunction`` collects.
-            max_rows_per_batch: where a ``SourceFunction`` is told to stop.
+            max_rows_per_batch: after so many rows a ``SourceFunction`` must stop.
         """
         self._new_name(check_name(name, what="source"))
         scalar, declared = False, None

@@ -231,6 +231,6 @@ def add_columns(spark: SparkSession, uri: str, added: list[tuple[tuple[str, ...]
 
 
 def _allow_timestamps_without_zone(spark: SparkSession, uri: str) -> None:
-    """A table that is there learns of such columns only when told."""
+    """A table that exists gets such columns only when they are added."""
     feature = "'delta.feature.timestampNtz' = 'supported'"
     spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ({feature})")

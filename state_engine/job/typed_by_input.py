@@ -1,4 +1,4 @@
-"""``TypedByInput``: a function whose state has the type of the elements, which only the rows tell.
+"""``TypedByInput``: a function whose state has the type of the elements, which only the rows show.
 
 Stands in the graph until the first rows come; then the function itself is made.
 """

@@ -184,8 +184,8 @@ def _gist(output: str) -> str:
     """The lines of Ivy's long output that say what went wrong; its end when there are none."""
     marks = ("unresolved dependency", "not found", "failed", "exception", "timed out")
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if any(mark in line.lower() for mark in marks)]
-    chosen = list(dict.fromkeys(telling or lines))
+    relevant = [line for line in lines if any(mark in line.lower() for mark in marks)]
+    chosen = list(dict.fromkeys(relevant or lines))
     return "\n".join(f"  {line[:300]}" for line in chosen[:3] + chosen[3:][-3:])
 
 

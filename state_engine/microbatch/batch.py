@@ -20,7 +20,7 @@ class PlannedInput:
     """What a micro-batch reads, and its time.
 
     Attributes:
-        slices: what each source gives; sources without news are absent.
+        slices: what each source gives; sources without new data are absent.
         clock_ms: processing time, in milliseconds; never below the parent's.
         drain: whether the input has ended for good.
         rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
@@ -45,7 +45,7 @@ class BatchContext:
     Attributes:
         write_id: names the attempt.
         path: rows from the first checkpoint to the parent.
-        slices: what each source gives to this batch; sources without news are absent.
+        slices: what each source gives to this batch; sources without new data are absent.
         clock_ms: processing time of the batch.
         watermarks_ms: watermark of each source with event time before the batch; None before its first row.
         parameters: of the job.

@@ -72,4 +72,4 @@ def _check(
     if isinstance(problem, StateMigrationError):
         raise StateMigrationError(f"job '{job.name}': {problem}")
     if problem is not None:
-        _LOG.debug("a trial of open failed; the subtasks will tell", exc_info=problem)
+        _LOG.debug("a trial of open failed; the subtasks will report it", exc_info=problem)

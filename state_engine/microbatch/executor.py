@@ -302,7 +302,7 @@ class GraphExecutor:
         target = self._prepare_sink(sink, pa.schema(list(declared.arrow)), batch.write_id)
         done.targets[sink.name] = target
         known = set(done.rows_by_source) | done.letters_from
-        told = SinkRows(
+        spec = SinkRows(
             target=target,
             write_id=batch.write_id,
             letters_uri=self._layout.dead_letters,
@@ -312,10 +312,10 @@ class GraphExecutor:
             fresh=not set(frame.sources) & known,
         )
         rows = frame.rows.select([F.col(quoted(c)) for c in [*frame.user_columns, *places]])
-        reports = self._sink_reports(sink, frame, rows.mapInArrow(sink_writer(told), REPORT_SCHEMA), batch)
+        reports = self._sink_reports(sink, frame, rows.mapInArrow(sink_writer(spec), REPORT_SCHEMA), batch)
         for name, refused in frame.refused:
             if name not in known:
-                letters = refused.mapInArrow(letter_writer(told), REPORT_SCHEMA)
+                letters = refused.mapInArrow(letter_writer(spec), REPORT_SCHEMA)
                 reports += self._sink_reports(sink, frame, letters, batch)
         error = next((r.error for r in reports if r.error), None)
         if error is not None:

@@ -184,11 +184,11 @@ def _letter(
 ) -> DeadLetter:
     # an older version wrote the first of these columns only
     columns = ("operator", "position", "key", "error", "row", "source", "input", "event_ms")
-    told: dict[str, Any] = {name: row.get(name) for name in columns}
+    fields: dict[str, Any] = {name: row.get(name) for name in columns}
     letter = DeadLetter(
         id=f"{checkpoint_id}:{number}",
         checkpoint_id=checkpoint_id,
-        **told,
+        **fields,
         sent=sent,
         _file=file,
         _row=at,

@@ -1,4 +1,4 @@
-"""One operator in one micro-batch, as the driver sees it: what its subtasks are told, and their answers.
+"""One operator in one micro-batch, as the driver sees it: what its subtasks are given, and their answers.
 
 Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
 """
@@ -60,7 +60,7 @@ def subtask_spec(
     outputs: list[OutputSpec],
     clocks: BatchClocks,
 ) -> SubtaskSpec:
-    """What all subtasks of an operator are told; ``key_schema`` comes from ``checked_key``."""
+    """What all subtasks of an operator are given; ``key_schema`` comes from ``checked_key``."""
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
     function, key = operator.function, declared_key(operator)
     return SubtaskSpec(

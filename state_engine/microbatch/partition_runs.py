@@ -22,7 +22,7 @@ from state_engine.sources.base import Slice
 from state_engine.sources.partitioned_input import PartitionSlice
 
 STOP = "stop"
-"""Mode of a backfill that leaves later partitions stale; told in the rows that it commits."""
+"""Mode of a backfill that leaves later partitions stale; recorded in the rows that it commits."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cut:
 
 
 def cut_of(planned: Mapping[str, Slice], parent: CheckpointRow | None) -> Cut:
-    """What slices of a partition tell of it; a batch without any is of its parent's partition."""
+    """What slices of a partition show of it; a batch without any is of its parent's partition."""
     details = {n: s.detail for n, s in planned.items() if isinstance(s.detail, PartitionSlice)}
     if not details:
         return Cut(

@@ -85,7 +85,7 @@ class Step:
 
 
 Steps = Callable[[list[CheckpointRow], Callable[[], int]], Step | None]
-"""What comes after a path, given also what tells the processing time; None where there is nothing more."""
+"""What comes after a path, given also the clock of processing time; None where there is nothing more."""
 
 
 class InputPlanner:

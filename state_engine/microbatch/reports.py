@@ -1,4 +1,4 @@
-"""What a run tells its caller: one ``BatchReport`` a committed micro-batch, together a ``RunReport``."""
+"""What a run reports to its caller: one ``BatchReport`` a committed micro-batch, together a ``RunReport``."""
 
 from __future__ import annotations
 

@@ -253,8 +253,8 @@ def _existing(path: Path) -> Path:
 
 
 def _last_words(output: str) -> str:
-    """The telling end of what a failed JVM and Python wrote: no stack frames."""
+    """The relevant end of what a failed JVM and Python wrote: no stack frames."""
     noise = ("at ", "File ", "WARNING: Using incubator", "Traceback", "^", "~")
     lines = [line.strip() for line in output.splitlines()]
-    telling = [line for line in lines if line and not line.startswith(noise)]
-    return "\n".join(telling[-10:]) or "it said nothing; run the job with STATELAKE__SPARK__MASTER=local[1]"
+    relevant = [line for line in lines if line and not line.startswith(noise)]
+    return "\n".join(relevant[-10:]) or "it said nothing; run the job with STATELAKE__SPARK__MASTER=local[1]"

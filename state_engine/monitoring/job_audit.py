@@ -198,7 +198,7 @@ def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None
     wrong = int((expected != recorded).sum())
     first = int(np.argmax(expected != recorded)) if wrong else 0
     problem = (
-        f"{uri}: {wrong} of {len(expected)} rows are in another key group than their hash tells, first the hash "
+        f"{uri}: {wrong} of {len(expected)} rows are in another key group than their hash says, first the hash "
         f"{table['key_hash'][first].as_py()} in group {recorded[first]} in place of {expected[first]}"
     )
     return table.num_rows, problem if wrong else ""

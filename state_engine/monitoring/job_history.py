@@ -81,11 +81,11 @@ class JobHistory:
         """Sinks that the code of a job does not have any more, by name, and where they are."""
         return {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
 
-    def news(self, job: StatefulJob) -> dict[str, bool | None]:
-        """Whether each source has something that no checkpoint consumed; None where only running it would tell."""
+    def new_data(self, job: StatefulJob) -> dict[str, bool | None]:
+        """Whether each source has data that no checkpoint consumed; None where only running it would show that."""
         positions = SourcePositions(self.layout.operator_state)
         return {
-            name: has_news(node.source, positions.elements(self.path, name))
+            name: has_new_data(node.source, positions.elements(self.path, name))
             for name, node in job.sources.items()
         }
 
@@ -141,8 +141,8 @@ def read_history(root: str, job: str) -> JobHistory | None:
     return JobHistory(layout, root_id, History(rows), repeated)
 
 
-def has_news(source: Source, elements: list[Element]) -> bool | None:
-    """Whether a source has something after a position; None where only running it would tell.
+def has_new_data(source: Source, elements: list[Element]) -> bool | None:
+    """Whether a source has new data after a position; None where only running it would show that.
 
     Raises:
         SourceError: the source cannot be looked at.
@@ -150,11 +150,11 @@ def has_news(source: Source, elements: list[Element]) -> bool | None:
     if isinstance(source, FileSource | CollectionSource):
         return source.plan(_NO_SPARK, elements) is not None  # both look at what there is, without a session
     if isinstance(source, DeltaSource):
-        return _table_has_news(source, elements)
+        return _table_has_new_data(source, elements)
     return None
 
 
-def _table_has_news(source: DeltaSource, elements: list[Element]) -> bool:
+def _table_has_new_data(source: DeltaSource, elements: list[Element]) -> bool:
     log = DeltaLog(source.path)
     newest = log.newest()
     if newest is None:

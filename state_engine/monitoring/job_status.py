@@ -1,7 +1,8 @@
-"""How a job is: what its head is, how old, what waits before it and behind it; and whether somebody should look.
+"""Job health: what the head is, how old, what waits before it and behind it; and whether somebody should look.
 
-Pure: the rows of the job, what its sinks have not seen and whether its sources have news in, ``JobStatus`` out. Reading
-them is ``JobHistory``'s. Plays the part of Flink's checkpoint statistics and of its job status endpoint.
+Pure: in come the rows of the job, what its sinks have not seen and whether its sources have new data; out comes
+``JobStatus``. Reading them is ``JobHistory``'s. Plays the part of Flink's checkpoint statistics and of its job status
+endpoint.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _EXIT_CODES: dict[State, int] = {
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job is; times in seconds, None where there is nothing to tell.
+    """The health of a job; times in seconds, None where there is nothing to measure.
 
     Attributes:
         job: name.
-        state: ``ok``; ``stuck``: a source has news, and no micro-batch was committed for too long; ``unpublished``:
+        state: ``ok``; ``stuck``: a source has new data, and no micro-batch was committed for too long; ``unpublished``:
             a sink has not seen a checkpoint of the head's path; ``refusing``: all rows of the newest micro-batch became
-            dead letters; ``never_ran``; ``unknown``: it cannot be told.
+            dead letters; ``never_ran``; ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
         unpublished: ids of checkpoints that a sink has not seen.
-        lag: whether each source has news; None where only running it would tell. In a job with time partitions the
-            next partition that is over, as ``partition <key>``.
+        lag: whether each source has new data; None where only running it would show that. In a job with time
+            partitions the next partition that is over, as ``partition <key>``.
         changelog_files: files of changes that reading the state takes beside the bases.
         changelog_rows: rows in these.
         base_rows: rows of the bases.
@@ -76,12 +77,12 @@ class JobStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: stuck, unpublished or refusing; 2: it never ran, or nobody can tell."""
+        """0: fine; 1: stuck, unpublished or refusing; 2: it never ran, or its health is unknown."""
         return _EXIT_CODES[self.state]
 
     @property
     def has_lag(self) -> bool:
-        """Whether some source certainly has news."""
+        """Whether some source certainly has new data."""
         return any((self.lag or {}).values())
 
     def to_json(self) -> dict[str, Any]:
@@ -104,9 +105,9 @@ def status_of(
         job: name.
         path: rows from the first one to the head, oldest first; empty where the job never ran.
         unpublished: ids of the checkpoints that a sink has not seen.
-        lag: whether each source has news; None where the job is not known here.
+        lag: whether each source has new data; None where the job is not known here.
         now_ms: in milliseconds since 1970.
-        stuck_after: how old the newest micro-batch may get while a source has news.
+        stuck_after: how old the newest micro-batch may get while a source has new data.
     """
     if not path:
         return JobStatus(job, "never_ran", lag=lag)
@@ -140,7 +141,7 @@ def status_of(
 def status_of_history(
     name: str, history: JobHistory | None, *, job: StatefulJob | None, now_ms: int, stuck_after: timedelta
 ) -> JobStatus:
-    """How a job is, by its history; what cannot be looked at makes it ``unknown`` and is told.
+    """The health of a job, by its history; what cannot be read makes it ``unknown`` and is named in ``problem``.
 
     Args:
         history: None where the job never ran.
@@ -171,9 +172,9 @@ def status_of_history(
 
 
 def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, bool | None]:
-    """Whether sources have news; or, as only running a partition would tell that, whether the next one is over."""
+    """Whether sources have new data; or, as only running a partition would show that, whether the next one is over."""
     if job.partitions is None:
-        return history.news(job)
+        return history.new_data(job)
     last_end_ms = history.head.partition_end_ms if history.head else None
     return {f"partition {p.key}": True for p in job.partitions.waiting(last_end_ms, now_ms=now_ms, most=1)}
 

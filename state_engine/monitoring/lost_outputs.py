@@ -1,7 +1,7 @@
 """What a row of ``checkpoints`` that cannot be read any more changed in sinks, as the sinks show it; and the way back.
 
 Sinks show what the rows that are left say, and besides what the lost row did: a micro-batch added its outputs; a
-restore or a promotion withdrew outputs of others, and put some back. Every kind of sink tells which:
+restore or a promotion withdrew outputs of others, and put some back. Every kind of sink shows which:
 
     Delta table      the log entry with the row's transaction lists what came and what went
     directory        the note of the row's move does; outputs of a micro-batch bear the name of the attempt
@@ -179,9 +179,9 @@ class LostOutputs:
         note: str | None,
         there: Callable[[StagedSink, Iterable[str]], set[str]] | None,
     ) -> LostChange:
-        """From which attempts have rows there; None for ``there`` where rows do not tell theirs."""
+        """From which attempts have rows there; None for ``there`` where rows do not name theirs."""
         if there is None:
-            raise self._refusal(sink, "only a lineage column could tell its rows, from the first on")
+            raise self._refusal(sink, "only a lineage column could identify its rows, from the first on")
         at = open_location(sink.path)
         own = [
             self._own(info.path.removeprefix(f"{at.path}/"))

@@ -2,7 +2,7 @@
 
 A key group is written where a change lies upon its base, where it has no base yet, where entries of its base have
 expired, or where the states were others when its base was written. The bases of the others go on to stand for the
-compacted checkpoint as they are. Told from the hashes in the files of changes, and from the statistics in the footers
+compacted checkpoint as they are. Decided by the hashes in the files of changes, and by the statistics in the footers
 of base files; no value is read.
 """
 

@@ -96,7 +96,7 @@ def write_base(
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):
-        numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be told
+        numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be reported
         reports = reports_of(numbers, partial(_fold, spec, chunks), prefix=f"job '{layout.job}': ")
     return written_files(reports)
 

@@ -1,6 +1,6 @@
 """``MaxParallelismChange``: gives the keyed state of a job another number of key groups while micro-batches go on.
 
-The stored hash of a key tells its key group at any number of them, so keys are not read and no row is computed anew:
+The stored hash of a key gives its key group at any number of them, so keys are not read and no row is computed anew:
 
     fold      the state at the head becomes new bases, one file a key group, which no reader sees yet
     commit    one row upon that very head: from then on the bases are in force, with the new number

@@ -85,7 +85,7 @@ def marker_damages(uri: str) -> list[Damage]:
     if not problem and marker is None:
         problem = f"{uri}/{MARKER} is gone, and there are the jobs {jobs}"
     elif not problem and marker is not None:
-        problem = f"{uri}/{MARKER} says {marker['root_id']}, and {_told(newest)}"
+        problem = f"{uri}/{MARKER} says {marker['root_id']}, and {_ids_by_job(newest)}"
     if len(set(newest.values())) > 1 or (unread and not newest):
         return [Damage(_NAME, problem, _for_a_person(newest, unread))]
     number = min((one.format for one in said.values() if one.format is not None), default=FORMAT_VERSION)
@@ -93,7 +93,7 @@ def marker_damages(uri: str) -> list[Damage]:
         what = "no job of the root has committed a checkpoint, so no sink knows its id: give it a new one"
         return [Damage(_NAME, problem, what, lambda: _written(uri, None, FORMAT_VERSION))]
     root_id = next(iter(newest.values()))
-    what = f"write the marker anew, with the id {root_id} and format {number}, for {_told(newest)}"
+    what = f"write the marker anew, with the id {root_id} and format {number}, for {_ids_by_job(newest)}"
     return [Damage(_NAME, problem, what, lambda: _written(uri, root_id, number))]
 
 
@@ -105,17 +105,17 @@ def _looked_at(uri: str) -> tuple[dict[str, str] | None, str]:
         return None, str(error).split(". Nothing was run")[0].split(": statelake doctor")[0]
 
 
-def _told(ids: dict[str, str]) -> str:
-    told = ", ".join(f"{job} under {root_id}" for job, root_id in ids.items())
-    return f"checkpoints were committed under an id of the root: {told}"
+def _ids_by_job(ids: dict[str, str]) -> str:
+    jobs = ", ".join(f"{job} under {root_id}" for job, root_id in ids.items())
+    return f"checkpoints were committed under an id of the root: {jobs}"
 
 
 def _for_a_person(newest: dict[str, str], unread: dict[str, str]) -> str:
     if unread and not newest:
         return f"the tables of checkpoints cannot be read ({unread}): put the marker back from a backup of the root"
     return (
-        f"nothing can be repaired by itself: {_told(newest)}. Either jobs were brought here from other roots: take "
-        "them away, and bring them over with savepoints. Or the marker was lost before, and a run made a new id: "
+        f"nothing can be repaired by itself: {_ids_by_job(newest)}. Either jobs were brought here from other roots: "
+        "take them away, and bring them over with savepoints. Or the marker was lost before, and a run made a new id: "
         "restore the root from a backup, for some outputs were published twice"
     )
 

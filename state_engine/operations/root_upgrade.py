@@ -87,8 +87,8 @@ def upgrade_root(
                 rows += table.upgrade(dry_run=dry_run)
         if not dry_run:
             write_marker(uri, marker | {"format": str(FORMAT_VERSION)})
-        told = [f"format {step.version}: {step.changes}" for step in steps]
-        return UpgradeReport(uri, before, FORMAT_VERSION, told, jobs, rows, dry_run)
+        changes = [f"format {step.version}: {step.changes}" for step in steps]
+        return UpgradeReport(uri, before, FORMAT_VERSION, changes, jobs, rows, dry_run)
 
 
 class _Checkpoints:

@@ -41,7 +41,7 @@ class ImportOptions:
 
     Attributes:
         allow_non_restored_state: whether state that the job has no operator for may be left behind.
-        dry_run: only tell what would happen.
+        dry_run: only show what would happen.
         requested_by: recorded with the row.
     """
 

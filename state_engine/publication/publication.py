@@ -84,7 +84,7 @@ class Publication:
         return declared_sinks(sinks, self._tables.layout, self._tables.log.app)
 
     def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
-        """All sinks that rows name, but for those of some names: where people know what the code would tell.
+        """All sinks that rows name, but for those of some names: where the code is not at hand.
 
         Raises:
             ConfigurationError: there is no sink of such a name; names those that there are.

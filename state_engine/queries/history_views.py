@@ -86,7 +86,7 @@ _PARTS = pa.schema(
 
 
 def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
-    """All checkpoints of all branches; ``on_path`` tells those on the given path."""
+    """All checkpoints of all branches; ``on_path`` marks those on the given path."""
     on_path, retired = _ids(path), rows.retired
     records = [
         (

@@ -69,18 +69,18 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
             item = F.when(F.size(name) > 0, item)
         none = F.lit(None).cast(StructType().add("at", "timestamp").add("v", kind))
         sides = (none.alias("old"), item.alias("new")) if is_new else (item.alias("old"), none.alias("new"))
-        counted = F.lit(int(is_new)).alias("news")
+        counted = F.lit(int(is_new)).alias("new_rows")
         parts.append(frame.select(KEY, KEY_HASH, *entry, *sides, counted, why.alias(WHY)))
     grouped = parts[0].unionByName(parts[1]).groupBy(*both).agg(
         F.first("old", ignorenulls=True).alias("old"),
         F.first("new", ignorenulls=True).alias("new"),
-        F.sum("news").alias("news"),
+        F.sum("new_rows").alias("new_rows"),
         F.max(WHY).alias(WHY),
     )  # fmt: skip
     same = _comparable(F.col("old"), grouped.schema["old"].dataType).eqNullSafe(
         _comparable(F.col("new"), grouped.schema["new"].dataType)
     )
-    told = (
+    change_kind = (
         F.when(F.col("new").isNull() & F.col("old").isNull(), F.lit(None))
         .when(F.col("old").isNull(), F.lit(ADDED))
         .when(F.col("new").isNull(), F.lit(DELETED))
@@ -94,8 +94,10 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
         .when(F.col(KIND) == DELETED, F.array(F.lit(away)))
         .when(F.col(KIND) == CHANGED, F.array(*map(F.lit, change)))
     )
-    twice = F.when(F.col("news") > 1, F.concat(F.col("news").cast("string"), F.lit(" rows are given")))
-    rows = grouped.withColumn(KIND, told).select("*", F.posexplode_outer(ops).alias("_at", OP))
+    twice = F.when(
+        F.col("new_rows") > 1, F.concat(F.col("new_rows").cast("string"), F.lit(" rows are given"))
+    )
+    rows = grouped.withColumn(KIND, change_kind).select("*", F.posexplode_outer(ops).alias("_at", OP))
     written = F.col(OP).isin(PUT, APPEND)
     value = F.when(written, F.col("new")["v"])
     if form.shape == "map":

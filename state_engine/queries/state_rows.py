@@ -254,7 +254,7 @@ def _stored(
 
 
 def _is_whole_list(have: DataType, element: pa.DataType) -> bool:
-    """Whether a column holds whole lists, and not one element a row: told by how deep it is nested."""
+    """Whether a column holds whole lists, and not one element a row: decided by how deep it is nested."""
     depth = 0
     while isinstance(have, ArrayType):
         have, depth = have.elementType, depth + 1

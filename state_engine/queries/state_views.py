@@ -1,4 +1,4 @@
-"""The views of a job for SQL: one a keyed state, and what checkpoints, sources, sinks and key groups tell.
+"""The views of a job for SQL: one a keyed state, and one each of checkpoints, sources, sinks and key groups.
 
 A view is made when a query names it, so that a state which is not asked for costs nothing, and it lives in a session of
 its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks where it is no identifier,
@@ -120,7 +120,7 @@ def query(
         with quiet():
             return session.sql(text)
     except AnalysisException as error:
-        raise ConfigurationError(_told(error, views)) from None
+        raise ConfigurationError(_explained(error, views)) from None
 
 
 @contextmanager
@@ -153,12 +153,12 @@ def _check_is_query(parser: object, text: str) -> None:
         ) from None
 
 
-def _told(error: AnalysisException, views: Sequence[SqlView]) -> str:
-    told = plain_message(error)
+def _explained(error: AnalysisException, views: Sequence[SqlView]) -> str:
+    problem = plain_message(error)
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
-        told = f"there is no view {name}; there are {', '.join(v.sql_name for v in views)}"
-    return f"the query cannot be run: {told}"
+        problem = f"there is no view {name}; there are {', '.join(v.sql_name for v in views)}"
+    return f"the query cannot be run: {problem}"
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def compare_outputs(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> Outp
 
     Args:
         old, new: with the same columns.
-        keys: columns that tell what a row is about, for the count of keys that differ.
+        keys: columns that identify what a row is about, for the count of keys that differ.
 
     Raises:
         ConfigurationError: the columns are not the same, or a key is none of them.

@@ -153,7 +153,7 @@ class Publisher(ABC):
             SinkError: it cannot take them, or let go of them, any more.
         """
 
-    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:  # noqa: B027 - not all can tell
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:  # noqa: B027 - not all sinks can know
         """Refuse where a checkpoint id that the sink has seen stands for other files than these.
 
         Raises:
@@ -179,7 +179,7 @@ class Publisher(ABC):
 
 
 def with_lineage(schema: pa.Schema, *, sink: str) -> pa.Schema:
-    """The columns of an output, and the one that tells attempts; raises ConfigurationError where that is taken."""
+    """The columns of an output, and the one that names attempts; raises ConfigurationError where that is taken."""
     if WRITE_ID in schema.names:
         raise ConfigurationError(
             f"sink '{sink}': the output has a column {WRITE_ID} already; rename it, or set lineage=False"

@@ -115,7 +115,7 @@ class DeltaSink(Sink):
 
 
 class LogPublisher(Publisher):
-    """What all publishers to Delta tables have in common: the table's log tells what was published."""
+    """What all publishers to Delta tables have in common: the table's log records what was published."""
 
     def __init__(self, kernel: DeltaKernel) -> None:
         self._kernel = kernel
@@ -227,7 +227,7 @@ def check_published(
 
 
 def check_active(kernel: DeltaKernel, staged: StagedSink, *, lineage: bool) -> None:
-    """Refuse where files to add are gone, or those to withdraw are not in the table and nothing else tells its rows."""
+    """Refuse where files to add are gone, or those to withdraw left the table and nothing else identifies its rows."""
     verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
     if staged.withdrawn and not lineage:
         gone = {f.path for f in staged.withdrawn} - set(kernel.active_files(staged.path))

@@ -35,7 +35,7 @@ class SparkDeltaPublisher(LogPublisher):
         if staged.withdrawn and not has_lineage(staged.schema):
             raise SinkError(
                 f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}: Spark writes this table, so "
-                "only a lineage column could tell its rows (DeltaSink(…, lineage=True), from the first row on). Keep "
-                'the outputs with outputs="keep" (--outputs keep)'
+                "only a lineage column could identify its rows (DeltaSink(…, lineage=True), from the first row on). "
+                'Keep the outputs with outputs="keep" (--outputs keep)'
             )
         return seen

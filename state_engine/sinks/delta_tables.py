@@ -95,7 +95,7 @@ def check_withdrawals(staged: StagedSink, facts: TableFacts) -> None:
 
 
 def has_lineage(schema_text: str) -> bool:
-    """Whether rows tell which attempt wrote them."""
+    """Whether rows name the attempt that wrote them."""
     return any(f["name"] == WRITE_ID for f in json.loads(schema_text)["fields"])
 
 

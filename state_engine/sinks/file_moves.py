@@ -5,7 +5,7 @@ attempt of a task has left: one that was run again, or twice at once, or that st
 shown: the listed files are moved, by name, into a hidden one that no task knows, and that one is renamed.
 
     join      the listed files, one by one, into ``_joining-<id>``
-    note      ``_published.json``: from now on, that nothing is there to join any more tells that it is published
+    note      ``_published.json``: from now on, nothing left to join means that it is published
     reveal    ``_joining-<id>`` becomes ``checkpoint_id=<id>``: all of it appears in one step
 
 Withdrawn files go back to where they were staged, so that a later checkpoint can bring them again: nothing is copied,
@@ -74,8 +74,8 @@ def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
     moves = []
     for name in names:
         if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
-            told = at.inside(name).read_json()
-            moves.append(Move(_number(name), name.startswith(_MOVED), told["files"], told["withdrawn"]))
+            note = at.inside(name).read_json()
+            moves.append(Move(_number(name), name.startswith(_MOVED), note["files"], note["withdrawn"]))
     return sorted(moves, key=lambda m: m.checkpoint_id)
 
 
@@ -143,7 +143,7 @@ def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside:
 
 
 def attempt_of(name: str) -> str | None:
-    """The attempt to write that the name of a file tells; None for a file of somebody else.
+    """The attempt to write that the name of a file holds; None for a file of somebody else.
 
     Example:
         >>> attempt_of("part-00000-0199aa-1a2b3c4d-0.parquet"), attempt_of("notes.parquet")

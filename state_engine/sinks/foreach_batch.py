@@ -49,16 +49,16 @@ class ForeachBatchSink(Sink):
 
     Args:
         function: ``function(rows, checkpoint_id)``; whatever it raises stops the job, and the next run calls it again.
-        name: ``[a-z][a-z0-9_]*``: tells in a later process which function the rows wait for; keep it when the function
-            changes. Functions of different jobs need different names.
+        name: ``[a-z][a-z0-9_]*``: identifies the function that the rows wait for, in later processes, too; keep it
+            when the function changes. Functions of different jobs need different names.
         as_dataframe: whether the rows come as a Spark DataFrame and not as an Arrow table, which is in memory whole.
 
     Raises:
         ConfigurationError: another function of this process has that name.
 
     Example:
-        >>> told = []
-        >>> sink = ForeachBatchSink(lambda rows, checkpoint_id: told.append(checkpoint_id), name="example_told")
+        >>> received = []
+        >>> sink = ForeachBatchSink(lambda rows, checkpoint_id: received.append(checkpoint_id), name="example_received")
     """
 
     function: BatchFunction

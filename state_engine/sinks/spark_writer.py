@@ -71,7 +71,7 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
 
 
 def _check_pages(staged: StagedSink, what: str) -> None:
-    """Tell damage to staged files, which Spark noticed as it read, from what the table refuses.
+    """Separate damage to staged files, which Spark noticed as it read, from what the table refuses.
 
     Raises:
         DamagedFileError: a page of one is not what was written.
@@ -107,13 +107,13 @@ def _rows(session: SparkSession, staged: StagedSink) -> DataFrame:
 
 def _refused(staged: StagedSink, checkpoint_id: int, error: Exception) -> SinkError | CommitFailedError:
     java = getattr(error, "java_exception", None)
-    told = [str(java.toString()) if java is not None else str(error)]
+    texts = [str(java.toString()) if java is not None else str(error)]
     cause = java.getCause() if java is not None else None
     while cause is not None:
-        told.append(str(cause.toString()))
+        texts.append(str(cause.toString()))
         cause = cause.getCause()
-    last = told[-1].splitlines()
-    if any("Concurrent" in text.splitlines()[0] for text in told):
+    last = texts[-1].splitlines()
+    if any("Concurrent" in text.splitlines()[0] for text in texts):
         return CommitFailedError(
             f"sink '{staged.name}': another writer was in the way at {staged.path} ({last[0]}); run again"
         )

@@ -208,7 +208,7 @@ def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
     why = (
         "rows that replaced others by their key are not known any more"
         if target.key
-        else "only a lineage column could tell its rows (SqlSink(…, lineage=True), from the first row on)"
+        else "only a lineage column could identify its rows (SqlSink(…, lineage=True), from the first row on)"
     )
     raise SinkError(
         f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "

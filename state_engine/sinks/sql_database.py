@@ -1,7 +1,7 @@
 """The table of a ``SqlSink`` in its database: made, checked, and written to in one transaction with the ledger.
 
 The first statement of a transaction is the insert into the ledger: of two that publish one checkpoint, the second waits
-there until the first has ended, and is then told that the row is taken.
+there until the first has ended, and then sees that the row is taken.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def opened(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
             yield SqlTable(connection, target, sink)
     except DBAPIError as error:
         raise SinkError(
-            f"sink '{sink}': {target.shown} cannot be used: {_told(error)}. Repair that and run again; nothing is lost"
+            f"sink '{sink}': {target.shown} cannot be used: {_one_line(error)}. Repair that and run again; "
+            "nothing is lost"
         ) from error
     finally:
         engine.dispose()
@@ -144,7 +145,7 @@ class SqlTable:
             self._check_columns(staged_schema(staged))
 
     def check_withdrawable(self, staged: StagedSink) -> None:
-        """Refuse where withdrawn rows cannot be told; raises SinkError."""
+        """Refuse where withdrawn rows cannot be identified; raises SinkError."""
         if staged.withdrawn:
             check_lineage(self.connection, self.target, staged)
 
@@ -216,7 +217,7 @@ class SqlTable:
         except SinkError as unseen:
             raise CommitUnknownError(
                 f"sink '{self.sink}': {self.target.shown}: the commit of checkpoint {checkpoint_id} broke off "
-                f"({_told(error)}), and the ledger cannot be read. Run again: it is looked up first"
+                f"({_one_line(error)}), and the ledger cannot be read. Run again: it is looked up first"
             ) from unseen
         if not done:
             raise self._refused(checkpoint_id, error) from error
@@ -225,15 +226,15 @@ class SqlTable:
         if isinstance(error, OperationalError | InterfaceError):
             return CommitFailedError(
                 f"sink '{self.sink}': checkpoint {checkpoint_id} was not written to {self.target.shown} "
-                f"({_told(error)}); run again"
+                f"({_one_line(error)}); run again"
             )
         return SinkError(
             f"sink '{self.sink}': {self.target.shown} does not take the rows of checkpoint {checkpoint_id}: "
-            f"{_told(error)}. Nothing was published and nothing is lost: let the table take them and run again, or "
+            f"{_one_line(error)}. Nothing was published and nothing is lost: let the table take them and run again, or "
             "restore the checkpoint's parent to drop these rows"
         )
 
 
-def _told(error: DBAPIError) -> str:
+def _one_line(error: DBAPIError) -> str:
     """What the database said, on one line."""
     return " ".join(str(error.orig).split())

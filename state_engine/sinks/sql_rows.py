@@ -61,7 +61,7 @@ def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[s
 
 
 def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
-    """Delete the withdrawn rows, which their lineage column tells."""
+    """Delete the withdrawn rows, which their lineage column identifies."""
     table = _lineage(target)
     connection.execute(sa.delete(table).where(_is_withdrawn(table, staged)))
 
@@ -104,7 +104,7 @@ def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> 
     null = [name for name in target.key if batch.column(name).null_count]
     if null:
         raise SinkError(
-            f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing tells "
+            f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing says "
             "which row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
         )
 

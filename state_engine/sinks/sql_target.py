@@ -28,8 +28,8 @@ class SqlTarget:
     Attributes:
         url: of the database, without password; of SQLite with an absolute path.
         table, schema: its name; None for the default schema of the database.
-        key: columns that tell a row which it replaces; empty where rows are appended.
-        lineage: whether the column ``_write_id`` tells which attempt wrote a row.
+        key: columns that identify the row that another replaces; empty where rows are appended.
+        lineage: whether the column ``_write_id`` names the attempt that wrote a row.
         password_env: environment variable with the password.
     """
 

@@ -47,7 +47,7 @@ class Slice:
         position_from, position_to: summaries as JSON; a slice starts where its parent ended.
         labels: names of the files by place, for messages.
         detail: what ``read`` needs; only the source looks inside.
-        endless: whether there will always be more: then a run takes one slice, unless it was told how many.
+        endless: whether there will always be more: then a run takes one slice, unless the caller says how many.
         bytes: about how much it is, as stored; None where that is not known.
         bad_files: files of it that cannot be read and become dead letters; their rows are none of the slice's.
     """
@@ -147,10 +147,10 @@ class Source(ABC):
             given: in the source's own terms, see its class; most take ``"all"`` for all that is there now.
 
         Raises:
-            ConfigurationError: it says nothing to this source, or such a source has no position that could be told.
+            ConfigurationError: it says nothing to this source, or such a source has no position that could be given.
         """
         raise ConfigurationError(
-            f"the position of a {type(self).__name__} cannot be told: leave it out of positions to read it from its "
+            f"the position of a {type(self).__name__} cannot be given: leave it out of positions to read it from its "
             "beginning, or let the job read a FileSource or a DeltaSource"
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BYTES_A_ROW = 64
-"""A guess, to tell little from much."""
+"""A guess, to separate little from much."""
 
 
 @dataclass(frozen=True)

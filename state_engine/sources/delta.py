@@ -83,7 +83,7 @@ class DeltaSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         log = SourceTable(spark, self.path)
-        # the table's id tells whether it is the same one, so it may be moved
+        # the table's id shows whether it is the same one, so it may be moved
         before = [e for e in elements if not e["split"].endswith(SCHEMA)]
         schemas = [e for e in elements if e["split"].endswith(SCHEMA)]
         recorded = schemas[-1]["position"]["schema"] if schemas else None
@@ -100,7 +100,7 @@ class DeltaSource(Source):
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         log, end = SourceTable(spark, self.path), positions_in(appended)[-1]
-        start = begin_of(before, end, self._told_start(end))
+        start = begin_of(before, end, self._declared_start(end))
         files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
         check_there(files)
         return _slice(before, list(appended), DeltaSlice(files, end.version, log))
@@ -113,7 +113,7 @@ class DeltaSource(Source):
             return None
         check_read_once([*known, *ends], path=self.path)
         log = SourceTable(spark, self.path)
-        start = known[-1] if known else begin_of([], ends[0], self._told_start(ends[0]))
+        start = known[-1] if known else begin_of([], ends[0], self._declared_start(ends[0]))
         files, at = bounded(
             stops(log, start, ends[-1]),
             ends[-1],
@@ -149,7 +149,7 @@ class DeltaSource(Source):
     def position_text(self, elements: Sequence[Element]) -> str:
         return _summary(elements)
 
-    def _told_start(self, end: Position) -> Position | None:
+    def _declared_start(self, end: Position) -> Position | None:
         """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""
         start = self.starting_version
         if start == "latest":

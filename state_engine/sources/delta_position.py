@@ -55,7 +55,7 @@ def begin_of(before: Sequence[Element], end: Position, first: Position | None) -
 
     Args:
         before: the position in front of it.
-        first: where a source begins that was not told to begin with a snapshot.
+        first: where a source begins that does not begin with a snapshot.
 
     Raises:
         SourceError: it began otherwise than this source does.
@@ -130,7 +130,7 @@ def schemas_up_to(elements: Sequence[Element], version: int) -> list[Element]:
 
 
 def check_read_once(positions: Sequence[Position], *, path: str) -> None:
-    """Refuse positions of a table that was read anew on the way: only the recorded cuts tell where.
+    """Refuse positions of a table that was read anew on the way: only the recorded cuts say where.
 
     Raises:
         SourceError: a snapshot comes after something else.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SCAN_COLUMNS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector",
                  "baseRowId", "defaultRowCommitVersion")  # fmt: skip
 _READ_PROPERTIES = ("delta.columnMapping.", "delta.enableTypeWidening")
-"""Table properties that tell a scan how to read a file."""
+"""Table properties that decide how a scan reads a file."""
 _KEPT_LISTINGS = 4
 _listings: OrderedDict[tuple[str, str, int], list[TableFile]] = OrderedDict()
 """Files of snapshots, which never change: a snapshot that takes many batches is listed once a process."""
@@ -44,7 +44,7 @@ class TableFile:
     Attributes:
         uri: absolute, not escaped.
         size: in bytes.
-        rows: that are left after its deletion vector; None where the log does not tell.
+        rows: that are left after its deletion vector; None where the log does not say.
         action: Delta's ``add`` as JSON.
     """
 
@@ -54,7 +54,7 @@ class TableFile:
     action: str
 
     def row_count(self) -> int:
-        """Rows, from the file's footer where the log does not tell."""
+        """Rows, from the file's footer where the log does not say."""
         if self.rows is not None:
             return self.rows
         return parquet_row_count(self.uri)
@@ -129,7 +129,7 @@ class SourceTable:
         except FileNotFoundError:
             raise SourceError(
                 f"{self.uri}: version {version} is not in the log any more (its retention is "
-                "delta.logRetentionDuration), so what it changed cannot be told"
+                "delta.logRetentionDuration), so what it changed is unknown"
             ) from None
         added = [add for add in entry.of("add") if add.get("dataChange", True)]
         metadata = next(entry.of("metaData"), None)

@@ -337,7 +337,7 @@ class FileSource(Source):
 
     def _changed(self, uri: str, when: str) -> None:
         raise SourceError(
-            f"{uri} changed or vanished {when}, so what was read from it cannot be told from what is new. Put the "
+            f"{uri} changed or vanished {when}, so what was read from it cannot be separated from what is new. Put the "
             "old file back and add changes as new files, or set on_change='ignore' to skip such files"
         )
 

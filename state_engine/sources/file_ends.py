@@ -1,4 +1,4 @@
-"""What the first and last bytes of a file tell: whether it is the same as another, and whether a Parquet file is whole.
+"""What the first and last bytes of a file show: whether it is the same as another, and whether a Parquet file is whole.
 
 A file is looked at when it is consumed, and later only where its time changed and its size did not.
 """

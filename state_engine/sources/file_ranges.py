@@ -26,7 +26,7 @@ SCHEMA = "#schema"
 class FileRange:
     """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file, of which ``digest`` is that of its ends.
 
-    What an older version consumed has no digest: size and time alone tell whether such a file is the same.
+    What an older version consumed has no digest: size and time alone decide whether such a file is the same.
     """
 
     uri: str

@@ -36,7 +36,7 @@ SOURCE = HIDDEN + "source"
 _FEW_BYTES = 2**23
 """In memory: what the driver sends to tasks goes through one socket."""
 WATERMARK = HIDDEN + "watermark"
-"""The watermark before a row: told by the operator that put it out; of routed rows, by the row's place."""
+"""The watermark before a row: carried by the rows of an operator; of routed rows, by the row's place."""
 RANK = HIDDEN + "rank"
 """Among rows of one watermark: 0 of what came from elements, above it of what timers put out."""
 ORIGIN = HIDDEN + "origin"
@@ -84,7 +84,7 @@ class StreamFrame:
         labels: by source, names of its files by place.
         refused: by source, rows that could not be parsed: the one column REFUSED.
         timed_order: whether the order begins with the event time.
-        origin: of all rows, see ``microbatch.routing.origins``; None where rows tell their own, or have none.
+        origin: of all rows, see ``microbatch.routing.origins``; None where rows carry their own, or have none.
         lead: hidden columns that come before all others in the order, as long as the stream is not merged.
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
     """

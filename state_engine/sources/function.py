@@ -37,7 +37,7 @@ class FunctionSource(Source):
         name: of the source, for messages.
         function: the user's; every batch works on its own copy.
         kind: type of what it collects.
-        max_rows_per_batch: where it is told to stop.
+        max_rows_per_batch: after so many rows it must stop.
     """
 
     name: str

@@ -84,14 +84,14 @@ def file_times(
         at = _frame_ms(rows, column)
         inside_col = (at >= F.lit(late[0])) & (at < F.lit(late[1]))
         one = rows.select(F.col(FILE_COLUMN).alias("file"), at.alias("at"), inside_col.alias("late"))
-        told = one.groupBy("file").agg(
+        grouped = one.groupBy("file").agg(
             F.min("at"), F.max("at"), F.count_if("late"), F.count_if(F.col("at").isNull())
         )
         with (
             execution(spark, f"source {source}: event times of new rows"),
             reading(source, job=job, into="partitions"),
         ):
-            collected = [tuple(r) for r in told.collect()]
+            collected = [tuple(r) for r in grouped.collect()]
             bad = read.refused
             refused = dict(map(tuple, bad.groupBy(FILE_COLUMN).count().collect())) if bad is not None else {}
         bounds = [r[:3] for r in collected]

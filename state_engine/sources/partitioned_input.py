@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SEEN, MARK = "#seen", "#partition"
-"""Splits of the elements that tell what is new in the source, and which partition was read."""
+"""Splits of the elements that record what is new in the source, and which partition was read."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class PartitionedSource(Source):
 
 
 def last_mark(elements: Sequence[Element]) -> dict[str, Any] | None:
-    """The last partition that a position tells; None where it tells none."""
+    """The last partition that a position names; None where it names none."""
     return next((e["position"] for e in reversed(elements) if e["split"] == MARK), None)
 
 

@@ -1,6 +1,6 @@
 """Where a row of a slice came from: the place of its file in the slice, as a Spark expression.
 
-A scan tells a row's file as a URI of Hadoop's making (``file:/a%20b``), the slice as ours (``file:///a b``). The
+A scan gives a row's file as a URI of Hadoop's making (``file:/a%20b``), the slice as ours (``file:///a b``). The
 expression compares 64-bit hashes of the former, in a form that costs little a row for one file and for thousands. A
 file that the slice does not know is an error in the job, never a wrong place.
 """

@@ -77,7 +77,7 @@ class PythonDataSource(Source):
         return self.data_source.name()
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        with _told(self.name):
+        with _named_failures(self.name):
             reader, simple = self._reader()
             start = elements[-1]["position"] if elements else reader.initialOffset()
             if elements:
@@ -92,7 +92,7 @@ class PythonDataSource(Source):
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         end = appended[-1]["position"]
-        with _told(self.name):
+        with _named_failures(self.name):
             reader, simple = self._reader()
             start = before[-1]["position"] if before else reader.initialOffset()
             detail: Any = (
@@ -166,7 +166,7 @@ class PythonDataSource(Source):
         return latest
 
 
-class _told:
+class _named_failures:
     """Turns what a reader raises on the driver into a SourceError."""
 
     def __init__(self, name: str) -> None:

@@ -64,11 +64,11 @@ def parsed_records(
     """
     kept = T.StructType([*schema.fields, T.StructField(REFUSED_TEXT, T.StringType())])
     as_bytes = reads_as_bytes(format_, options)
-    told = {name: value for name, value in options.items() if name.lower() not in _OF_FILES}
-    told |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT}
+    own = {name: value for name, value in options.items() if name.lower() not in _OF_FILES}
+    own |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT}
     text = F.decode("record", BYTE_BY_BYTE) if as_bytes else F.col("record").cast("string")
     ddl = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in kept.fields)
-    parsed = F.from_json(text, ddl, told) if format_ == "json" else F.from_csv(text, ddl, told)
+    parsed = F.from_json(text, ddl, own) if format_ == "json" else F.from_csv(text, ddl, own)
     table = pa.table(
         {"record": pa.array(records, pa.binary()), FILE_COLUMN: pa.array(range(len(records)), pa.int32())}
     )

@@ -1,7 +1,7 @@
 """Which changes of a table's schema a running job can go on with.
 
 Compares schemas in Spark's JSON form, as Delta's log holds them. Added columns and fields, wider numbers and
-dates, and fewer NOT NULLs are fine; everything else is told in words.
+dates, and fewer NOT NULLs are fine; everything else is described.
 """
 
 from __future__ import annotations

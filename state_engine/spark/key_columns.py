@@ -186,7 +186,7 @@ def _decimal_text(column: Column, data_type: DecimalType) -> Column:
 
 
 def _holds_floats(data_type: DataType) -> bool:
-    """Whether a column of this type may hold a -0.0, which its type alone does not tell."""
+    """Whether a column of this type may hold a -0.0, which its type alone does not say."""
     if isinstance(data_type, StructType):
         return any(_holds_floats(field.dataType) for field in data_type.fields)
     return isinstance(data_type, _FLOATS)

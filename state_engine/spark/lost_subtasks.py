@@ -1,4 +1,4 @@
-"""What Spark raises where a subtask's process died, told as an error that says whose, and what to do."""
+"""What Spark raises where a subtask's process died, turned into an error that says whose, and what to do."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def losing(*, job: str, operator: str) -> Iterator[None]:
         ) from error
 
 
-def cause_of_death(told: list[str]) -> str | None:
-    """What messages of Spark say of a task whose process died; None where they tell of something else."""
-    dead = any(sign in text for text in told for sign in _DEAD)
-    return _short(told[-1]) if dead else None
+def cause_of_death(texts: list[str]) -> str | None:
+    """What messages of Spark say of a task whose process died; None where they are about something else."""
+    dead = any(sign in text for text in texts for sign in _DEAD)
+    return _short(texts[-1]) if dead else None
 
 
 def _short(text: str) -> str:

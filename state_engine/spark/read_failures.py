@@ -1,4 +1,4 @@
-"""What Spark raises while it reads a source, told as a SourceError: job, source, file, record and cause."""
+"""What Spark raises while it reads a source, turned into a SourceError: job, source, file, record and cause."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
             raise refused from error
         cause = _STATE.sub("", texts[-1])
         if record is None:
-            told, way_out = (
+            problem, way_out = (
                 cause,
                 "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource",
             )
         else:
-            told = f"the record {record} does not fit the declared schema ({cause})"
+            problem = f"the record {record} does not fit the declared schema ({cause})"
             way_out = "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
         message = (
-            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {match.group(1)}: {told}. "
+            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {match.group(1)}: {problem}. "
             f"Nothing of this micro-batch was committed. {way_out}"
         )
         raise (BadFileError(message, match.group(1)) if record is None else SourceError(message)) from error

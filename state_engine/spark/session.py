@@ -181,7 +181,7 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
 def _write_no_checksums(spark: Any) -> None:
     """Hadoop starts a process for every local file that it creates, and one more for its checksum file.
 
-    Nothing of ours reads the checksum files; Parquet and the commit's sizes tell damage.
+    Nothing of ours reads the checksum files; Parquet and the commit's sizes reveal damage.
     """
     configuration = spark._jsc.hadoopConfiguration()
     spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)

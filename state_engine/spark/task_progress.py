@@ -1,4 +1,4 @@
-"""Tells how far long Spark work is: how many tasks are done, of how many, while it runs."""
+"""Reports how far long Spark work is: how many tasks are done, of how many, while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EVERY_S = 0.25
 
 @contextmanager
 def task_progress(spark: SparkSession, on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell of the Spark jobs that this thread runs inside; of nothing where nobody wants to know.
+    """Report the Spark jobs that this thread runs inside; nothing where nobody wants to know.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Spark tasks that write files, and what each tells the driver: one report, as JSON.
+"""Spark tasks that write files, and what each sends to the driver: one report, as JSON.
 
 Spark would run a task again that raises. An error of ours would only come again, so it stands in the report, and
 raised on the driver.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Report = dict[str, Any]
-"""What a task tells; files that it wrote are in ``files``."""
+"""What a task sends; files that it wrote are in ``files``."""
 Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
 """Called in a task with its rows, its number and its attempt, which no other attempt of the application has."""
 
 
 def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
-    """Run work over rows, a task for each partition, and give what they tell, in the order of the partitions.
+    """Run work over rows, a task for each partition, and give their reports, in the order of the partitions.
 
     Args:
         prefix: what the message of an error begins with.

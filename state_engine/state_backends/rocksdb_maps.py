@@ -219,7 +219,7 @@ class RocksMaps(TrackedEntries):
                 stored = rows.get(slot_key(slot, _ENTRY, coded))
                 if (
                     stored is not None
-                ):  # None: it was removed meanwhile, and whoever iterates is about to be told
+                ):  # None: it was removed meanwhile, and whoever iterates is about to get an error
                     yield self.read_key(coded), self.item(stored)
 
     def _remember(self, entries: RocksMap, coded: bytes, row: bytes | None) -> None:

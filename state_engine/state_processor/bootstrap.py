@@ -63,7 +63,7 @@ from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.entry_codes import entry_codes
 
 States = Mapping[Any, DataFrame]
-"""DataFrames by name of the state, or by its descriptor where only a run would tell what is declared."""
+"""DataFrames by name of the state, or by its descriptor where only a run would show what is declared."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Operator state that a job begins with: elements that a user gives, as one subtask would have left them.
 
-A copy of the function is opened on the driver; what it asks for then tells scheme and type of every state. Broadcast
-state, which functions ask for as they run, is told by its descriptor. All elements are written as the lists of one
+A copy of the function is opened on the driver; what it asks for then gives scheme and type of every state. Broadcast
+state, which functions ask for as they run, is given by its descriptor. All elements are written as the lists of one
 subtask, and the first micro-batch hands them out as after a restore: even-split lists are dealt out, union lists and
 broadcast state go to every subtask whole. Plays the part of ``StateBootstrapFunction`` and
 ``BroadcastStateBootstrapFunction`` of Flink's State Processor API.

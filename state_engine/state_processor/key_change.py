@@ -81,7 +81,7 @@ class KeyTypeChange:
     Attributes:
         job: name.
         tables: the job's tables.
-        kernel: tells which columns tables have.
+        kernel: knows which columns tables have.
         operations: commits the row.
         spark: session.
         dry_run: check and count only.

@@ -38,11 +38,11 @@ def known_key(
     """Names and types of an operator's key, declared or not.
 
     Args:
-        key_type: as a user gives it, where there is no input yet that would tell: a type, or of several columns a
+        key_type: as a user gives it, where there is no input yet that would show it: a type, or of several columns a
             record of them.
 
     Raises:
-        ConfigurationError: the stream has no key, or nothing tells its type.
+        ConfigurationError: the stream has no key, or nothing gives its type.
     """
     what, names = f"job '{job.name}', operator '{operator.uid}'", operator.key_columns
     if not operator.keyed:
@@ -54,7 +54,7 @@ def known_key(
     frame = _frame(spark, job, operator.inputs[0].parent)
     if frame is None:
         raise ConfigurationError(
-            f"{what}: its sources have no input that would tell the types of {list(names)}: give key_type, such as "
+            f"{what}: its sources have no input that would show the types of {list(names)}: give key_type, such as "
             f"key_type='{names[0]} string'"
         )
     schema = key_schema_of(frame.rows, names, what=what)

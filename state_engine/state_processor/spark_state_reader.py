@@ -91,7 +91,7 @@ class SparkQuery:
         """One state as ``state_rows`` takes it.
 
         Raises:
-            ConfigurationError: there is no such state, or a column cannot be made; tells what Spark's reader gives.
+            ConfigurationError: there is no such state, or a column cannot be made; names what Spark's reader gives.
         """
         options = {"batchId": str(self.batch_id), "operatorId": str(wanted.operator_id)}
         if wanted.variable is not None:
@@ -102,9 +102,9 @@ class SparkQuery:
             given = f"; Spark's reader gives {rows.schema.simpleString()}"
             return rows.select(*_columns(rows, wanted, keys))
         except PySparkException as error:
-            told = str(error).split("\n", 1)[0]
+            problem = str(error).split("\n", 1)[0]
             raise ConfigurationError(
-                f"{what}: the state of {self.location} cannot be read so: {told}{given}"
+                f"{what}: the state of {self.location} cannot be read so: {problem}{given}"
             ) from None
 
     def positions(self, sources: Mapping[str, Source], given: Mapping[str, Any]) -> dict[str, Any]:

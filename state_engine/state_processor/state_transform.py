@@ -114,7 +114,7 @@ class StateTransform:
         tables: the job's tables.
         operations: commits the row.
         spark: session.
-        dry_run: only tell what would change.
+        dry_run: only show what would change.
     """
 
     job: str

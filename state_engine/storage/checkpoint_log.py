@@ -66,7 +66,7 @@ _LOGGED = (
     "partition",
     "requested_by",
 )
-"""What the log tells of a row."""
+"""What the log says of a row."""
 _READERS = 8
 _TOGETHER = 64
 """So many files of one size are made one."""

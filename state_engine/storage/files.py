@@ -296,7 +296,7 @@ def footer_of(content: pa.Buffer) -> int:
 
 
 def footer_bytes(content: pa.Buffer) -> int:
-    """Length of the footer that the last eight bytes of a Parquet file tell, these included."""
+    """Length of the footer that the last eight bytes of a Parquet file give, these included."""
     end = content.slice(max(content.size - 8, 0)).to_pybytes()
     return int.from_bytes(end[:4], "little") + 8
 

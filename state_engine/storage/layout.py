@@ -9,7 +9,7 @@
     <root>/<job>/exchange                    outputs on their way to a chained operator; no table, emptied after use
 
 A file's name holds the ``write_id`` of the attempt that wrote it and something that no other attempt of the same task
-has, so nothing is ever overwritten and an orphan tells whose it is. Uids in paths are spelled by ``names.stored_name``.
+has, so nothing is ever overwritten and an orphan shows whose it is. Uids in paths are spelled by ``names.stored_name``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state root: a directory with an id, under which every job keeps its tables.
 
-The id is random and made with the root, so that two roots that write to one sink are told apart: transactions of all
+The id is random and made with the root, so that two roots that write to one sink stay apart: transactions of all
 jobs in all sinks stand under it. So it must never change. The marker that holds it bears a digest of itself, the tables
 of checkpoints name the id as well, and a root that holds jobs and has no readable marker is refused: with a new id, its
 jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes the marker anew.
@@ -108,8 +108,8 @@ def read_marker(uri: str) -> dict[str, str] | None:
 
 def write_marker(uri: str, content: dict[str, str]) -> None:
     """Write what a root says of itself, with a digest, whole or not at all."""
-    told = {key: value for key, value in content.items() if key != _DIGEST}
-    text = json.dumps(told | {_DIGEST: _digest(told)}).encode()
+    facts = {key: value for key, value in content.items() if key != _DIGEST}
+    text = json.dumps(facts | {_DIGEST: _digest(facts)}).encode()
     # synced, else a power cut could leave a root whose tables are there, and its id is not
     open_location(join(uri, MARKER)).write_whole(text)
 
@@ -135,12 +135,12 @@ def _marker_of_a_root(uri: str) -> dict[str, str] | None:
 
 
 def _is_whole(marker: dict[str, str]) -> bool:
-    told = {key: value for key, value in marker.items() if key != _DIGEST}
+    facts = {key: value for key, value in marker.items() if key != _DIGEST}
     if _DIGEST in marker:
-        return marker[_DIGEST] == _digest(told)
+        return marker[_DIGEST] == _digest(facts)
     number = str(marker["format"])
     return number.isdigit() and int(number) != DIGEST_FORMAT
 
 
-def _digest(told: dict[str, str]) -> str:
-    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _digest(facts: dict[str, str]) -> str:
+    return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()

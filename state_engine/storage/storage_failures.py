@@ -32,7 +32,7 @@ def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
         if type(error) not in (CommitFailedError, CommitUnknownError) or f"job '{job}'" in str(error):
             raise
         raise type(error)(f"job '{job}': {str(error).rstrip('.')}. {kept}.") from error
-    except ConnectionError:  # the process of Spark hung up, which ``spark.lost_spark`` tells
+    except ConnectionError:  # the process of Spark hung up, which ``spark.lost_spark`` explains
         raise
     except OSError as error:
         refused = storage_error(error, at, "read or written")

@@ -2,7 +2,7 @@
 
 Runners' clocks may be days apart, or jump; the storage has one, and every file bears its time. It is asked by writing a
 small file below the root and reading when it was written: once a process, and again after a while; in between, the
-machine's steady counter tells what has passed. So ``now_ms`` is never ahead of the storage, and behind it only by what
+machine's steady counter says what has passed. So ``now_ms`` is never ahead of the storage, and behind it only by what
 the counter did not see, as while a machine was frozen. Whoever rests on it errs towards an attempt that is too old, and
 a file that is too young to be deleted. Flink has no counterpart: its files are deleted by whoever counts references.
 """

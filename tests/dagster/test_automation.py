@@ -74,7 +74,7 @@ def test_new_data_stuck_jobs_failures_and_retention(
     ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ground.run()
-    assert "have news" not in skipped(tick(ground, "__new_data"))
+    assert "have new data" not in skipped(tick(ground, "__new_data"))
     assert watched(ground)[0]
     assert "1 files of changes" in skipped(tick(ground, "__compaction"))
 
@@ -85,7 +85,7 @@ def test_new_data_stuck_jobs_failures_and_retention(
         later(patched, 0.6)
         passed, why, runs = watched(ground)
         assert (passed, runs) == (False, 1)
-        assert "['pairs'] have news" in why
+        assert "['pairs'] have new data" in why
         moves_on = ground.defs.resolve_job_def(f"{JOB}__check").execute_in_process(instance=ground.instance)
         told = {e.check_name: e.passed for e in moves_on.get_asset_check_evaluations()}
         assert told[MOVES_ON] is False

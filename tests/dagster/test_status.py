@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from state_engine.cli.main import app
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.dagster.watching import told
+from state_engine.dagster.watching import describe
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_status import JobStatus, status_of
 from tests.dagster.ground import JOB, Ground
@@ -108,7 +108,7 @@ def test_a_job_that_refuses_all_of_its_rows_is_not_fine() -> None:
     assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("ok", 0, 5, 5)
     found = status([row(1), all_, row(3, "compaction", minutes=20)], lag={"a": False})
     assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("refusing", 1, 5, 5)
-    assert "dead-letters list j" in told(found)
+    assert "dead-letters list j" in describe(found)
 
 
 @pytest.mark.parametrize("kind", ["import", "bootstrap"])

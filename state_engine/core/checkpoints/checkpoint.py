@@ -127,7 +127,7 @@ class OperatorStatePart:
         subtask: whose list it is; 0 for broadcast state, of which one copy is stored.
         write_id: the attempt whose files hold it: this one, or an earlier one where it did not change since.
         elements: rows in the table: elements, entries of a map, or key groups; 0 for an empty list.
-        digest: of the elements in order, as hexadecimal text: tells whether the list changed.
+        digest: of the elements in order, as hexadecimal text: differs where the list changed.
     """
 
     subtask: int
@@ -164,7 +164,7 @@ class OperatorStateRef:
         parallelism: number of subtasks that the lists belong to.
         states: by name; none for a source, whose position is folded along the path of checkpoints.
         last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
-            the lists out anew, and a checkpoint since it is still to be told to listeners; empty for a source.
+            the lists out anew, and a checkpoint since it was not yet notified to listeners; empty for a source.
     """
 
     operator: str

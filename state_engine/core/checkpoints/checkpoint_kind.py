@@ -52,7 +52,7 @@ class CheckpointKind(StrEnum):
 
     @property
     def is_micro_batch(self) -> bool:
-        """Whether sources were read and outputs staged; replays repeat such rows, and listeners are told of them."""
+        """Whether sources were read and outputs staged; replays repeat such rows; listeners are notified."""
         return self is CheckpointKind.CHECKPOINT
 
     @property

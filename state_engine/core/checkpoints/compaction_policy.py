@@ -1,4 +1,4 @@
-"""``CompactionPolicy``: when an operator's keyed state is worth folding, told from the rows of its path alone.
+"""``CompactionPolicy``: when an operator's keyed state is worth folding, decided by the rows of its path alone.
 
 Every micro-batch adds a file of changes, which each later one opens; a compaction takes them out of the way. Folding
 costs as much as the key groups hold that changed, so it waits until there are many files, or as many changes as there
@@ -145,8 +145,8 @@ class CompactionDue:
         return bool(self.reasons or self.positions)
 
     @property
-    def told(self) -> str:
-        """As one line."""
+    def reason(self) -> str:
+        """Why a compaction is due, or is not, as one line."""
         if self:
             operators = [f"operator '{uid}': {reason}" for uid, reason in self.reasons.items()]
             return "; ".join([*operators, *filter(None, [self.positions])])

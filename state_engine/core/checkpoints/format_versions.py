@@ -78,9 +78,9 @@ def _with_proofs(row: PlainRow) -> PlainRow:
 
 
 STEPS = (
-    FormatStep(3, "rows tell of bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
-    FormatStep(4, "rows tell under which name a renamed state is stored", _with_stored_names),
-    FormatStep(5, "rows tell time partitions, late rows and backfills", _with_partitions),
+    FormatStep(3, "rows record bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
+    FormatStep(4, "rows record the name under which a renamed state is stored", _with_stored_names),
+    FormatStep(5, "rows record time partitions, late rows and backfills", _with_partitions),
     FormatStep(
         6,
         "damaged rows and files show; watermarks are a millisecond before the newest time",
@@ -140,5 +140,5 @@ def older(uri: str, version: int) -> RootError:
     return RootError(
         f"{uri} has format {version} of an older Statelake, this version reads and writes format {FORMAT_VERSION}. "
         f"Stop its jobs, then upgrade it with: statelake upgrade (in Python: StateEngine.upgrade('{uri}')); "
-        "--dry-run tells what it will do"
+        "--dry-run shows what it will do"
     )

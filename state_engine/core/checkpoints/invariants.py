@@ -30,7 +30,7 @@ def violations(
     Args:
         row: to commit.
         parent: the row that it continues; None for the first.
-        rows: all that are committed; without them, what only they can tell is not checked.
+        rows: all that are committed; without them, the rules over the whole tree are not checked.
     """
     broken = [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
     if rows is not None:
@@ -137,7 +137,7 @@ def _base_files_are_the_attempts_own(row: CheckpointRow, parent: CheckpointRow |
         for file in operator.base_files:
             low, high = file.key_group_min, file.key_group_max
             if low is None or high is None:
-                return f"operator '{operator.uid}': base file {file.path} tells no key groups"
+                return f"operator '{operator.uid}': base file {file.path} records no key groups"
             if not any(b.key_group_start <= low and high <= b.key_group_end for b in own):
                 return (
                     f"operator '{operator.uid}': base file {file.path} holds key groups {low} to {high}, the bases "

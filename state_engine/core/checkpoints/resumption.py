@@ -1,9 +1,9 @@
 """How an operator goes on: what lies on the path of checkpoints between its last run and the next one.
 
-Three questions are answered here, all from the rows alone. Whether its state is handed out as after a restore; which
-checkpoint its function is told it continues from; and which checkpoints its ``CheckpointListener`` is told to be
-complete. A listener is told at the start of the next micro-batch in which its operator runs, before any element: so
-never before the commit, in order, and at least once, for a batch that fails is told the same again. Plays the part of
+Three questions are answered here, all from the rows alone: whether its state is handed out as after a restore; from
+which checkpoint its function continues; and of which completed checkpoints its ``CheckpointListener`` is notified. A
+listener is notified at the start of the next micro-batch in which its operator runs, before any element: never before
+the commit, in order, and at least once, for a batch that fails repeats its notifications. Plays the part of
 Flink's ``CheckpointCoordinator`` towards tasks that it restores and notifies.
 """
 
@@ -35,10 +35,10 @@ def restored_checkpoint_id(path: Sequence[CheckpointRow]) -> int | None:
 
 
 def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef | None) -> list[int]:
-    """Ids that the operator's listeners are to be told now, oldest first: of its last run, and of all since.
+    """Ids of which the operator's listeners are notified now, oldest first: of its last run, and of all since.
 
-    Those before were told when that last run began, and it was committed. None are told to an operator that no
-    checkpoint knows.
+    The ids before were notified when that last run began, and it was committed. An operator that no checkpoint knows
+    is notified of none.
 
     Args:
         path: rows from the first checkpoint to the parent, oldest first.
@@ -51,14 +51,16 @@ def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRe
     return [row.checkpoint_id for row in rows if row.kind.is_micro_batch]
 
 
-def completed_after(path: Sequence[CheckpointRow], told: int | None) -> list[int]:
-    """Ids that a listener on the driver is to be told now, oldest first.
+def completed_after(path: Sequence[CheckpointRow], notified: int | None) -> list[int]:
+    """Ids of which a listener on the driver is notified now, oldest first.
 
     Args:
         path: rows from the first checkpoint to the head, oldest first.
-        told: the last id that the listener was told; None where it was told none.
+        notified: the last id of which the listener was notified; None where there was none.
     """
-    return [row.checkpoint_id for row in path if row.kind.is_micro_batch and row.checkpoint_id > (told or 0)]
+    return [
+        row.checkpoint_id for row in path if row.kind.is_micro_batch and row.checkpoint_id > (notified or 0)
+    ]
 
 
 def _after_last_run(path: Sequence[CheckpointRow], last_run: str) -> Sequence[CheckpointRow]:

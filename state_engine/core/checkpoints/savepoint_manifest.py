@@ -7,7 +7,7 @@ The checkpoint is a row as roots of the format ``checkpoint_format`` have them; 
 version's form when it is read. The savepoint itself is not changed.
 
 Paths are relative to the directory, so it can be moved. Whatever was changed, cut off or left out is noticed before any
-of it is restored: the manifest by its digest, the files by size and SHA-256. Digests tell damage, not intent: whoever
+of it is restored: the manifest by its digest, the files by size and SHA-256. Digests reveal damage, not intent: whoever
 writes a savepoint can compute them. So a manifest is also held to the form that savepoints have: its row names files of
 the manifest and no others, each where such a file belongs. Mirrors Flink's ``_metadata`` file and
 ``StateAssignmentOperation``'s check of operators.

@@ -33,7 +33,7 @@ class SinkKind(StrEnum):
 
     @property
     def has_log(self) -> bool:
-        """Whether it is a Delta table: each publication is one commit, whose transaction tells what it has seen."""
+        """Whether it is a Delta table: each publication is one commit, whose transaction records what it has seen."""
         return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.DEAD_LETTERS)
 
     @property

@@ -6,7 +6,7 @@
 
 Rows of other branches stage outputs and never publish. The lists of a row that moves the head describe the way, not the
 path: they count for ``published`` and not for ``content``. After any move without ``kept`` both are equal at the head.
-Dead letters are a sink of that name; the path of their table is left empty, and a file's own path tells its partition.
+Dead letters are a sink of that name; the path of their table is left empty, and a file's own path holds its partition.
 Flink has no counterpart: its sinks cannot take back what they committed.
 """
 

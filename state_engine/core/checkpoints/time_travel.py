@@ -22,7 +22,7 @@ from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import shown_storage, type_from_text
 
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999 in milliseconds: the last time that a timestamp of SQL or of Python tells."""
+"""The end of the year 9999 in milliseconds: the last time that a timestamp of SQL or of Python can hold."""
 
 METADATA = ("updated_at", "expires_at", "key_group")
 """Columns beside key and value."""
@@ -79,8 +79,8 @@ def path_as_of(
     if not older:
         first = path[0]
         raise ConfigurationError(
-            f"job '{job}' had no checkpoint at {_told(at)}: its first one, {first.checkpoint_id}, was made at "
-            f"{_told(moment(first.created_at))}"
+            f"job '{job}' had no checkpoint at {_as_text(at)}: its first one, {first.checkpoint_id}, was made at "
+            f"{_as_text(moment(first.created_at))}"
         )
     return path[: older[-1]]
 
@@ -202,7 +202,7 @@ def expiry_of(state: DeclaredState, *, include_expired: bool) -> Expiry:
     return Expiry(life.ttl_ms, life.horizon_ms(clock_ms=row.clock_ms, watermark_ms=row.watermark_ms))
 
 
-def _told(at: datetime) -> str:
+def _as_text(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 

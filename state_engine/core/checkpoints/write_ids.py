@@ -1,8 +1,8 @@
-"""``write_id``: what the name of an attempt to write tells, and the names of files that hold one.
+"""``write_id``: the name of an attempt to write, what it holds, and the names of files that carry it.
 
 A ``write_id`` is a version 7 UUID as 32 hexadecimal digits, so it orders by time and says when its attempt began, by
 the clock of the storage: how old an attempt is does not depend on the clocks of runners. Names of files hold it, and in
-sinks, where other jobs may write too, a mark of the owner beside it: so an orphan tells whose it is. Plays the part of
+sinks, where other jobs may write too, a mark of the owner beside it: so an orphan shows whose it is. Plays the part of
 the checkpoint id in Flink's file names.
 """
 

@@ -107,7 +107,7 @@ class HarnessState:
         )
 
     def commit(self, runs: list[HarnessRun]) -> None:
-        """Take over the state of all subtasks, and tell listeners."""
+        """Take over the state of all subtasks, and notify listeners."""
         for run in runs:
             for descriptor, changes in run.changes:
                 self.keyed.fold(descriptor, changes)

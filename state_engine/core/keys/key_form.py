@@ -1,6 +1,6 @@
 """``DeclaredKey``: what a job says its keys are; ``KeyForm``: makes a key that, for ``get_current_key()``.
 
-Inside of the engine a key is what its stored form tells: text, a number, a tuple. That is also what a function sees,
+Inside the engine a key is what its stored form holds: text, a number, a tuple. That is also what a function sees,
 unless the declared type is one that storage does not have (a time of day, an ``Instant``, a pickled object) or has a
 class of its own.
 """

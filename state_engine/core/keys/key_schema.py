@@ -87,7 +87,7 @@ class KeySchema:
         names: list[str] = []
         for name, kind in zip(self.names, self.types, strict=True):
             own, number = name, 1
-            # tables do not tell upper from lower case
+            # tables do not distinguish upper and lower case
             while _is_taken(own, storage_type(kind), known) or own.lower() in _lower(names):
                 number += 1
                 own = f"{name}__{number}"

@@ -45,7 +45,7 @@ class AtomicCall:
         self.normalise, self.side = normalise, side
 
     def run(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: Outputs) -> None:
-        """Make one call; ``refusal`` is what is told where it fails, but for the error.
+        """Make one call; ``refusal`` describes the failure, but for the error.
 
         Raises:
             ElementRefused: it failed, and what is refused is not set aside.
@@ -71,11 +71,11 @@ class AtomicCall:
 
     def refuse(self, refusal: Refusal, error: Exception, out: Outputs) -> None:
         """Take back the changes of what failed and set it aside, or end the batch with ElementRefused."""
-        told = refusal.caused_by(error)
+        refused = refusal.caused_by(error)
         if not self._dead_letters:
-            raise ElementRefused(told) from error
+            raise ElementRefused(refused) from error
         self._context.roll_back()
-        out.refused.append(told)
+        out.refused.append(refused)
 
 
 def outputs_of(result: Any, method: str) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Writing to side outputs: telling ``yield tag, value`` from an output, and checking tag and value.
+"""Writing to side outputs: ``yield tag, value`` is distinguished from an output; tag and value are checked.
 
 Plays the part of the ``SideOutput`` half of Flink's ``RecordWriterOutput``.
 """

@@ -243,7 +243,7 @@ class StreamOperator:
         try:
             for watermark_ms, draining in [(end_watermark_ms, False), (MAX_TIMESTAMP, True)][: 1 + drain]:
                 for key, entry in in_firing_order(queue, self._context, watermark_ms, drain=draining):
-                    self._fire(queue, key, entry, out, told_ms=MAX_TIMESTAMP if draining else None)
+                    self._fire(queue, key, entry, out, shown_ms=MAX_TIMESTAMP if draining else None)
         finally:
             self._leave()
 
@@ -260,7 +260,7 @@ class StreamOperator:
         queue.element = index
 
     def _fire(
-        self, queue: TimerQueue, key: Any, entry: Entry, out: Outputs, *, told_ms: int | None = None
+        self, queue: TimerQueue, key: Any, entry: Entry, out: Outputs, *, shown_ms: int | None = None
     ) -> None:
         context, timers, call = self._context, self._timers, self._calls.timer
         assert call is not None
@@ -270,7 +270,7 @@ class StreamOperator:
         origin: Origin = entry.element if entry.element >= 0 else TimerOrigin(entry.stage, entry.at, key)
         context.timestamp = entry.watermark_ms if entry.watermark_ms != MIN_TIMESTAMP else None
         call.context.timer, queue.firing, before_ms = timer, entry, timers.watermark_ms
-        timers.watermark_ms = entry.watermark_ms if told_ms is None else told_ms
+        timers.watermark_ms = entry.watermark_ms if shown_ms is None else shown_ms
         context.set_watermark(entry.watermark_ms)
         try:
             self._one.run(

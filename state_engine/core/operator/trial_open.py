@@ -1,7 +1,7 @@
 """``trial_open``: which keyed states a function declares, asked of a copy of it that never sees an element.
 
 States are declared in ``open`` and ``initialize_state``, so both are called, on empty state. A function may want there
-what only a task has (a model file, say): what it declared until then is told, and what kept it from going on.
+what only a task has (a model file, say): what it declared until then is returned, with what stopped it.
 """
 
 from __future__ import annotations

@@ -146,10 +146,10 @@ class ListCheckpointed:
 
 
 class CheckpointListener:
-    """Told what became of a checkpoint: at least once, in order, never before the commit."""
+    """Is notified of what became of a checkpoint: at least once, in order, never before the commit."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is committed: other systems may be told."""
+        """The checkpoint is committed: other systems may be notified."""
         raise NotImplementedError(
             f"{type(self).__name__} must define notify_checkpoint_complete(self, checkpoint_id)"
         )
@@ -159,7 +159,7 @@ class CheckpointListener:
 
 
 def has_checkpoint_hooks(function: object) -> bool:
-    """Whether checkpoints concern a function: it keeps state of its own, or is told of them.
+    """Whether checkpoints concern a function: it keeps state of its own, or is notified of them.
 
     Example:
         >>> has_checkpoint_hooks(CheckpointListener()), has_checkpoint_hooks(max)

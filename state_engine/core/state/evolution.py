@@ -67,7 +67,7 @@ class Evolution:
     def table_type(self, column: pa.DataType) -> pa.DataType:
         """The type that the table's column must get: with the new fields, and with all that were ever dropped.
 
-        The same type where the table need not grow; ``stored_form.added_fields`` tells what to add.
+        The same type where the table need not grow; ``stored_form.added_fields`` names what to add.
 
         Args:
             column: the type that the table's column has now.
@@ -247,7 +247,7 @@ def _bound_fields(
         raise StateMigrationError(
             f"{named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
         )
-    # tables do not tell upper from lower case
+    # tables do not distinguish upper and lower case
     taken = {column.lower() for record in (old, *earlier) for column in record.stored}
     types: dict[str, TypeInformation] = {}
     columns: dict[str, str] = {}

@@ -48,7 +48,7 @@ class TimerService:
         It follows from the elements that stand before this one in the total order of the stream, whatever their keys,
         and so neither from where batches are cut nor from the parallelism. An element whose time is not above it is
         late. While an event-time timer fires, it is not less than the timer's time; while a job is drained, it is the
-        largest long, which tells a function that sets timers again and again to stop.
+        largest long, which lets a function that sets timers again and again know that it must stop.
         """
         return self.watermark_ms
 

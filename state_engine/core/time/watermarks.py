@@ -63,12 +63,12 @@ def slowest(watermarks_ms: Iterable[int | None]) -> int | None:
 class Moves:
     """How the rows of a batch, in their total order, move the watermark.
 
-    A row of a source moves it after itself. A row that an operator put out tells how far the watermark was before it.
+    A row of a source moves it after itself. A row that an operator put out carries the watermark before it.
 
     Attributes:
         origins: number of the origin (a source, or the sources behind an operator) of every row; -1 for none.
         to_ms: where the row moves its origin's watermark to; the smallest long where it does not.
-        before: whether the row tells the watermark before it, and does not move it after.
+        before: whether the row carries the watermark before it, and does not move it after.
     """
 
     origins: Longs
@@ -124,19 +124,21 @@ def steps_of(moves: Moves, origins: int) -> Longs:
     return np.flatnonzero(step)
 
 
-def moves_of(origins: Longs, event_ms: Longs, told_ms: Longs | None, delays_ms: Mapping[int, int]) -> Moves:
+def moves_of(
+    origins: Longs, event_ms: Longs, carried_ms: Longs | None, delays_ms: Mapping[int, int]
+) -> Moves:
     """The moves of rows.
 
     Args:
         origins: number of the origin of every row; -1 for none.
         event_ms: event times; the smallest long where there is none.
-        told_ms: watermark before the row where an operator put it out; the smallest long for rows of sources.
+        carried_ms: watermark before the row where an operator put it out; the smallest long for rows of sources.
         delays_ms: by origin that is a source, its out-of-orderness.
     """
-    told = np.full(len(origins), MIN_TIMESTAMP, np.int64) if told_ms is None else told_ms
-    to_ms = told.copy()
+    carried = np.full(len(origins), MIN_TIMESTAMP, np.int64) if carried_ms is None else carried_ms
+    to_ms = carried.copy()
     for origin, delay in delays_ms.items():
-        own = (origins == origin) & (event_ms != MIN_TIMESTAMP) & (told == MIN_TIMESTAMP)
+        own = (origins == origin) & (event_ms != MIN_TIMESTAMP) & (carried == MIN_TIMESTAMP)
         least = MIN_TIMESTAMP + delay + 1
         to_ms[own] = np.maximum(event_ms[own], least) - delay - 1
-    return Moves(origins, to_ms, told != MIN_TIMESTAMP)
+    return Moves(origins, to_ms, carried != MIN_TIMESTAMP)

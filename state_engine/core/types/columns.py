@@ -34,7 +34,7 @@ def elements(
         columns: of the table, in order.
         names: what functions see the columns as; by default their own names.
         scalar: whether the one column is seen bare.
-        declared: the columns as the stream declares them; without, what their Arrow types tell.
+        declared: the columns as the stream declares them; without, the types that follow from their Arrow types.
 
     Example:
         >>> elements(pa.table({"a": [1, 2], "b": ["x", "y"]}), ["a", "b"], scalar=False)

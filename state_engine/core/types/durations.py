@@ -1,7 +1,7 @@
 """``Time``, ``Duration`` and ``Instant``: spans and points of time in milliseconds, in PyFlink's spelling.
 
-Mirror ``org.apache.flink.api.common.time.Time``, ``java.time.Duration`` and ``java.time.Instant``. ``TimeDomain`` tells
-which of the two clocks a timer belongs to.
+Mirror ``org.apache.flink.api.common.time.Time``, ``java.time.Duration`` and ``java.time.Instant``. ``TimeDomain`` names
+the one of the two clocks that a timer belongs to.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ One text an element, which any SQL engine can take apart. The form follows the s
 or got or lost fields, reads what was written before: whole numbers, booleans, strings and finite floats are themselves;
 ``NaN``, ``Infinity``, ``-Infinity`` and decimals are strings; dates and timestamps are ISO 8601, with ``Z`` where they
 are instants; bytes are base64; a struct is an object by field name; a list is an array; a map is an array of objects
-with ``key`` and ``value``, in its order. Equal values of one type have equal texts, so texts tell whether state
-changed. Plays the part of Flink's ``PartitionableListState`` serializers.
+with ``key`` and ``value``, in its order. Equal values of one type have equal texts, so comparing texts shows
+whether state changed. Plays the part of Flink's ``PartitionableListState`` serializers.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _grown_fields(column: pa.DataType, needed: pa.DataType) -> list[pa.Field]:
         if other != name:
             raise StateMigrationError(
                 f"field '{name}': the table's column has a field '{other}' from an earlier declaration, and tables "
-                f"do not tell upper from lower case. {_WAY_OUT}"
+                f"do not distinguish upper and lower case. {_WAY_OUT}"
             )
         if name not in column.names:
             made.append(pa.field(name, kind))

@@ -1,10 +1,10 @@
 """A declared type as text, as checkpoints record it; so that a later declaration can be compared with it.
 
 The text is DDL that says what was *declared* (``smallint``, ``time_of_day``), from which the stored type follows
-(``bigint``); the stored type alone could not tell a time of day from a number, nor a narrowed number from a widened
-one. A field that was renamed, or that came back, says where it is stored (```total` as `sum`: bigint``). Types that SQL
-has no word for have words of their own here. Which class the values of a record have is not part of it. Plays the part
-of Flink's ``TypeSerializerSnapshot``.
+(``bigint``); the stored type alone does not separate a time of day from a number, nor a narrowed number from a
+widened one. A field that was renamed, or that came back, says where it is stored (```total` as `sum`: bigint``).
+Types that SQL does not name have names of their own here. Which class the values of a record have is not part of it.
+Plays the part of Flink's ``TypeSerializerSnapshot``.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     <job>_schedule         micro-batches, by the cron of the job, or when a time partition is over
     <job>__check_schedule  reads again what must hold, hourly
-    <job>__new_data        micro-batches, when a source has news, or a time partition is over
+    <job>__new_data        micro-batches, when a source has new data, or a time partition is over
     <job>__compaction      a compaction, when reading the state takes too many changes
     <job>__retention       a retention, once a day when something was committed since
-    <job>__watch           tells whether the job moves on, and runs it again when it failed or is stuck
+    <job>__watch           checks whether the job moves on, and runs it again when it failed or is stuck
 
 Sensors read tables without Spark. Two runs of one job at the same time are safe without any pool: the engine lets one
 commit, and the other ends with ``StaleParentError`` and loses nothing; the pool only saves the work of the second.
@@ -22,11 +22,11 @@ from state_engine.dagster.factory import asset_specs
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.time_partitions import cron_of, definition_of, request_for
 from state_engine.dagster.watching import (
+    describe,
     failures_in_a_row,
     missing_partitions,
     now_ms,
     status_of,
-    told,
     unfinished,
 )
 from state_engine.machine.settings import Settings
@@ -119,7 +119,7 @@ def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinit
             return dg.SkipReason(f"run {run} of {name} is under way")
         if failures_in_a_row(context.instance, name, most=MOST_RETRIES) == MOST_RETRIES:
             return dg.SkipReason(
-                f"the last {MOST_RETRIES} runs of {name} failed: mend what they tell, and launch one by hand"
+                f"the last {MOST_RETRIES} runs of {name} failed: repair what they report, and launch one by hand"
             )
         if registered.job.partitions is not None:
             wanted = missing_partitions(registered, settings)
@@ -129,9 +129,11 @@ def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinit
             return dg.RunRequest()
         unknown = sorted(source for source, new in (status.lag or {}).items() if new is None)
         blind = (
-            f"; only running the job tells whether {unknown} have news: use its schedule" if unknown else ""
+            f"; only running the job shows whether {unknown} have new data: use its schedule"
+            if unknown
+            else ""
         )
-        return dg.SkipReason(told(status) + blind)
+        return dg.SkipReason(describe(status) + blind)
 
     return new_data
 
@@ -151,7 +153,7 @@ def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefin
             return dg.SkipReason(f"run {run} of {name}__compact is under way")
         history = read_history(settings.root, name)
         due = compaction_due(history.path if history else [], registered.job.compaction or CompactionPolicy())
-        return dg.RunRequest() if due else dg.SkipReason(f"not worth it: {due.told}")
+        return dg.RunRequest() if due else dg.SkipReason(f"not worth it: {due.reason}")
 
     return compaction
 
@@ -189,7 +191,7 @@ def _watch(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition
         name=f"{name}__watch",
         job_name=name,
         description=(
-            f"Tells by the check {MOVES_ON} whether {name} moves on. Runs it again when it failed or is stuck, up to "
+            f"Shows in the check {MOVES_ON} whether {name} moves on. Runs it again when it failed or is stuck, up to "
             f"{MOST_RETRIES} times in a row."
         ),
         minimum_interval_seconds=60,
@@ -230,7 +232,7 @@ def _moves_on(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDe
     @dg.asset_check(
         name=MOVES_ON,
         asset=checkpoint_key(registered.job.name),
-        description="Nothing waits: outputs are published, and no source has had news for three intervals.",
+        description="Nothing waits: outputs are published, and no source has had new data for three intervals.",
     )
     def moves_on() -> dg.AssetCheckResult:
         return _verdict(registered, settings)
@@ -243,13 +245,13 @@ def _verdict(registered: RegisteredJob, settings: Settings) -> dg.AssetCheckResu
         status = status_of(registered, settings)
     except (StatelakeError, OSError) as error:
         return dg.AssetCheckResult(
-            passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it cannot be told: {error}"
+            passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
         )
     severe = status.state in ("stuck", "unpublished", "refusing")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),
         severity=dg.AssetCheckSeverity.ERROR if severe else dg.AssetCheckSeverity.WARN,
-        description=told(status, partitioned=registered.job.partitions is not None),
+        description=describe(status, partitioned=registered.job.partitions is not None),
         metadata=shown,
     )

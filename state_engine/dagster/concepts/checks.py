@@ -64,13 +64,13 @@ def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChec
             history = read_history(settings.root, name)
         except (StatelakeError, OSError) as error:
             return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it cannot be told: {error}"
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
             )
         path = history.path if history else []
         batch = next((row for row in reversed(path) if row.kind.is_micro_batch), None)
         waiting, refused = letters_waiting(path), batch.rows_refused if batch else 0
         rows_in = batch.rows_in if batch else 0
-        told = (
+        summary = (
             f"{waiting:,} dead letters wait; the newest micro-batch refused {refused:,} of {rows_in:,} rows. "
             f"List them with `statelake dead-letters list {name}`; send them again with `… replay`"
         )
@@ -78,7 +78,7 @@ def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChec
         return dg.AssetCheckResult(
             passed=not waiting,
             severity=dg.AssetCheckSeverity.ERROR if all_refused else dg.AssetCheckSeverity.WARN,
-            description=told if waiting else "no dead letter waits",
+            description=summary if waiting else "no dead letter waits",
             metadata={"dead_letters": waiting, "rows_refused": refused, "rows_in": rows_in},
         )
 
@@ -86,13 +86,13 @@ def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChec
 
 
 def _result(key: dg.AssetKey, rule: str, finding: Finding, checkpoint_id: int) -> dg.AssetCheckResult:
-    told = f"{finding.looked_at:,} {finding.what} looked at, as of checkpoint {checkpoint_id}"
+    looked_at = f"{finding.looked_at:,} {finding.what} looked at, as of checkpoint {checkpoint_id}"
     return dg.AssetCheckResult(
         passed=not finding.problems,
         asset_key=key,
         check_name=rule,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=summary_of(finding.problems) or told,
+        description=summary_of(finding.problems) or looked_at,
         metadata={
             "checkpoint_id": checkpoint_id,
             "looked_at": finding.looked_at,

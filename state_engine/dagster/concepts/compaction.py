@@ -22,7 +22,7 @@ and never fail by it; where the head moves to another path, the work is dropped.
 
 
 class CompactConfig(dg.Config):
-    """What a compaction may be told; nothing has to be."""
+    """Configuration of a compaction; all of it is optional."""
 
     operators: list[str] = Field(
         default=[], description="Uids of the operators to compact; all of them by default."
@@ -58,9 +58,9 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
         return
     policy = run.job.compaction or CompactionPolicy()
     due = compaction_due(run.path(), policy)
-    metadata: dict[str, object] = {"due": due.told}
+    metadata: dict[str, object] = {"due": due.reason}
     if due or config.force or config.operators:
-        run.log(f"compacting: {due.told}")
+        run.log(f"compacting: {due.reason}")
         wanted = config.operators or (None if config.force else list(due.reasons))
         with run.committing():
             done = run.engine.compact(
@@ -73,7 +73,7 @@ def _compact(run: OperationRun, config: CompactConfig) -> Iterator[dg.Materializ
             "new_bytes": sum(done.bytes.values()),
         }
     else:
-        run.log(f"not worth a compaction: {due.told}")
+        run.log(f"not worth a compaction: {due.reason}")
     path = run.path()
     after = compaction_due(path, policy)
     metadata |= {"changelog_files": after.files, "changelog_rows": after.rows, "base_rows": after.entries}

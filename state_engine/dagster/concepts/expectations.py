@@ -93,6 +93,6 @@ def _result(key: dg.AssetKey, one: Expectation, outcome: Outcome, page: str) -> 
         asset_key=key,
         check_name=one.name,
         severity=_SEVERITIES[one.severity],
-        description=outcome.told,
+        description=outcome.summary,
         metadata=metadata,  # type: ignore[arg-type]
     )

@@ -22,12 +22,12 @@ from state_engine.storage.layout import JobLayout
 ABOUT = """The checkpoint in force, whole and verified.
 
 A plain click finishes what a crash left behind (outputs that were committed and not published), then reads back that
-every file of the head is there with the rows that were recorded. With `checkpoint_id` or `savepoint` it tells what
+every file of the head is there with the rows that were recorded. With `checkpoint_id` or `savepoint` it shows what
 going back there would do; with `dry_run: false`, too, it goes back: state, source positions and sinks."""
 
 
 class RecoverConfig(dg.Config):
-    """What a recovery may be told; nothing has to be."""
+    """Configuration of a recovery; all of it is optional."""
 
     checkpoint_id: int | None = Field(default=None, ge=1, description="Checkpoint to go back to.")
     savepoint: str | None = Field(
@@ -38,7 +38,7 @@ class RecoverConfig(dg.Config):
         pattern="^(withdraw|keep)$",
         description="withdraw: outputs of what is left go from the sinks; keep: they stay, and come twice.",
     )
-    dry_run: bool = Field(default=True, description="Only tell what going back would do.")
+    dry_run: bool = Field(default=True, description="Only show what going back would do.")
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:

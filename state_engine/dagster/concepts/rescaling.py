@@ -22,7 +22,7 @@ written; another max parallelism writes the state anew in the background."""
 
 
 class RescaleConfig(dg.Config):
-    """What a rescale may be told; nothing has to be."""
+    """Configuration of a rescale; all of it is optional."""
 
     parallelism: int | None = Field(
         default=None, ge=1, le=MAX_PARALLELISM_LIMIT, description="Number of subtasks, of all operators."

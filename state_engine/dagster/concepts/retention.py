@@ -23,7 +23,7 @@ A plain click expires checkpoints that are neither among the last ten nor younge
 savepoint or an open replay needs, and deletes files that nobody needed for a day. With `dry_run` it only reports."""
 
 _WEEK_HOURS = 168.0
-_TOLD_EVERY_FILES = 1000
+_LOGGED_EVERY_FILES = 1000
 
 
 class ExpireConfig(dg.Config):
@@ -38,7 +38,7 @@ class ExpireConfig(dg.Config):
     orphan_age_hours: float = Field(
         default=24.0, ge=24, description="How long a file stays after it was written, or needed last."
     )
-    dry_run: bool = Field(default=False, description="Only tell what would go.")
+    dry_run: bool = Field(default=False, description="Only show what would go.")
 
 
 def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
@@ -83,7 +83,7 @@ def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeR
                 run.job,
                 orphan_age=timedelta(hours=config.orphan_age_hours),
                 dry_run=config.dry_run,
-                on_progress=_Told(run),
+                on_progress=_Progress(run),
                 requested_by=run.requested_by,
             )
     rows = History(run.rows())
@@ -108,13 +108,13 @@ def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeR
     yield result(version, metadata)
 
 
-class _Told:
-    """Tells the log now and then how many files are done."""
+class _Progress:
+    """Logs now and then how many files are done."""
 
     def __init__(self, run: OperationRun) -> None:
         self._run, self._count = run, 0
 
     def __call__(self, file: Disposal) -> None:
         self._count += 1
-        if self._count % _TOLD_EVERY_FILES == 0:
+        if self._count % _LOGGED_EVERY_FILES == 0:
             self._run.log(f"{self._count:,} files are done, {file.path} the last of them")

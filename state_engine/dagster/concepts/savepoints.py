@@ -21,7 +21,7 @@ compare all of its files with their checksums."""
 
 
 class SavepointConfig(dg.Config):
-    """What a savepoint may be told; nothing has to be."""
+    """Configuration of a savepoint; all of it is optional."""
 
     checkpoint_id: int | None = Field(default=None, ge=1, description="What to copy; the head by default.")
     path: str | None = Field(

@@ -1,9 +1,9 @@
 """The watermark before every row of an operator's input, by the row's place in the total order of all subtasks.
 
-Where the driver has the rows it is computed there, in one go. Else every task that reads rows tells only those that
+Where the driver has the rows it is computed there, in one go. Else every task that reads rows reports only those that
 move the watermark further than the rows before them (*steps*); the driver puts the steps of all tasks into order, and
 every subtask finds, for each of its rows, the last step before it. An operator that reads one other operator needs
-neither: its rows tell the watermark. See docs/decisions/0027-watermark-of-an-element.md.
+neither: its rows carry the watermark. See docs/decisions/0027-watermark-of-an-element.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from state_engine.sources.frames import EVENT_TIME, HIDDEN, ORIGIN, SOURCE, WATE
 
 STEPS_SCHEMA = "steps binary, newest string"
 _FIRST, _PHASE, _TO, _BEFORE = HIDDEN + "first", HIDDEN + "phase", HIDDEN + "to", HIDDEN + "before"
-_TOLD, _ROW, _SOURCE_ROW = 0, 1, 2  # a row that tells the watermark before it stands in front of itself
+_CARRIED, _ROW, _SOURCE_ROW = 0, 1, 2  # a row that carries the watermark before it stands in front of itself
 
 Longs = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ def element_watermarks(
     """The watermark before every row, where these are all rows of the batch.
 
     Args:
-        rows: with columns of the order, EVENT_TIME, ORIGIN and WATERMARK where it is told.
+        rows: with columns of the order, EVENT_TIME, ORIGIN and WATERMARK where rows carry it.
         broadcast: number of the input whose rows come before all others.
     """
     rows, names = _with_first(rows, broadcast), [_FIRST, *order]
@@ -87,7 +87,7 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
     if not parts:
         return None
     steps = pa.concat_tables(parts)
-    phase = pc.if_else(steps[_BEFORE], _TOLD, _SOURCE_ROW)
+    phase = pc.if_else(steps[_BEFORE], _CARRIED, _SOURCE_ROW)
     steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
     steps = steps.take(pa.array(_indices(steps, [_FIRST, *order, _PHASE])))
     origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
@@ -120,9 +120,9 @@ def watermarks_by_steps(
 
 def _moves(rows: pa.Table, origins: Origins) -> Moves:
     numbers = pc.index_in(rows[ORIGIN].combine_chunks(), pa.array(origins.names, pa.string()))
-    told = _longs(rows[WATERMARK]) if WATERMARK in rows.column_names else None
+    carried = _longs(rows[WATERMARK]) if WATERMARK in rows.column_names else None
     number = pc.fill_null(numbers, -1).cast(pa.int64())
-    return moves_of(_numpy(number), _longs(rows[EVENT_TIME]), told, origins.delays_ms or {})
+    return moves_of(_numpy(number), _longs(rows[EVENT_TIME]), carried, origins.delays_ms or {})
 
 
 def _newest(rows: pa.Table) -> dict[str, int]:

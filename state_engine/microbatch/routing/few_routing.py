@@ -1,7 +1,7 @@
 """Routing of a few rows by the driver: what `state_engine.microbatch.routing.routing` has Catalyst do, done with Arrow.
 
 Planning and shuffling take Spark longer than a few rows are worth. Every row goes where Spark would send it, with the
-same columns, so that nobody can tell from the results which of the two routed a batch.
+same columns, so that the results do not show which of the two routed a batch.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _stream_columns(
 
 
 def _watermark_columns(frame: StreamFrame, table: pa.Table, layout: RoutedLayout) -> dict[str, pa.Array]:
-    """What rows tell of the watermark, and what they move."""
+    """What rows carry of the watermark, and how they move it."""
     rows, names = table.num_rows, table.column_names
     columns = {
         WATERMARK: table[WATERMARK] if WATERMARK in names else pa.nulls(rows, pa.int64()),
@@ -159,7 +159,7 @@ def _watermark_columns(frame: StreamFrame, table: pa.Table, layout: RoutedLayout
 
 
 def _with_watermarks(rows: pa.Table, layout: RoutedLayout, origins: Origins) -> pa.Table:
-    """With the watermark before every row, which those of a single operator's outputs tell already."""
+    """With the watermark before every row, which those of a single operator's outputs carry already."""
     if not layout.lead:
         watermarks = element_watermarks(rows, layout.order, origins, broadcast=layout.broadcast)
         rows = rows.set_column(rows.column_names.index(WATERMARK), WATERMARK, watermarks)

@@ -1,6 +1,6 @@
 """``Origins``: what moves the watermark of an operator: its sources, and the outputs of operators that it reads.
 
-Rows that come straight from a source move the watermark by their event times. Rows that another operator put out tell
+Rows that come straight from a source move the watermark by their event times. Rows that another operator put out carry
 how far the watermark was there; they count for all the sources behind that operator together.
 """
 

@@ -70,7 +70,7 @@ class InputLayout:
         scalar: whether functions see the one column bare.
         broadcast: whether every subtask has all rows, before those of the other stream.
         everywhere: whether every subtask has all rows.
-        declared: the columns as the stream declares them; None where their Arrow types tell all.
+        declared: the columns as the stream declares them; None where their Arrow types say all.
     """
 
     columns: tuple[str, ...]
@@ -94,10 +94,10 @@ class RoutedLayout:
         keys: canonical key columns; none without a key.
         key_schema: names and declared types of the key; None without a key.
         event_time: whether there is an event-time column, and one of the watermark beside it.
-        key_refusals: whether a column tells rows whose key cannot be one.
+        key_refusals: whether a column marks rows whose key cannot be one.
         refused: whether a column holds rows that could not be parsed.
-        sources: whether a column tells each row's source.
-        lead: columns that come before those of the order, where the rows tell the watermark: it, and their rank.
+        sources: whether a column holds each row's source.
+        lead: columns that come before those of the order, where the rows carry the watermark: it, and their rank.
     """
 
     inputs: tuple[InputLayout, ...]

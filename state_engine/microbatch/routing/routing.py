@@ -103,7 +103,7 @@ class Routed:
     Attributes:
         rows: shuffled, or where they are little a table a subtask.
         layout: what their columns are.
-        steps: where the watermark moves, where the rows do not tell it themselves.
+        steps: where the watermark moves, where the rows do not carry it themselves.
         newest_ms: newest event times by source, as far as they were looked for.
     """
 

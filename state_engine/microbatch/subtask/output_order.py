@@ -1,6 +1,6 @@
 """The order columns of outputs: those of the element that each came from, and where outputs of timers stand.
 
-An event-time timer stands right after the element that moves the watermark to its time. Outputs tell the watermark
+An event-time timer stands right after the element that moves the watermark to its time. Outputs carry the watermark
 before them, and are ordered by it first: that of a timer is one millisecond before its time, and its rank is above that
 of elements. So its place depends neither on where batches are cut nor on the parallelism. Where a stream is merged with
 another one, the order that the user named comes first; there the timer stands in front of elements that are later than

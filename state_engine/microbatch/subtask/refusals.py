@@ -49,9 +49,9 @@ class RefusedRows:
 
     def add(self, refusal: Refusal, events: pa.Table) -> None:
         """Keep the element at ``refusal.index`` of ``events``."""
-        told = self.explain(refusal, events)
+        parts = self.explain(refusal, events)
         letter = self._letter(
-            told["key"], told["position"], refusal.error, refusal.traceback_text, told["row"]
+            parts["key"], parts["position"], refusal.error, refusal.traceback_text, parts["row"]
         )
         if refusal.index is not None:
             letter |= self._sendable(events, refusal.index)

@@ -29,7 +29,7 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class SinkRows:
-    """What a task is told.
+    """What a task is given.
 
     Attributes:
         target: of the sink.
@@ -68,70 +68,70 @@ class SinkReport:
 
     @classmethod
     def from_json(cls, text: str) -> SinkReport:
-        told = json.loads(text)
+        fields = json.loads(text)
         for name in ("file", "letters"):
-            told[name] = None if told[name] is None else DataFile(**told[name])
-        return cls(**told)
+            fields[name] = None if fields[name] is None else DataFile(**fields[name])
+        return cls(**fields)
 
 
-def sink_writer(told: SinkRows) -> ArrowFunction:
+def sink_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows as one file of the sink."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = [b for b in batches if b.num_rows]
         if filled:
-            yield _report(_written(told, pa.Table.from_batches(filled)))
+            yield _report(_written(spec, pa.Table.from_batches(filled)))
 
     return write
 
 
-def letter_writer(told: SinkRows) -> ArrowFunction:
+def letter_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows that could not be parsed as one file of dead letters."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packed = [text for batch in batches for text in batch.column(0).to_pylist()]
         if packed:
-            letters = [unparsable(text, told.labels)[1] for text in packed]
-            yield _report(SinkReport(letters=_write_letters(told, letters), refused=len(letters)))
+            letters = [unparsable(text, spec.labels)[1] for text in packed]
+            yield _report(SinkReport(letters=_write_letters(spec, letters), refused=len(letters)))
 
     return write
 
 
-def _written(told: SinkRows, table: pa.Table) -> SinkReport:
+def _written(spec: SinkRows, table: pa.Table) -> SinkReport:
     names = [c for c in table.column_names if not c.startswith(HIDDEN)]
     rows, report = table.select(names), SinkReport()
     bad = invalid_text({c: rows[c] for c in names})
-    if bad and not told.keep_refused:
+    if bad and not spec.keep_refused:
         index = next(iter(bad))
-        report.error = _described(told, table, names, index, bad[index])
+        report.error = _described(spec, table, names, index, bad[index])
         return report
-    if bad and told.fresh:
+    if bad and spec.fresh:
         letters = [
             {
-                **_described(told, table, names, i, column),
+                **_described(spec, table, names, i, column),
                 "subtask": 0,
                 "traceback": "",
-                "source": told.source,
+                "source": spec.source,
             }
             for i, column in bad.items()
         ]
-        report.letters, report.refused = _write_letters(told, letters), len(bad)
+        report.letters, report.refused = _write_letters(spec, letters), len(bad)
     if bad:
         good = np.ones(rows.num_rows, bool)
         good[list(bad)] = False
         rows = rows.filter(pa.array(good))
     if rows.num_rows:
         index, attempt = _task()
-        name = told.target.file_name(told.write_id, index, attempt)
-        report.file = write_sink_file(rows, told.target, name, index)
+        name = spec.target.file_name(spec.write_id, index, attempt)
+        report.file = write_sink_file(rows, spec.target, name, index)
     return report
 
 
-def _described(told: SinkRows, table: pa.Table, names: list[str], index: int, column: str) -> dict[str, str]:
-    position = f"source '{told.source}'"
-    if told.source is not None and FILE_COLUMN in table.column_names:
+def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, column: str) -> dict[str, str]:
+    position = f"source '{spec.source}'"
+    if spec.source is not None and FILE_COLUMN in table.column_names:
         file, row = (table[c][index].as_py() for c in (FILE_COLUMN, ROW_COLUMN))
-        position += f", {place_of(told.labels, told.source, file, row)}"
+        position += f", {place_of(spec.labels, spec.source, file, row)}"
     return {
         "position": position,
         "error": f"SourceError: the column '{column}' holds text that is not UTF-8",
@@ -139,11 +139,11 @@ def _described(told: SinkRows, table: pa.Table, names: list[str], index: int, co
     }
 
 
-def _write_letters(told: SinkRows, letters: list[Letter]) -> DataFile:
+def _write_letters(spec: SinkRows, letters: list[Letter]) -> DataFile:
     index, attempt = _task()
-    path = partition_path(told.write_id, file_name(told.write_id, index, attempt))
+    path = partition_path(spec.write_id, file_name(spec.write_id, index, attempt))
     table = letters_table(letters)
-    file = write_parquet(table, join(told.letters_uri, path))
+    file = write_parquet(table, join(spec.letters_uri, path))
     return DataFile(path, file.bytes, table.num_rows, index, footer=file.footer)
 
 

@@ -91,7 +91,7 @@ def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
         try:
             unpacked = sent.unpacked()
         except CodeVersionError as error:
-            return SubtaskReport(attempt.subtask, error=_told(error)).to_json()
+            return SubtaskReport(attempt.subtask, error=_described(error)).to_json()
         with _without_gc():
             subtask = Subtask(unpacked, *attempt)
             return subtask.run(pa.Table.from_batches(batches) if batches else None).to_json()
@@ -147,7 +147,7 @@ class Subtask:
         except ElementRefused as refused:
             self.report.error = self._refused.explain(refused.refusal, self._rows_of(refused.refusal))
         except StatelakeError as error:
-            self.report.error = _told(error)
+            self.report.error = _described(error)
         return self.report
 
     # -- input -----------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Subtask:
         )
 
     def _tell_completed(self, operator: StreamOperator) -> None:
-        """Tell a listener which checkpoints were completed since its operator ran last, and that run's."""
+        """Notify a listener of the checkpoints since its operator ran last, and of that run's."""
         if isinstance(operator.function, CheckpointListener):
             for checkpoint_id in self.spec.operator_state.completed:
                 operator.function.notify_checkpoint_complete(checkpoint_id)
@@ -365,7 +365,7 @@ class Subtask:
             self.report.sinks[sink.name] = [write_sink_file(table, sink, name, self.index)]
         if not output.exchange:
             return
-        # a file that tells rows' attempts has a column that the chained step must not see
+        # a file that shows rows' attempts has a column that the chained step must not see
         names = (spec.uid, output.name)
         shared = next((s for s in output.sinks if s.format == "parquet" and s.lineage is None), None)
         written = None
@@ -415,5 +415,5 @@ class Subtask:
         self._clock = now
 
 
-def _told(error: StatelakeError) -> dict[str, str | None]:
+def _described(error: StatelakeError) -> dict[str, str | None]:
     return {"class": type(error).__name__, "message": str(error)}

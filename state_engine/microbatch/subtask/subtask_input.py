@@ -120,7 +120,7 @@ def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
 def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
     """Rows in total order with the watermark before each and its rank, where there is event time.
 
-    They tell it already where the driver routed them, or another operator put them out.
+    They carry it already where the driver routed them, or another operator put them out.
     """
     routed, start_ms = spec.routed, spec.clocks.watermark_ms
     if not routed.event_time:
@@ -152,7 +152,7 @@ def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None
 
 
 def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:
-    """Tell how many rows came straight from each source, and the largest event time among them."""
+    """Report how many rows came straight from each source, and the largest event time among them."""
     routed = spec.routed
     parts: list[tuple[str, pa.Table]] = []
     if routed.sources:

@@ -1,4 +1,4 @@
-"""What the subtasks of one operator are told (``SubtaskSpec``), and what each of them answers (``SubtaskReport``).
+"""What the subtasks of one operator are given (``SubtaskSpec``), and what each of them answers (``SubtaskReport``).
 
 Plays the part of Flink's ``TaskDeploymentDescriptor`` and of the message that acknowledges a checkpoint.
 """
@@ -85,7 +85,7 @@ class RestoredOperatorState:
         files: that hold it.
         restored: whether a restore lies between the operator's last run and now.
         known: whether the parent checkpoint knows the operator at all.
-        completed: ids of the checkpoints that listeners are told now.
+        completed: ids of the checkpoints of which listeners are notified now.
     """
 
     ref: OperatorStateRef | None
@@ -122,7 +122,7 @@ class SubtaskSpec:
         parameters: of the job.
         backend: where subtasks keep their working state.
         key_form: makes keys what the job declares; None where they are that as they are stored.
-        watermark_steps: where in the order the watermark moves; None where the rows tell it themselves.
+        watermark_steps: where in the order the watermark moves; None where the rows carry it themselves.
     """
 
     layout: JobLayout

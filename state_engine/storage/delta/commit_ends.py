@@ -66,8 +66,8 @@ def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFai
         return TransactionTakenError(f"table {uri}: {message}")
     if (refused := refusal(error.java_exception, uri)) is not None:
         # the log store writes aside and renames: what it could not write is mostly not there, but who knows
-        told = f"the commit to table {uri} failed: {refused}"
-        return CommitUnknownError(told) if committing else CommitFailedError(f"{told}. Nothing was written")
+        text = f"the commit to table {uri} failed: {refused}"
+        return CommitUnknownError(text) if committing else CommitFailedError(f"{text}. Nothing was written")
     if kind in ("ConcurrentWriteException", "MaxCommitRetryLimitReachedException"):
         return OvertakenError(
             f"another writer committed to table {uri} first ({message}); nothing was written"

@@ -39,7 +39,7 @@ def table_lock(uri: str, *, timeout_s: float = 60.0) -> Iterator[None]:
         return
     handle = _locked(uri, timeout_s)
     try:
-        with suppress(OSError):  # it only tells others who holds the lock, and the disk may be full
+        with suppress(OSError):  # it only shows others who holds the lock, and the disk may be full
             os.ftruncate(handle, 0)
             os.pwrite(handle, json.dumps(_me()).encode(), 0)
         yield

@@ -185,7 +185,7 @@ class DeltaLog:
         """Paths, relative to the table, of the files whose removal is younger than a time: readers may have them open.
 
         Entries that the storage says were written since then are read; what clock their writers had does not matter.
-        So is the newest log checkpoint, which tells of removals whose entries were cleaned up, for as long as
+        So is the newest log checkpoint, which records removals whose entries were cleaned up, for as long as
         ``delta.deletedFileRetentionDuration``: a week, if the table says nothing else. Of these only the time that
         their writer gave them is known.
 

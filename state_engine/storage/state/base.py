@@ -47,7 +47,7 @@ class BaseSpec:
         base_id: names the attempt.
         key_type: stored type of the key struct.
         states: as the checkpoint recorded them.
-        max_parallelism: by which key groups are told, from the hashes; may be another one than that of the files.
+        max_parallelism: by which key groups follow from the hashes; may be another one than that of the files.
         clock_ms, watermark_ms: of the checkpoint; they decide what has expired.
         full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
             expired, also where running jobs still see it.

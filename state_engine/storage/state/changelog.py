@@ -255,7 +255,7 @@ def _parts(
 
 
 def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
-    """A large file: the hashes tell which rows of the other columns are kept."""
+    """A large file: the hashes decide which rows of the other columns are kept."""
     hashes = file.read(["key_hash"])["key_hash"].to_numpy()
     kept_rows = wanted(hashes)
     if listed.counts is not None:

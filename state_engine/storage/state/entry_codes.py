@@ -1,4 +1,4 @@
-"""Numbers for stored keys and map keys, so that entries are told apart by whole columns and not one by one.
+"""Numbers for stored keys and map keys, so that entries are distinguished by whole columns and not one by one.
 
 Keys of one number are equal as Python keeps them apart in a dict: 0.0 and -0.0 are one key, null is one, too. A hash
 would only narrow.

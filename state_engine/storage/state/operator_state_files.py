@@ -5,8 +5,8 @@
     files_of              on the driver, in the next batch: the files that the subtasks need
     read_subtask_state    in a subtask, at its start: what it starts with, redistributed where the rules say so
 
-A list that did not change since it was written is pointed to and never written again; a digest of every list tells.
-Of broadcast state subtask 0 writes the one copy. Nothing that is missing or was changed goes unseen: counts and
+A list that did not change since it was written is pointed to and never written again; a digest of every list shows
+that. Of broadcast state subtask 0 writes the one copy. Nothing that is missing or was changed goes unseen: counts and
 digests are compared. Plays the part of Flink's ``OperatorStateHandle`` and ``DefaultOperatorStateBackend``'s snapshot.
 """
 
@@ -76,7 +76,7 @@ def write_subtask_state(
         if one.scheme == BROADCAST and subtask:
             part = replace(
                 part, write_id=""
-            )  # told for comparison: the copy of subtask 0 is the one that is stored
+            )  # given for comparison: the copy of subtask 0 is the one that is stored
         elif known is not None and known == replace(part, write_id=known.write_id):
             part = known
         elif one.items:

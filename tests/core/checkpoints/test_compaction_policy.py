@@ -79,10 +79,10 @@ def test_many_files_of_source_positions_are_a_reason_of_their_own() -> None:
     path = with_positions([checkpoint(i, i - 1 or None) for i in range(1, 6)])
     due = compaction_due(path, FEW)
     assert (bool(due), due.positions) == (False, "")
-    assert due.told == "0 files of changes upon one another, 0 changes upon 0 entries"
+    assert due.reason == "0 files of changes upon one another, 0 changes upon 0 entries"
     path += with_positions([checkpoint(6, 5)])
     due = compaction_due(path, FEW)
-    assert (bool(due), due.reasons, due.told) == (True, {}, "6 files of source positions")
+    assert (bool(due), due.reasons, due.reason) == (True, {}, "6 files of source positions")
     path += with_positions([checkpoint(7, 6)], kind=CheckpointKind.COMPACTION)
     assert not compaction_due(path, FEW), "they are stated whole now"
 
@@ -97,7 +97,7 @@ def test_reasons_are_told_by_operator() -> None:
     ]
     due = compaction_due(with_positions(rows * 2), FEW)
     assert due.reasons == {"counter": "6 files of changes, 3 are allowed"}
-    assert due.told == "operator 'counter': 6 files of changes, 3 are allowed; 6 files of source positions"
+    assert due.reason == "operator 'counter': 6 files of changes, 3 are allowed; 6 files of source positions"
     assert (due.files, due.rows, due.entries) == (6, 26, 0)
     assert not compaction_due([], FEW)
 

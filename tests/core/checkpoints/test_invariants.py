@@ -118,7 +118,7 @@ BROKEN += [
     (
         "base files are the attempt's own",
         compacted(BaseRange(0, 63, "w4", 2), files=[changes(0, (None, None))]),
-        "tells no key groups",
+        "records no key groups",
     ),
 ]
 BROKEN += [

@@ -159,7 +159,7 @@ def test_a_field_that_comes_back_gets_a_column_of_its_own() -> None:
     assert again.declared == "struct<`b` as `b__2`: struct<`c`: date, `d`: string>>"
     assert evolve(was[1], declared, earlier=was[1:]).declared == type_to_text(declared)
     assert evolve(was[0], declared, earlier=was).changes == ()
-    # tables do not tell upper from lower case
+    # tables do not distinguish upper and lower case
     upper = evolve(
         "struct<a: int>", to_type("a int, B int", parameter="p"), earlier=["struct<a: int, b: string>"]
     )

@@ -117,7 +117,7 @@ def test_a_column_grows_by_what_it_lacks_and_loses_nothing(
 CONFLICTS = [
     ("a bigint", "a string", "field 'a'.*bigint.*string"),
     ("a bigint, b array<int>", "b array<string>", "field 'b'"),
-    ("a bigint, size bigint", "a bigint, Size bigint", "field 'size'.*upper from lower case"),
+    ("a bigint, size bigint", "a bigint, Size bigint", "field 'size'.*upper and lower case"),
     ("map<string, int>", "map<int, int>", "cannot hold"),
 ]
 
