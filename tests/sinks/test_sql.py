@@ -100,7 +100,7 @@ def test_outputs_are_withdrawn_and_come_again(db: Database) -> None:
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({}, "only a lineage column could tell"), ({"key": ["id"]}, "replaced others by their key")],
+    [({}, "only a lineage column could identify"), ({"key": ["id"]}, "replaced others by their key")],
 )
 def test_what_cannot_be_withdrawn(lite: Database, options: dict[str, Any], why: str) -> None:
     one = lite.staged("w1", [1], **options)
