@@ -21,7 +21,8 @@ from state_engine.microbatch.routing.routing import Router
 from state_engine.operations.collector import Collector
 from state_engine.operations.head_moves import Operations
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Declared, Publication
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -109,8 +110,8 @@ class EngineContext:
         """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
         publication = self.publication(tables)
         if isinstance(job, StatefulJob):
-            sinks = publication.declared(job.sinks.values())
-            return sinks and frozenset(key for key in sinks if key[0] not in leave_alone)
+            sinks = publication.places.declared(job.sinks.values())
+            return frozenset(key for key in sinks if key[0] not in leave_alone)
         return publication.recorded(tables.log.load().values(), but=leave_alone) if leave_alone else None
 
     def _router(self, job: StatefulJob) -> Router:

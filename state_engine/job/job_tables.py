@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
-from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.row_outputs import staged_sinks
+from state_engine.core.checkpoints.table_names import listed_in_tables
 from state_engine.core.errors import (
     CommitFailedError,
     MissingFilesError,
@@ -21,7 +22,7 @@ from state_engine.core.types.stored_form import added_fields, columns_text, grow
 from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.core.types.type_text import type_from_text
 from state_engine.sinks.base import verify_files
-from state_engine.sinks.staging import Staging
+from state_engine.sinks.staging import located
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.commit_actions import FileGroup
@@ -196,18 +197,10 @@ class JobTables:
 
 def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, list[DataFile]]]:
     """The files that a row lists as its own, by the directory that they are in."""
-    for operator in row.operators:
-        yield layout.changelog(operator.uid), operator.changelog
-        yield layout.base(operator.uid), operator.base_files
-    yield layout.operator_state, row.operator_state_files
-    yield layout.dead_letters, row.dead_letters
-    staging = Staging(layout.root)
-    for staged in row.sinks:
-        if staged.kind == SinkKind.DEAD_LETTERS:
-            yield layout.dead_letters, staged.files
-        else:
-            in_root = SinkKind(staged.kind).is_staged_in_root
-            yield staging.here(staged.path) if in_root else staged.path, staged.files
+    for table, files in listed_in_tables(row):
+        yield layout.table(table), files
+    for staged in staged_sinks(row):
+        yield located(staged, layout).path, staged.files
 
 
 def _fits(columns: pa.DataType, needed: pa.DataType) -> bool:

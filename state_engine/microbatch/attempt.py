@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.outputs import Outputs
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,12 @@ class Planned:
     Attributes:
         batch: what it reads, and its clock.
         positions: where every source stands before it.
+        outputs: which it has none of yet.
     """
 
     batch: BatchContext
     positions: Mapping[str, str]
+    outputs: Outputs
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,9 @@ class Committed:
     Attributes:
         row: as it was appended; its id and parent may be others than were staged.
         done: what the operators did.
+        outputs: which readers do not see yet.
     """
 
     row: CheckpointRow
     done: Execution
+    outputs: Outputs

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.reports import OperatorReport
 from state_engine.microbatch.subtask.sink_rows import SinkReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
-from state_engine.sinks.base import SinkTarget
 
 
 @dataclass
 class Execution:
-    """What one attempt wrote.
+    """What the subtasks of one attempt did.
 
     Attributes:
+        outputs: what they wrote for sinks.
         operators: what each operator did, by uid.
         key_schemas, states: of keyed operators: their keys, and the states that the functions asked for.
-        sinks, targets: staged files of each sink, and where they lie.
-        dead_letters: files of refused rows.
         rows_by_source: rows that came straight from each source.
         max_event_ms: by source, the largest event time.
         watermarks_ms: of the sources with event time, after the batch.
@@ -28,12 +27,10 @@ class Execution:
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
+    outputs: Outputs
     operators: dict[str, OperatorReport] = field(default_factory=dict)
     key_schemas: dict[str, KeySchema] = field(default_factory=dict)
     states: dict[str, list[StateSchema]] = field(default_factory=dict)
-    sinks: dict[str, list[DataFile]] = field(default_factory=dict)
-    targets: dict[str, SinkTarget] = field(default_factory=dict)
-    dead_letters: list[DataFile] = field(default_factory=list)
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
     watermarks_ms: dict[str, int | None] = field(default_factory=dict)
@@ -43,8 +40,8 @@ class Execution:
     def add_sink(self, name: str, reports: list[SinkReport], *, source: str | None) -> None:
         """Take over what the tasks of a sink without an operator report."""
         files = [r.file for r in reports if r.file is not None]
-        self.sinks.setdefault(name, []).extend(files)
-        self.dead_letters.extend(r.letters for r in reports if r.letters is not None)
+        self.outputs.add(name, files)
+        self.outputs.dead_letters.extend(r.letters for r in reports if r.letters is not None)
         refused = sum(r.refused for r in reports)
         self.refused += refused
         if source is not None:
@@ -57,8 +54,8 @@ class Execution:
         rows: dict[str, int] = {}
         for one in reports:
             for name, files in one.sinks.items():
-                self.sinks.setdefault(name, []).extend(files)
-            self.dead_letters.extend(one.dead_letters)
+                self.outputs.add(name, files)
+            self.outputs.dead_letters.extend(one.dead_letters)
             for source, count in one.rows_by_source.items():
                 rows[source] = rows.get(source, 0) + count
             for source, newest in one.max_event_ms.items():

@@ -28,7 +28,7 @@ from state_engine.microbatch.attempt import Executed, Listed
 
 
 def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str) -> CheckpointRow:
-    """The row to commit; durations are added at the commit."""
+    """The row to commit; ``Outputs.stage`` adds what sinks get, and the commit adds durations."""
     batch, done = attempt.batch, attempt.done
     sources = [_progress(attempt, name) for name in job.sources]
     sources += _letters_sent(attempt)
@@ -50,8 +50,8 @@ def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, reques
         operator_state=list(refs.values()),
         operator_state_files=attempt.operator_state_files,
         sources=sources,
-        sinks=[done.targets[name].staged(done.sinks.get(name, [])) for name in done.targets],
-        dead_letters=done.dead_letters,
+        sinks=[],
+        dead_letters=[],
         metrics={
             f"{_scope(uid)}.{name}": value
             for uid, o in done.operators.items()

@@ -21,12 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import changelog_table
 from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.table_names import changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
 from state_engine.core.errors import (
     BadFileError,
@@ -34,9 +33,8 @@ from state_engine.core.errors import (
     InvariantError,
     StateMigrationError,
 )
-from state_engine.job.graph import SinkNode
 from state_engine.job.job import StatefulJob
-from state_engine.job.job_tables import JobTables
+from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
 from state_engine.microbatch.batch import BatchContext, Script
@@ -44,15 +42,13 @@ from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.dead_letter_limit import check_limit
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.microbatch.failed_attempts import discard
+from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
+from state_engine.microbatch.outputs import OutputsOfJob
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
 from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Publication
-from state_engine.publication.stale_outputs import replacing_stale
-from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
-from state_engine.sinks.staging import Staging
 from state_engine.sources.base import BadFile
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -122,11 +118,10 @@ class CheckpointCoordinator:
             spark,
         )
         self._log: CheckpointLog = tables.log
-        self._executor = GraphExecutor(
-            spark, job, layout=tables.layout, router=router, prepare_sink=self._prepare_sink
-        )
+        self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
         self._publication = publication
-        self._declared = publication.declared(job.sinks.values())
+        self._declared = publication.places.declared(job.sinks.values())
+        self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared)
         self._script: Script = options.script or InputPlanner(
             job,
             new_input(drain=options.drain, bounded=options.bounded),
@@ -230,7 +225,7 @@ class CheckpointCoordinator:
                 backfill=self._options.backfill,
                 letters=planned.letters,
             )
-            return Planned(batch, self._positions(parent))
+            return Planned(batch, self._positions(parent), self._outputs.of(batch.write_id))
 
     def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""
@@ -247,11 +242,11 @@ class CheckpointCoordinator:
         """
         with self._step("execute"):
             batch = planned.batch
-            done = self._executor.execute(batch)
+            done = self._executor.execute(batch, planned.outputs)
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
             for part in batch.slices:
                 self._job.sources[part].source.confirm(batch.slices[part])
-            return Executed(batch, planned.positions, done)
+            return Executed(batch, planned.positions, planned.outputs, done)
 
     def _without(self, planned: Planned, error: BadFileError) -> Planned:
         """The batch without a file, as an attempt of its own. Raises the error where it is not to be set aside."""
@@ -263,7 +258,7 @@ class CheckpointCoordinator:
                 without_rows = {**batch.without_rows, **cut.without_rows}
                 write_id = self._tables.clock.attempt().write_id
                 again = replace(batch, write_id=write_id, slices=cut.slices, without_rows=without_rows)
-                return replace(planned, batch=again)
+                return replace(planned, batch=again, outputs=self._outputs.of(write_id))
         raise error
 
     # -- 5 and 6 ---------------------------------------------------------------------------------------------------
@@ -283,7 +278,7 @@ class CheckpointCoordinator:
             files, version = positions.result()
             if version is not None:
                 versions["operator_state"] = version
-            return Listed(attempt.batch, attempt.positions, attempt.done, versions, files)
+            return Listed(attempt.batch, attempt.positions, attempt.outputs, attempt.done, versions, files)
 
     def commit_changelog(self, attempt: Executed, uid: str) -> int | None:
         """Step 5: the changes of one operator; None where nothing changed."""
@@ -321,18 +316,14 @@ class CheckpointCoordinator:
                 created_at=self._tables.clock.now(),
                 requested_by=self._options.requested_by,
             )
-            for staged in row.sinks:
-                verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
-            self._publication.check_identity(row.sinks)
-            if row.partition and row.branch == MAIN:
-                row = replacing_stale(row, self._log.rows, self._publication, self._declared)
             return Staged(
                 attempt.batch,
                 attempt.positions,
+                attempt.outputs,
                 attempt.done,
                 attempt.versions,
                 attempt.operator_state_files,
-                row,
+                attempt.outputs.stage(row, self._log.rows),
             )
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
@@ -351,29 +342,16 @@ class CheckpointCoordinator:
             row = self._log.commit(
                 [AddCheckpoint(planned)], OnlyBackgroundSince(planned.parent_id, planned.branch)
             )
-            return Committed(row, attempt.done)
+            return Committed(row, attempt.done, attempt.outputs)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
     def publish(self, committed: Committed) -> None:
         """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
         with self._step("publish"):
-            self._commits += self._publication.publish(committed.row)
+            self._commits += committed.outputs.publish(committed.row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
-
-    def _prepare_sink(self, sink: SinkNode, schema: pa.Schema, write_id: str) -> SinkTarget:
-        return sink.sink.prepare(
-            SinkRequest(
-                kernel=self._kernel,
-                staging=Staging(self._tables.layout.root),
-                name=sink.name,
-                app=self._publication.app(sink.name),
-                schema=schema,
-                write_id=write_id,
-                known=self._publication.knows(sink.name),
-            )
-        )
 
     def _check_operators(self, parent: CheckpointRow | None) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""
@@ -397,20 +375,21 @@ class CheckpointCoordinator:
         except BaseException as error:
             self._drop_exchange(attempt.batch.write_id)
             if isinstance(error, certain):
-                self._discard(attempt.batch.write_id, in_logs=in_logs)
+                self._give_up(attempt, in_logs=in_logs)
             raise
 
-    def _discard(self, write_id: str, *, in_logs: bool) -> None:
+    def _give_up(self, attempt: Planned, *, in_logs: bool) -> None:
         """Remove what an attempt wrote that has certainly failed."""
-        discard(
-            write_id,
-            layout=self._tables.layout,
-            app=self._tables.log.app,
-            kernel=self._kernel,
-            operators=self._job.operators,
-            sinks=self._job.sinks.values(),
-            in_logs=in_logs,
-        )
+        layout, write_id = self._tables.layout, attempt.batch.write_id
+        with leaving_rest_to_collection(layout, write_id):
+            attempt.outputs.give_up()
+            discard_state(
+                write_id,
+                layout=layout,
+                kernel=self._kernel,
+                operators=self._job.operators,
+                in_logs=in_logs,
+            )
 
     def _drop_exchange(self, write_id: str) -> None:
         """Remove files between operators, which are of no use after the attempt; a crash leaves them as orphans."""
@@ -420,14 +399,12 @@ class CheckpointCoordinator:
 
     def _report(self, committed: Committed, seconds: float) -> BatchReport:
         row, done = committed.row, committed.done
-        files = [f for o in row.operators for f in o.changelog]
-        files += [f for s in row.sinks for f in s.files] + row.dead_letters + row.operator_state_files
         return BatchReport(
             checkpoint_id=row.checkpoint_id,
             rows_in=row.rows_in,
             rows_refused=row.rows_refused,
             rows_out={s.name: s.rows for s in row.sinks},
-            bytes_written=sum(f.bytes for f in files),
+            bytes_written=sum(f.bytes for _, files in listed_files(self._tables.layout, row) for f in files),
             operators=dict(done.operators),
             seconds=seconds,
             steps_s=dict(self._steps_s),

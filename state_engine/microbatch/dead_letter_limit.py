@@ -23,7 +23,7 @@ def check_limit(job: StatefulJob, done: Execution, *, uri: str) -> None:
     exceeded = job.max_dead_letters.exceeded(refused=done.refused, rows_in=sum(done.rows_by_source.values()))
     if not exceeded:
         return
-    file = done.dead_letters[0]
+    file = done.outputs.dead_letters[0]
     first = open_recorded(join(uri, file.path), file, of="dead letters").read().slice(0, 1).to_pylist()[0]
     raise DeadLetterLimitError(
         f"job '{job.name}': {exceeded}. The first one: operator '{first['operator']}', {first['position']}: "

@@ -41,6 +41,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
+from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
@@ -51,7 +52,6 @@ from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
 from state_engine.microbatch.watermarks import Watermarks, reached_ms
-from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.frames import (
@@ -73,7 +73,6 @@ Frames = dict[int | tuple[str, str], StreamFrame | None]
 """Rows of streams: of an operator's output by uid and tag, of another node by the node."""
 _DRIVER = 99_999
 """In names of files, in place of a subtask: the driver wrote it."""
-PrepareSink = Callable[[SinkNode, pa.Schema, str], SinkTarget]
 
 
 class GraphExecutor:
@@ -84,7 +83,6 @@ class GraphExecutor:
         job: graph.
         layout: where tables are.
         router: routes rows; may serve several runs.
-        prepare_sink: makes sure that a sink can take columns, and says where its files go.
     """
 
     def __init__(
@@ -94,9 +92,8 @@ class GraphExecutor:
         *,
         layout: JobLayout,
         router: Router,
-        prepare_sink: PrepareSink,
     ) -> None:
-        self._spark, self._job, self._layout, self._prepare_sink = spark, job, layout, prepare_sink
+        self._spark, self._job, self._layout = spark, job, layout
         self._router = router
         # outputs that anything but plain sinks reads
         chained = (p for n in job.nodes() if not isinstance(n, SideOutputNode) for p in parents(n))
@@ -104,8 +101,11 @@ class GraphExecutor:
         self._merged = {output_of(end) for n in job.nodes() for end in merged_ends(n)}
         self._need_watermarks = that_need_watermarks(job.operators.values())
 
-    def execute(self, batch: BatchContext) -> Execution:
+    def execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
         """Run all operators, then the sinks that need a job of their own.
+
+        Args:
+            outputs: of the attempt; the sinks are prepared in it, and get what the tasks write.
 
         Raises:
             UserFunctionError: a row or function failed under ``on_error='fail'``.
@@ -114,10 +114,12 @@ class GraphExecutor:
         """
         code, job = list(code_of(self._job)), self._job.name
         frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
-        return running_driver_code(self._spark, code, lambda: self._execute(batch), job=job, frames=frames)
+        return running_driver_code(
+            self._spark, code, lambda: self._execute(batch, outputs), job=job, frames=frames
+        )
 
-    def _execute(self, batch: BatchContext) -> Execution:
-        done, frames = Execution(), Frames()
+    def _execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
+        done, frames = Execution(outputs), Frames()
         for operator in self._job.operators.values():
             self._run_operator(operator, batch, done, frames)
         for sink in self._job.sinks.values():
@@ -133,7 +135,7 @@ class GraphExecutor:
         if letters:
             path = partition_path(batch.write_id, file_name(batch.write_id, _DRIVER, 0))
             file = write_parquet(letters_table(letters), join(self._layout.dead_letters, path))
-            done.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
+            done.outputs.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
             done.refused += len(letters)
 
     # -- streams ---------------------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class GraphExecutor:
         key_schema = checked_key(job, operator, layout, batch)
         if key_schema is not None:
             done.key_schemas[uid] = key_schema
-        outputs = self._outputs(operator, inputs, batch, done)
+        outputs = self._outputs(operator, inputs, done)
         spec = subtask_spec(
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(),
@@ -230,7 +232,7 @@ class GraphExecutor:
                 frames[uid, output.name] = self._output_frame(operator, output, layout, reports)
 
     def _outputs(
-        self, operator: OperatorNode, inputs: Sequence[RoutedInput], batch: BatchContext, done: Execution
+        self, operator: OperatorNode, inputs: Sequence[RoutedInput], done: Execution
     ) -> list[OutputSpec]:
         """The main output and the side outputs, with the sinks that take them as they are."""
         specs = []
@@ -239,9 +241,7 @@ class GraphExecutor:
             kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
             sinks = [s for s in self._job.sinks.values() if output_of(s.parent) == place]
             schema = pa.schema(list(kind.columns.arrow))
-            for sink in sinks:
-                done.targets[sink.name] = self._prepare_sink(sink, schema, batch.write_id)
-            targets = [done.targets[s.name] for s in sinks]
+            targets = [done.outputs.prepare(sink, schema) for sink in sinks]
             exchange, merged = place in self._exchanged, place in self._merged
             specs.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
         return specs
@@ -299,8 +299,7 @@ class GraphExecutor:
         user = frame.rows.select([F.col(quoted(c)) for c in frame.user_columns])
         declared = to_type(user.schema, parameter=f"columns of sink '{sink.name}'")
         assert isinstance(declared, StructType)
-        target = self._prepare_sink(sink, pa.schema(list(declared.arrow)), batch.write_id)
-        done.targets[sink.name] = target
+        target = done.outputs.prepare(sink, pa.schema(list(declared.arrow)))
         known = set(done.rows_by_source) | done.letters_from
         spec = SinkRows(
             target=target,

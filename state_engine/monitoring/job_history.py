@@ -15,15 +15,11 @@ from typing import Any, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.pending import PathChanges, SinkChange, path_changes
-from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.pending import PathChanges, in_order
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
-from state_engine.publication.places import declared_sinks, located
-from state_engine.sinks.files import FilePublisher
-from state_engine.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.staging import Staging
+from state_engine.publication.places import SinkPlaces
+from state_engine.publication.publishers import seen_without_java
 from state_engine.sources.base import Element, Source
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.delta import DeltaSource
@@ -69,13 +65,8 @@ class JobHistory:
 
     def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
         """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
-        changes = self._changes(job)
-        pending = [
-            c
-            for key in changes.looked_at()
-            for c in changes.unseen(key, self._seen(changes.by_sink[key][-1]))
-        ]
-        return [(c.row, c.staged) for c in sorted(pending, key=lambda c: c.checkpoint_id)]
+        shown = self._changes(job).shown(seen_without_java(self._places))
+        return [(change.row, change.staged) for change in in_order(shown)]
 
     def left_alone(self, job: StatefulJob) -> dict[str, str]:
         """Sinks that the code of a job does not have any more, by name, and where they are."""
@@ -98,25 +89,13 @@ class JobHistory:
             for text in node.source.waiting(positions.elements(self.path, name))
         ]
 
-    def _changes(self, job: StatefulJob | None) -> PathChanges:
-        app = f"{self.root_id}/{self.layout.job}"
-        declared = declared_sinks(job.sinks.values(), self.layout, app) if job is not None else None
-        return path_changes(self.path, declared=declared, locate=lambda one: located(one, self.layout))
+    @property
+    def _places(self) -> SinkPlaces:
+        return SinkPlaces(self.layout, f"{self.root_id}/{self.layout.job}")
 
-    def _seen(self, change: SinkChange) -> int:
-        """The highest checkpoint that was published to a sink; 0 where none was."""
-        staged = change.staged
-        app, uri = f"{self.root_id}/{self.layout.job}/{staged.name}", staged.path
-        if SinkKind(staged.kind).has_log:
-            log = DeltaLog(uri).newest()
-            return log.transactions.get(app, 0) if log else 0
-        staging = Staging(self.layout.root)
-        publishers = {
-            SinkKind.FILES: FilePublisher(),
-            SinkKind.SQL: SqlPublisher(staging),
-            SinkKind.FOREACH_BATCH: ForeachBatchPublisher(_NO_SPARK, staging),
-        }
-        return publishers[SinkKind(staged.kind)].seen(uri, app)
+    def _changes(self, job: StatefulJob | None) -> PathChanges:
+        declared = self._places.declared(job.sinks.values()) if job is not None else None
+        return self._places.changes(self.path, declared)
 
 
 def read_history(root: str, job: str) -> JobHistory | None:

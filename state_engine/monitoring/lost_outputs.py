@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.row_outputs import SinkKey, dead_letters_sink, sink_key
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey, content, newest_sinks, published
+from state_engine.core.checkpoints.sink_moves import content, newest_sinks, published
 from state_engine.core.errors import SinkError
 from state_engine.publication.publication import Publication
 from state_engine.sinks.base import WRITE_ID, write_ids
@@ -105,9 +106,9 @@ class LostOutputs:
         Raises:
             SinkError: a sink cannot be brought back to what it showed before. Nothing was changed.
         """
-        letters = {(DEAD_LETTERS, ""): StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", "", "", [])}
-        known = {**newest_sinks(self._rows.values()), **letters}
-        looked_up = (self._change(key, self._publication.located(sink)) for key, sink in known.items())
+        letters = dead_letters_sink()
+        known = {**newest_sinks(self._rows.values()), sink_key(letters): letters}
+        looked_up = (self._change(key, self._publication.places.located(sink)) for key, sink in known.items())
         changes = [change for change in looked_up if change is not None and (change.came or change.went)]
         for change in changes:
             if not (change.begun or change.resumed):
@@ -117,7 +118,7 @@ class LostOutputs:
     def take_back(self, change: LostChange, checkpoint_id: int) -> None:
         """Bring a sink back to what it showed before, under the id of the row that will say so."""
         publisher = self._publication.publisher(change.sink.kind)
-        app = self._publication.app(change.sink.name)
+        app = self._publication.places.app_of(change.sink.name)
         if change.begun:
             publisher.publish(change.forth, app, self._lost.checkpoint_id)
         publisher.publish(change.back, app, checkpoint_id)
@@ -141,7 +142,7 @@ class LostOutputs:
         if sink.kind == SinkKind.FOREACH_BATCH:
             raise self._refusal(sink, "its function was called with outputs of it, and cannot take them back")
         if sink.kind == SinkKind.SQL:
-            note = ledger_note(sink, self._publication.app(sink.name), self._lost.checkpoint_id)
+            note = ledger_note(sink, self._publication.places.app_of(sink.name), self._lost.checkpoint_id)
             return self._by_lineage(key, sink, note, attempts_in if target_of(sink).lineage else None)
         return self._of_table(key, sink)
 
@@ -158,7 +159,7 @@ class LostOutputs:
         return LostChange(sink, came, went, begun=not lost.done, resumed=resumed)
 
     def _of_table(self, key: SinkKey, sink: StagedSink) -> LostChange:
-        app = self._publication.app(sink.name)
+        app = self._publication.places.app_of(sink.name)
         entry = DeltaLog(sink.path).transaction(app, self._lost.checkpoint_id)
         if entry is None:
             raise self._refusal(sink, "the log of its table does not hold what it changed any more")
@@ -201,7 +202,7 @@ class LostOutputs:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _seen(self, sink: StagedSink) -> int:
-        return self._publication.publisher(sink.kind).seen(sink.path, self._publication.app(sink.name))
+        return self._publication.seen(sink)
 
     def _moves(self, sink: StagedSink) -> dict[int, Move]:
         """The row's own, and the one under the id of the row that leaves it out."""

@@ -35,7 +35,8 @@ from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.job_files import JobFiles, known_sinks
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Declared, Publication
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.storage.files import join, open_location
 from state_engine.storage.store_clock import StoreClock, same_store

@@ -20,15 +20,17 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import restore_refusal
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, moves
+from state_engine.core.checkpoints.row_outputs import with_withdrawn, without_sink
+from state_engine.core.checkpoints.sink_moves import moves
 from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
-from state_engine.publication.publication import Declared, Publication
-from state_engine.publication.stale_outputs import stale_beside, withdrawing
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
+from state_engine.publication.stale_outputs import stale_beside
 
 OutputsPolicy = Literal["withdraw", "keep"]
 
@@ -150,7 +152,7 @@ class Operations:
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
         sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
         if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
-            sinks = withdrawing(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
+            sinks = with_withdrawn(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
         sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
@@ -164,7 +166,7 @@ class Operations:
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
         """The sinks that are moved, and those that the code of the job does not have any more."""
-        mine = [s for s in sinks if self._publication.is_declared(s, self._declared)]
+        mine = [s for s in sinks if self._publication.places.is_declared(s, self._declared)]
         return mine, [s for s in sinks if s not in mine]
 
     # -- parallelism -----------------------------------------------------------------------------------------------
@@ -210,9 +212,7 @@ class Operations:
             unseen: dict[int, CheckpointRow] = {}
             for row, staged in refused:  # no sink ever showed it, so none needs to let it go
                 known = unseen.get(row.checkpoint_id, row)
-                letters = [] if staged.kind == DEAD_LETTERS else known.dead_letters
-                sinks = [one for one in known.sinks if one.name != staged.name]
-                unseen[row.checkpoint_id] = replace(known, sinks=sinks, dead_letters=letters)
+                unseen[row.checkpoint_id] = without_sink(known, staged.name)
             return rows.with_rows(unseen.values()), head
 
     def commit(

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.collection import OPERATOR_STATE, OPERATORS, keyed_tables
 from state_engine.core.checkpoints.disposal import Found, Place
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.table_names import OPERATOR_STATE, OPERATORS, keyed_tables
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables

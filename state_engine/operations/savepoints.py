@@ -29,16 +29,17 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     OperatorStateRef,
 )
-from state_engine.core.checkpoints.collection import operator_directory
 from state_engine.core.checkpoints.dead_letters import without_letters
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
 from state_engine.core.checkpoints.state_files import operator_state_files
+from state_engine.core.checkpoints.table_names import operator_directory
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import write_base
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Declared, Publication
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
 from state_engine.storage.state.operator_state_files import copy_state

@@ -11,10 +11,9 @@ from pyspark.sql.types import StructType
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.publication.places import located
 from state_engine.sinks.base import WRITE_ID, verify_files
 from state_engine.sinks.file_moves import base_name, published_files
-from state_engine.sinks.staging import Staging
+from state_engine.sinks.staging import Staging, located
 from state_engine.sources.parquet_files import parquet_schema
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout

@@ -1,33 +1,54 @@
-"""Where sinks are now: those of committed rows, wherever the root was when they were staged, and those of a job."""
+"""``SinkPlaces``: where the sinks of one job are now, by which name it writes to them, and what a path changes in them.
+
+Needs no session: for those who publish, and for those who only look.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, SinkKey
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
+from state_engine.core.checkpoints.pending import PathChanges, path_changes
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey
 from state_engine.job.graph import SinkNode
-from state_engine.sinks.staging import Staging
+from state_engine.sinks.staging import Staging, located
 from state_engine.storage.layout import JobLayout
 
-
-def located(staged: StagedSink, layout: JobLayout) -> StagedSink:
-    """A sink of a row with the path that it has now: dead letters and staged outputs move with the root."""
-    if staged.kind == DEAD_LETTERS:
-        return replace(staged, path=layout.dead_letters)
-    if SinkKind(staged.kind).is_staged_in_root:
-        return replace(staged, path=Staging(layout.root).here(staged.path))
-    return staged
+Declared = frozenset[SinkKey] | None
+"""Name and path of the sinks of a job's code, see ``SinkPlaces.declared``; None where the code is not known."""
 
 
-def declared_sinks(sinks: Iterable[SinkNode], layout: JobLayout, app: str) -> frozenset[SinkKey]:
-    """Name and path of the sinks of a job's code, and its dead letters.
+@dataclass(frozen=True)
+class SinkPlaces:
+    """The places of one job's sinks.
 
-    Args:
-        app: application id of the job, ``<root id>/<job>``.
+    Attributes:
+        layout: of the job.
+        app: its application id, ``<root id>/<job>``.
     """
-    staging = Staging(layout.root)
-    declared = {(node.name, node.sink.place(f"{app}/{node.name}", staging)) for node in sinks}
-    return frozenset({*declared, (DEAD_LETTERS, layout.dead_letters)})
+
+    layout: JobLayout
+    app: str
+
+    def app_of(self, sink: str) -> str:
+        """Application id of the transactions in a sink."""
+        return f"{self.app}/{sink}"
+
+    def located(self, staged: StagedSink) -> StagedSink:
+        """A sink of a row with the path that it has now."""
+        return located(staged, self.layout)
+
+    def declared(self, sinks: Iterable[SinkNode]) -> frozenset[SinkKey]:
+        """Name and path of the sinks of a job's code, and its dead letters."""
+        staging = Staging(self.layout.root)
+        keys = {(node.name, node.sink.place(self.app_of(node.name), staging)) for node in sinks}
+        return frozenset({*keys, (DEAD_LETTERS, self.layout.dead_letters)})
+
+    def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
+        """Whether a sink is one of the code's; every one is where the code is not known."""
+        return declared is None or (staged.name, self.located(staged).path) in declared
+
+    def changes(self, path: Sequence[CheckpointRow], declared: Declared) -> PathChanges:
+        """What a path of ``main`` changes in sinks."""
+        return path_changes(path, declared=declared, locate=self.located)

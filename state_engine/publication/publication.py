@@ -11,49 +11,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
-from state_engine.core.checkpoints.pending import PathChanges, SinkChange, newest_in_foreground, path_changes
+from state_engine.core.checkpoints.pending import (
+    PathChanges,
+    Shown,
+    SinkChange,
+    in_order,
+    newest_in_foreground,
+)
+from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import SinkKey, publications
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
-from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables
-from state_engine.publication.dead_letters import DeadLetterPublisher
-from state_engine.publication.places import declared_sinks, located
+from state_engine.publication.places import Declared, SinkPlaces
+from state_engine.publication.publishers import publishers
 from state_engine.sinks.base import Publisher
-from state_engine.sinks.delta import DeltaPublisher
-from state_engine.sinks.delta_spark import SparkDeltaPublisher
-from state_engine.sinks.files import FilePublisher
-from state_engine.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 
-Declared = frozenset[SinkKey] | None
-"""Name and path of the sinks of a job's code, see ``Publication.declared``; None where the code is not known."""
-
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What one sink shows of a path.
-
-    Attributes:
-        key: name and path of the sink.
-        seen: the highest checkpoint that it has seen.
-        changes: all that the path changes in it, oldest first.
-        unseen: of these, what it does not show.
-        behind: of these, what was published to it before.
-    """
-
-    key: SinkKey
-    seen: int
-    changes: list[SinkChange]
-    unseen: list[SinkChange]
-    behind: list[SinkChange]
 
 
 class Publication:
@@ -66,22 +42,11 @@ class Publication:
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
         self._kernel, self._tables = kernel, tables
-        staging = Staging(tables.layout.root)
-        self._publishers: dict[str, Publisher] = {
-            SinkKind.DELTA: DeltaPublisher(kernel),
-            SinkKind.DELTA_SPARK: SparkDeltaPublisher(kernel),
-            SinkKind.FILES: FilePublisher(kernel.disk.durability),
-            SinkKind.SQL: SqlPublisher(staging),
-            SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel, staging),
-            SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
-        }
+        self.places = SinkPlaces(tables.layout, tables.log.app)
+        self._publishers = publishers(kernel, tables)
         self._published: int | None = None
         self._known: set[str] = set()
         self._asked: set[SinkKey] = set()
-
-    def declared(self, sinks: Iterable[SinkNode]) -> Declared:
-        """The sinks of a job's code, as the methods below take them."""
-        return declared_sinks(sinks, self._tables.layout, self._tables.log.app)
 
     def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
         """All sinks that rows name, but for those of some names: where the code is not at hand.
@@ -120,7 +85,7 @@ class Publication:
             return []
         if again_from is None and newest_id == self._published and known:
             return []
-        changes = self._changes(path, declared)
+        changes = self.places.changes(path, declared)
         shown = list(self._shown(changes, again_from=again_from))
         for one in shown:
             self._check_behind(one, again_from)
@@ -131,7 +96,7 @@ class Publication:
         if any(one.unseen for one in shown):  # no sink may show a row that a power cut can take back
             self._kernel.outlasting(self._tables.layout.checkpoints)
         settled: set[int] = set()
-        for change in _in_order(shown):
+        for change in in_order(shown):
             self._publish(change.staged, change.checkpoint_id)
             settled.add(change.checkpoint_id)
         for left in changes.left_alone():
@@ -145,7 +110,7 @@ class Publication:
     ) -> list[tuple[CheckpointRow, StagedSink]]:
         """Publish what the sinks take of the newest row; what they refuse, and what they do not show any more."""
         refused: list[tuple[CheckpointRow, StagedSink]] = []
-        for one in self._shown(self._changes(path, declared)):
+        for one in self._shown(self.places.changes(path, declared)):
             if one.behind:
                 refused += [(change.row, change.staged) for change in one.unseen]
                 continue
@@ -158,32 +123,21 @@ class Publication:
 
     def unpublished(
         self, path: Sequence[CheckpointRow], declared: Declared = None
-    ) -> Iterator[tuple[CheckpointRow, StagedSink]]:
-        """What the sinks do not show of a path of ``main``, with the row that changes it."""
-        for one in self._shown(self._changes(path, declared)):
-            yield from ((change.row, change.staged) for change in one.unseen)
+    ) -> list[tuple[CheckpointRow, StagedSink]]:
+        """What the sinks do not show of a path of ``main``, oldest first, with the row that changes it."""
+        shown = self._shown(self.places.changes(path, declared))
+        return [(change.row, change.staged) for change in in_order(shown)]
 
     def left_alone(self, path: Sequence[CheckpointRow], declared: Declared) -> list[StagedSink]:
         """Sinks on a path that today's code does not have."""
-        return [change.staged for change in self._changes(path, declared).left_alone()]
-
-    def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
-        """Whether a sink is one of the code's; every one is where the code is not known."""
-        here = self.located(staged)
-        return declared is None or (here.name, here.path) in declared
-
-    def _changes(self, path: Sequence[CheckpointRow], declared: Declared) -> PathChanges:
-        return path_changes(path, declared=declared, locate=self.located)
+        return [change.staged for change in self.places.changes(path, declared).left_alone()]
 
     def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[Shown]:
         """What the sinks that have to be looked at show of a path."""
-        for key in changes.looked_at(since=again_from):
-            mine = changes.by_sink[key]
-            seen = self._publishers[mine[-1].staged.kind].seen(key[1], self.app(key[0]))
-            if seen:
-                self._known.add(key[0])
-            unseen = changes.unseen(key, seen)
-            yield Shown(key, seen, mine, unseen, changes.behind(unseen))
+        for one in changes.shown(self.seen, since=again_from):
+            if one.seen:
+                self._known.add(one.key[0])
+            yield one
 
     def _check_behind(self, one: Shown, again_from: int | None) -> None:
         lost = [c.checkpoint_id for c in one.behind if again_from is None or c.checkpoint_id < again_from]
@@ -203,14 +157,16 @@ class Publication:
         newest = next((c for c in reversed(one.changes) if c.checkpoint_id <= one.seen), None)
         if newest is not None:
             publisher = self._publishers[newest.staged.kind]
-            publisher.check_seen(newest.staged, self.app(newest.staged.name), newest.checkpoint_id)
+            publisher.check_seen(newest.staged, self.places.app_of(newest.staged.name), newest.checkpoint_id)
 
     def _look_again(self, one: Shown, since: int) -> None:
         """Directories of files: also what is shown besides the listed files, as earlier versions did, goes."""
         for change in one.changes:
             if change.staged.kind == SinkKind.FILES and since <= change.checkpoint_id <= one.seen:
                 publisher = self._publishers[SinkKind.FILES]
-                publisher.check_seen(change.staged, self.app(change.staged.name), change.checkpoint_id)
+                publisher.check_seen(
+                    change.staged, self.places.app_of(change.staged.name), change.checkpoint_id
+                )
 
     def _tell_left_alone(self, change: SinkChange, *, newest_id: int) -> None:
         staged, waits = change.staged, change.checkpoint_id == newest_id
@@ -236,18 +192,18 @@ class Publication:
 
     def check_identity(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""
-        for one in map(self.located, sinks):
+        for one in map(self.places.located, sinks):
             if one.files:
                 self._publishers[one.kind].check_identity(one)
 
     def check_withdrawable(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse changes of outputs that could not be published once they are committed; see ``Publisher``."""
-        for one in map(self.located, sinks):
+        for one in map(self.places.located, sinks):
             self._publishers[one.kind].check_withdrawable(one)
 
     def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         """Everything that a row changes in sinks; dead letters are published like a sink."""
-        yield from map(self.located, publications(row))
+        yield from map(self.places.located, publications(row))
 
     def knows(self, sink: str) -> bool:
         """Whether the sink of a name was found to hold something of this job, when its path was settled."""
@@ -257,18 +213,9 @@ class Publication:
         """Of one kind of sink."""
         return self._publishers[kind]
 
-    def app(self, sink: str) -> str:
-        """Application id of the transactions in a sink."""
-        return f"{self._tables.log.app}/{sink}"
-
-    def located(self, staged: StagedSink) -> StagedSink:
-        """A sink of a row with the path that it has now."""
-        return located(staged, self._tables.layout)
+    def seen(self, staged: StagedSink) -> int:
+        """The highest checkpoint that a sink has seen."""
+        return self._publishers[staged.kind].seen(staged.path, self.places.app_of(staged.name))
 
     def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:
-        self._publishers[staged.kind].publish(staged, self.app(staged.name), checkpoint_id)
-
-
-def _in_order(shown: Iterable[Shown]) -> list[SinkChange]:
-    """What is to be published, oldest first."""
-    return sorted((change for one in shown for change in one.unseen), key=lambda c: c.checkpoint_id)
+        self._publishers[staged.kind].publish(staged, self.places.app_of(staged.name), checkpoint_id)

@@ -6,12 +6,13 @@ They are stale: readers see them until their partition is run again, whose commi
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, kept_outputs
-from state_engine.publication.publication import Declared, Publication
+from state_engine.core.checkpoints.row_outputs import withdrawing
+from state_engine.core.checkpoints.sink_moves import kept_outputs
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
 
 
 def stale_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
@@ -38,16 +39,6 @@ def stale_beside(rows: History, head_id: int | None, target_id: int) -> list[Sta
     return [sink for i, sinks in outputs if i not in old and rows[i].partition in ran for sink in sinks]
 
 
-def withdrawing(sinks: list[StagedSink], stale: list[StagedSink]) -> list[StagedSink]:
-    """What is staged for sinks, and what leaves them besides."""
-    by_place = {(s.name, s.path): s for s in sinks}
-    for one in stale:
-        at = (one.name, one.path)
-        known = by_place.get(at, replace(one, files=[], withdrawn=[]))
-        by_place[at] = replace(known, withdrawn=[*known.withdrawn, *one.withdrawn])
-    return list(by_place.values())
-
-
 def replacing_stale(
     row: CheckpointRow, rows: History, publication: Publication, declared: Declared = None
 ) -> CheckpointRow:
@@ -57,11 +48,7 @@ def replacing_stale(
         SinkError: a sink cannot let go of them.
     """
     outputs = stale_of(rows, row.parent_id, [row.partition])
-    stale = [sink for sink in outputs if publication.is_declared(sink, declared)]
-    if not stale:
-        return row
-    sinks, letters = row.sinks, row.dead_letters
-    if letters and any(s.name == DEAD_LETTERS for s in stale):  # both in one commit
-        sinks, letters = [*sinks, StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", "", "", letters)], []
-    publication.check_withdrawable(stale)
-    return replace(row, sinks=withdrawing(sinks, stale), dead_letters=letters)
+    stale = [sink for sink in outputs if publication.places.is_declared(sink, declared)]
+    if stale:
+        publication.check_withdrawable(stale)
+    return withdrawing(row, stale)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.core.checkpoints.row_outputs import with_withdrawn
 from state_engine.core.checkpoints.sink_moves import content, moves
 from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
@@ -24,7 +25,7 @@ from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
 from state_engine.publication.publication import Publication
-from state_engine.publication.stale_outputs import stale_beside, withdrawing
+from state_engine.publication.stale_outputs import stale_beside
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
 from state_engine.replay.replay import was_drained
 
@@ -119,7 +120,7 @@ def swap(
         all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
         publication.check_withdrawable(all_moved)
         stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
-        moved = withdrawing(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+        moved = with_withdrawn(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
     sinks, left_alone = operations.of_the_code(moved)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]

@@ -109,11 +109,11 @@ class ForeachBatchPublisher(Publisher):
     """Calls the functions.
 
     Args:
-        kernel: of the session that makes DataFrames.
+        kernel: of the session that makes DataFrames; None for those who only ask what was seen.
         staging: where rows wait.
     """
 
-    def __init__(self, kernel: DeltaKernel, staging: Staging) -> None:
+    def __init__(self, kernel: DeltaKernel | None, staging: Staging) -> None:
         self._kernel, self._staging = kernel, staging
 
     def seen(self, uri: str, app: str) -> int:
@@ -158,6 +158,7 @@ class ForeachBatchPublisher(Publisher):
         files = [join(staged.path, f.path) for f in staged.files]
         rows: Any
         if sink.as_dataframe:
+            assert self._kernel is not None, "publishing needs a session"
             rows = self._kernel.spark.read.options(**SPARK_VERIFIES).parquet(*files)
         else:
             of = f"sink '{staged.name}', checkpoint {checkpoint_id}"

@@ -10,10 +10,14 @@ the root as it is now, so a root that was moved is published from as well.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.storage.files import join, open_location
+from state_engine.storage.layout import JobLayout
 
 _SINKS = "sinks"
 
@@ -46,6 +50,15 @@ class Staging:
             'file:///moved/totals/sinks/report/a1b2'
         """
         return join(self.root, *uri.rsplit("/", 4)[1:])
+
+
+def located(staged: StagedSink, layout: JobLayout) -> StagedSink:
+    """A sink of a row with the path that it has now: dead letters and staged outputs move with the root."""
+    if staged.kind == DEAD_LETTERS:
+        return replace(staged, path=layout.dead_letters)
+    if SinkKind(staged.kind).is_staged_in_root:
+        return replace(staged, path=Staging(layout.root).here(staged.path))
+    return staged
 
 
 def write_note(uri: str, note: dict[str, Any]) -> None:

@@ -20,10 +20,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import base_table, changelog_table, operator_directory
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.state_files import keyed_state_files
+from state_engine.core.checkpoints.table_names import base_table, changelog_table, operator_directory
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
 from state_engine.queries.stored_entries import key_schema

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE
-from state_engine.core.checkpoints.collection import base_table, changelog_table
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION as FORMAT_VERSION
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
+from state_engine.core.checkpoints.table_names import OPERATOR_STATE, base_table, changelog_table
 from state_engine.storage.files import join
 
 TABLE_PROPERTIES = {
@@ -83,17 +84,17 @@ class JobLayout:
     @property
     def checkpoints(self) -> str:
         """The commit points."""
-        return join(self.directory, "checkpoints")
+        return self.table("checkpoints")
 
     @property
     def operator_state(self) -> str:
         """Operator state and source positions."""
-        return join(self.directory, "operator_state")
+        return self.table(OPERATOR_STATE)
 
     @property
     def dead_letters(self) -> str:
         """Refused input rows."""
-        return join(self.directory, "dead_letters")
+        return self.table(DEAD_LETTERS)
 
     @property
     def exchange(self) -> str:
@@ -102,11 +103,15 @@ class JobLayout:
 
     def changelog(self, uid: str) -> str:
         """Changes of one operator's keyed state."""
-        return join(self.directory, changelog_table(uid))
+        return self.table(changelog_table(uid))
 
     def base(self, uid: str) -> str:
         """Entries of one operator's keyed state as of compactions."""
-        return join(self.directory, base_table(uid))
+        return self.table(base_table(uid))
+
+    def table(self, name: str) -> str:
+        """A table of the job, by one of the names in ``core.checkpoints.table_names``."""
+        return join(self.directory, name)
 
 
 def changelog_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:

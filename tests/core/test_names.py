@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
-from state_engine.core.checkpoints.collection import base_table, changelog_table
+from state_engine.core.checkpoints.table_names import base_table, changelog_table
 from state_engine.core.errors import InvalidNameError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.names import LONGEST_TEXT, check_name, check_text_name, stored_name

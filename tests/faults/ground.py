@@ -26,11 +26,12 @@ import pytest
 from state_engine import DataStream, DeltaSink, FileSink, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.retention import RetentionPolicy
-from state_engine.core.checkpoints.sink_moves import publications
+from state_engine.core.checkpoints.row_outputs import publications
 from state_engine.core.errors import StatelakeError
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.subtask.refusals import letters_table
 from state_engine.monitoring.head_repair import head_damages, leave_out
 from state_engine.operations import maintenance, savepoints
@@ -171,9 +172,9 @@ def in_this_process() -> Iterator[Clock]:
         yield clock
 
 
-def execute_with_letters(self: GraphExecutor, batch: BatchContext) -> Execution:
+def execute_with_letters(self: GraphExecutor, batch: BatchContext, outputs: Outputs) -> Execution:
     """In place of ``GraphExecutor.execute``: besides, every even number leaves a dead letter."""
-    done = execute(self, batch)
+    done = execute(self, batch, outputs)
     numbers = [x for x in _numbers(batch.write_id) if is_noted(x)]
     if numbers:
         path = partition_path(batch.write_id, file_name(batch.write_id, 0, 0))
@@ -181,7 +182,7 @@ def execute_with_letters(self: GraphExecutor, batch: BatchContext) -> Execution:
             {"operator": model_job.UID, "source": SOURCE, "error": "even", "row": str(x)} for x in numbers
         ]
         file = write_parquet(letters_table(letters), join(self._layout.dead_letters, path))
-        done.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
+        outputs.dead_letters.append(DataFile(path, file.bytes, len(letters), 0, footer=file.footer))
         done.refused += len(letters)
     return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from state_engine.microbatch.attempt import Listed
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.checkpoint_builder import build_row
+from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.watermarks import Watermarks, reached_ms
 from tests.core.checkpoints.rows import checkpoint
 
@@ -54,11 +56,13 @@ def test_timers_see_what_the_row_records(
         parallelism={"x": 1},
     )
     timed = {name: node for name, node in job.sources.items() if node.timed}
-    done = Execution(max_event_ms=newest, watermarks_ms=reached_ms(timed, batch, newest))
+    of_job: Any = None
+    outputs = Outputs(of_job, "w")
+    done = Execution(outputs, max_event_ms=newest, watermarks_ms=reached_ms(timed, batch, newest))
     assert done.watermarks_ms == after
     made = build_row(
         job,
-        Listed(batch, dict.fromkeys(job.sources, ""), done, {}, []),
+        Listed(batch, dict.fromkeys(job.sources, ""), outputs, done, {}, []),
         created_at=datetime(2013, 1, 1, tzinfo=UTC),
         requested_by="",
     )

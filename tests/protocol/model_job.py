@@ -34,6 +34,7 @@ from state_engine.core.types.ddl import parse_ddl
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.storage.files import join, local_path, write_parquet
@@ -112,15 +113,15 @@ def _folded(stored: StoredState, descriptor: Any) -> dict[Any, Any]:
 # -- in place of Spark jobs --------------------------------------------------------------------------------------------
 
 
-def execute(self: GraphExecutor, batch: BatchContext) -> Execution:
+def execute(self: GraphExecutor, batch: BatchContext, outputs: Outputs) -> Execution:
     """In place of ``GraphExecutor.execute``: read the state of the touched keys, and write every subtask's files."""
     step("before execute")
     start, end = batch.slices[SOURCE].detail
     slices[batch.write_id] = (start, end)
     numbers = range(start + 1, end + 1)
-    done, parallelism = Execution(), batch.parallelism[UID]
+    done, parallelism = Execution(outputs), batch.parallelism[UID]
     for sink in self._job.sinks.values():
-        done.targets[sink.name] = self._prepare_sink(sink, OUTPUT, batch.write_id)
+        outputs.prepare(sink, OUTPUT)
     done.key_schemas[UID] = KEY
     reports = []
     for subtask in range(parallelism):
@@ -170,7 +171,7 @@ def _run_subtask(
     report.changelog = [_write_changes(layout, table, partition_path(batch.write_id, name), subtask)]
     rows = pa.Table.from_pylist(outputs, OUTPUT)
     report.rows_out = rows.num_rows
-    for sink, target in done.targets.items():
+    for sink, target in done.outputs.targets.items():
         staged = target.file_name(batch.write_id, subtask, attempt)
         file = local_path(join(target.directory, staged))
         report.sinks[sink] = [written(file, partial(write_sink_file, rows, target, staged, subtask))]

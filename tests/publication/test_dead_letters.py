@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import SinkError
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.dead_letters import DeadLetterPublisher

@@ -15,10 +15,13 @@ import sqlalchemy as sa
 
 from state_engine import DeltaSink, FileSink, ForeachBatchSink, SqlSink
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
 from state_engine.microbatch.subtask.output_files import write_sink_file
-from state_engine.publication.publication import Declared, Publication
+from state_engine.monitoring.job_history import JobHistory
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
 from state_engine.sinks.base import Publisher, Sink, SinkRequest
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.sql import SqlPublisher
@@ -52,8 +55,10 @@ class Place:
         return Publication(NO_KERNEL, tables)
 
     def code(self, *names: Name) -> Declared:
-        nodes: Any = [SimpleNamespace(name=name, sink=self.sinks[name]) for name in names]
-        return self.publication().declared(nodes)
+        return self.publication().places.declared(map(self.node, names))
+
+    def node(self, name: Name) -> Any:
+        return SimpleNamespace(name=name, sink=self.sinks[name])
 
     def commit(self, *names: Name, kind: str = "checkpoint") -> None:
         """A row that is not published yet."""
@@ -82,6 +87,16 @@ class Place:
         target = self.sinks[name].prepare(request)
         rows = pa.table({"id": [i]}, schema=SCHEMA)
         return target.staged([write_sink_file(rows, target, target.file_name(f"w{i}", 0, 0), 0)])
+
+
+def waiting(place: Place, *names: Name) -> list[tuple[int, str]]:
+    """What sinks do not show, as a runner and as somebody who only looks know it: the same."""
+    job: Any = SimpleNamespace(sinks={name: place.node(name) for name in names})
+    history = JobHistory(JobLayout(place.root, "job"), "0123", History(place.path))
+    looked_up = history.unpublished(job if names else None)
+    declared = place.code(*names) if names else None
+    assert list(place.publication().unpublished(place.path, declared)) == looked_up
+    return [(row.checkpoint_id, staged.name) for row, staged in looked_up]
 
 
 @pytest.fixture
@@ -116,6 +131,18 @@ def test_only_the_last_row_can_wait_and_is_published_by_the_next_process(place: 
     assert place.publication().settle(place.path, place.code("files", "sql")) == [3]
     assert place.shown("files") == place.shown("sql") == [1, 2, 3]
     assert place.publication().settle(place.path, place.code("files", "sql")) == []
+
+
+def test_whoever_only_looks_knows_the_same_of_what_waits(place: Place) -> None:
+    place.run("files", "sql", batches=2)
+    assert waiting(place, "files", "sql") == []
+    backup = backup_of_the_database(place)
+    place.run("files", "sql")
+    place.commit("files", "sql")
+    assert waiting(place) == waiting(place, "files", "sql") == [(4, "files"), (4, "sql")]
+    assert waiting(place, "sql") == [(4, "sql")]
+    shutil.copy(backup, place.directory / "out.db")
+    assert waiting(place, "files", "sql") == [(3, "sql"), (4, "files"), (4, "sql")]
 
 
 def test_sinks_are_asked_once_and_not_again_after_every_batch(place: Place, asked: list[str]) -> None:
@@ -273,7 +300,7 @@ def test_a_place_is_what_checkpoints_record(tmp_path: Path) -> None:
     function = ForeachBatchSink(lambda rows, checkpoint_id: None, name="place_of_a_function")
     assert function.place(f"{APP}/out", staging) == "file:///root/job/sinks/out/place_of_a_function"
     publication = Place(tmp_path).publication()
-    assert list(publication.declared([]) or ()) == [
+    assert list(publication.places.declared([])) == [
         (DEAD_LETTERS, f"file://{tmp_path}/root/job/dead_letters")
     ]
     assert issubclass(SinkBehindError, SinkError)

@@ -21,8 +21,9 @@ from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS, Outputs, content, published
+from state_engine.core.checkpoints.sink_moves import Outputs, content, published
 from state_engine.core.checkpoints.state_files import (
     Pointer,
     is_pointed_to,
@@ -31,13 +32,12 @@ from state_engine.core.checkpoints.state_files import (
     pointers,
     position_files,
 )
-from state_engine.core.names import stored_name
-
-OPERATORS = "operators"
-"""Name of the directory that holds one directory of tables an operator."""
-
-OPERATOR_STATE = "operator_state"
-"""Name of the table of operator state and source positions."""
+from state_engine.core.checkpoints.table_names import (
+    OPERATOR_STATE,
+    base_table,
+    changelog_table,
+    listed_in_tables,
+)
 
 Files = dict[str, set[DataFile]]
 """By table: the job's own by their names under its directory, as in ``delta_versions``; sinks by their paths."""
@@ -81,10 +81,8 @@ def listed(rows: Iterable[CheckpointRow]) -> Files:
     known = list(rows)
     recorded: Files = {}
     for row in known:
-        _add(recorded, OPERATOR_STATE, row.operator_state_files)
-        for operator in row.operators:
-            _add(recorded, base_table(operator.uid), operator.base_files)
-            _add(recorded, changelog_table(operator.uid), operator.changelog)
+        for table, files in listed_in_tables(row):
+            _add(recorded, table, files)
     _add_outputs(recorded, content(known))
     return recorded
 
@@ -98,26 +96,6 @@ def unreachable(rows: History, *, as_of: datetime | None = None, unpublished: Co
     needed = reachable(rows, as_of=as_of, unpublished=unpublished)
     candidates = {table: files - needed.get(table, set()) for table, files in listed(rows.values()).items()}
     return {table: files for table, files in candidates.items() if files}
-
-
-def operator_directory(uid: str) -> str:
-    """Where the tables of an operator are in the directory of its job, and its files in that of a savepoint."""
-    return f"{OPERATORS}/{stored_name(uid)}"
-
-
-def base_table(uid: str) -> str:
-    """Name of the table of an operator's bases."""
-    return keyed_tables(operator_directory(uid))[1]
-
-
-def changelog_table(uid: str) -> str:
-    """Name of the table of an operator's changes."""
-    return keyed_tables(operator_directory(uid))[0]
-
-
-def keyed_tables(directory: str) -> tuple[str, str]:
-    """The tables of changes and of bases in the directory of an operator."""
-    return f"{directory}/changelog", f"{directory}/base"
 
 
 def _copied(rows: History, before: History, roots: Collection[int], unpublished: Collection[int]) -> Outputs:

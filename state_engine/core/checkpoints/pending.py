@@ -5,6 +5,7 @@ published. So at most the last of them is not, whatever became since of the sink
 again to publish, and a sink that was abandoned is asked for nothing.
 
     newest       the last row in the foreground: all that may wait
+    unseen       what a sink does not show of the path
     behind       what a sink does not show although it was published: it was put back from a backup, or emptied
     left alone   sinks that today's code does not have; what they show is not looked up
 
@@ -13,12 +14,14 @@ Flink has no counterpart: its committers keep what they did not commit in their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.sink_moves import SinkKey, publications
+from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 
+Seen = Callable[[StagedSink], int]
+"""Asks a sink: the highest checkpoint that it has seen; 0 where it has seen none."""
 Locate = Callable[[StagedSink], StagedSink]
 """A sink with the path that it has now."""
 
@@ -34,6 +37,25 @@ class SinkChange:
     def checkpoint_id(self) -> int:
         """Of the row."""
         return self.row.checkpoint_id
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one sink shows of a path.
+
+    Attributes:
+        key: name and path of the sink.
+        seen: the highest checkpoint that it has seen.
+        changes: all that the path changes in it, oldest first.
+        unseen: of these, what it does not show.
+        behind: of these, what was published to it before.
+    """
+
+    key: SinkKey
+    seen: int
+    changes: list[SinkChange]
+    unseen: list[SinkChange]
+    behind: list[SinkChange]
 
 
 @dataclass(frozen=True)
@@ -67,13 +89,14 @@ class PathChanges:
             return []
         return [changes[-1] for key, changes in self.by_sink.items() if key not in self.declared]
 
-    def unseen(self, key: SinkKey, seen: int) -> list[SinkChange]:
-        """What a sink does not show that has seen the outputs of a checkpoint, and of those before it."""
-        return [change for change in self.by_sink[key] if change.checkpoint_id > seen]
-
-    def behind(self, unseen: Sequence[SinkChange]) -> list[SinkChange]:
-        """Of what a sink does not show, that which it has shown before."""
-        return [change for change in unseen if change.checkpoint_id < self.newest_id]
+    def shown(self, seen: Seen, *, since: int | None = None) -> Iterator[Shown]:
+        """What the sinks that are looked at show of the path. Arguments as for ``looked_at``."""
+        for key in self.looked_at(since=since):
+            changes = self.by_sink[key]
+            newest = seen(changes[-1].staged)
+            unseen = [change for change in changes if change.checkpoint_id > newest]
+            behind = [change for change in unseen if change.checkpoint_id < self.newest_id]
+            yield Shown(key, newest, changes, unseen, behind)
 
 
 def newest_in_foreground(path: Sequence[CheckpointRow]) -> int:
@@ -99,3 +122,8 @@ def path_changes(
         for staged in map(locate, publications(row)):
             changes.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
     return PathChanges(newest_in_foreground(path), changes, declared)
+
+
+def in_order(shown: Iterable[Shown]) -> list[SinkChange]:
+    """What sinks do not show, oldest first."""
+    return sorted((change for sink in shown for change in sink.unseen), key=lambda c: c.checkpoint_id)

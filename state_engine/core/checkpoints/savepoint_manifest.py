@@ -25,7 +25,7 @@ from typing import Any
 
 from state_engine.core.checkpoints import format_versions
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import operator_directory
+from state_engine.core.checkpoints.table_names import OPERATOR_STATE, operator_directory
 from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
 from state_engine.core.types.json_values import from_json, to_json
 
@@ -33,8 +33,6 @@ FORMAT_VERSION = 2
 """Of the manifest and of the files that it lists. A newer one is refused."""
 _ROWS_OF_FORMAT_1 = 5
 """Format of roots whose rows are in manifests of format 1, which do not name it."""
-OPERATOR_STATE = "operator_state"
-"""Directory of operator state and source positions."""
 _SHOWN = 5
 _ID = re.compile(r"[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")

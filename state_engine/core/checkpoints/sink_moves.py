@@ -6,7 +6,7 @@
 
 Rows of other branches stage outputs and never publish. The lists of a row that moves the head describe the way, not the
 path: they count for ``published`` and not for ``content``. After any move without ``kept`` both are equal at the head.
-Dead letters are a sink of that name; the path of their table is left empty, and a file's own path holds its partition.
+What a single row stages and publishes: ``row_outputs``.
 Flink has no counterpart: its sinks cannot take back what they committed.
 """
 
@@ -15,13 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile, StagedSink
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.row_outputs import SinkKey, publications, sink_key, staged_sinks
 from state_engine.core.errors import SinkIdentityError
-
-DEAD_LETTERS = SinkKind.DEAD_LETTERS.value
-"""Name and kind of the sink of refused rows; no other sink has it."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +29,17 @@ class Origin:
     sink: StagedSink
 
 
-SinkKey = tuple[str, str]
-"""Name and path: where a job gave its sink another path, each table keeps what is its own."""
 Outputs = dict[SinkKey, dict[DataFile, Origin]]
 """The files of every sink, in the order in which they came."""
-
-
-def publications(row: CheckpointRow) -> list[StagedSink]:
-    """What a row changes in sinks once it is committed, dead letters included; nothing on a replay's branch."""
-    staged = _staged(row) if row.branch == MAIN else []
-    return [one for one in staged if one.files or one.withdrawn]
 
 
 def content(rows: Iterable[CheckpointRow]) -> Outputs:
     """The outputs that these rows contribute to the path that they are on."""
     outputs: Outputs = {}
     for row in rows:
-        for staged in _staged(row) if row.kind.is_micro_batch else []:
+        for staged in staged_sinks(row) if row.kind.is_micro_batch else []:
             origin = Origin(row.checkpoint_id, staged)
-            outputs.setdefault(_key(staged), {}).update(dict.fromkeys(staged.files, origin))
+            outputs.setdefault(sink_key(staged), {}).update(dict.fromkeys(staged.files, origin))
     return outputs
 
 
@@ -60,10 +49,10 @@ def published(rows: History) -> Outputs:
     outputs: Outputs = {}
     for _, row in sorted(rows.items()):
         for staged in publications(row):
-            shown = outputs.setdefault(_key(staged), {})
+            shown = outputs.setdefault(sink_key(staged), {})
             for file in staged.withdrawn:
                 shown.pop(file, None)
-            shown |= {file: origins[_key(staged)][file] for file in staged.files}
+            shown |= {file: origins[sink_key(staged)][file] for file in staged.files}
     return outputs
 
 
@@ -124,22 +113,11 @@ def kept_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSin
     }
 
 
-def _staged(row: CheckpointRow) -> list[StagedSink]:
-    if not row.dead_letters:
-        return row.sinks
-    return [*row.sinks, StagedSink(DEAD_LETTERS, DEAD_LETTERS, "", "", "", row.dead_letters)]
-
-
-def _key(staged: StagedSink) -> SinkKey:
-    # dead letters are in the job's own table, wherever the root was when they were staged
-    return staged.name, "" if staged.name == DEAD_LETTERS else staged.path
-
-
 def newest_sinks(rows: Iterable[CheckpointRow]) -> dict[SinkKey, StagedSink]:
     """Every sink as the newest row knows it, without files."""
     newest: dict[SinkKey, StagedSink] = {}
     for row in sorted(rows, key=lambda row: row.checkpoint_id):
-        newest |= {_key(staged): replace(staged, files=[], withdrawn=[]) for staged in _staged(row)}
+        newest |= {sink_key(staged): replace(staged, files=[], withdrawn=[]) for staged in staged_sinks(row)}
     return newest
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
-from state_engine.core.checkpoints.pending import newest_in_foreground, path_changes
-from state_engine.core.checkpoints.sink_moves import DEAD_LETTERS
+from state_engine.core.checkpoints.pending import Seen, in_order, newest_in_foreground, path_changes
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from tests.core.checkpoints.rows import checkpoint
 
 
 def sink(name: str, *, files: int = 1, withdrawn: int = 0) -> StagedSink:
     some = [DataFile(f"f{i}", 1, 1, 0) for i in range(files + withdrawn)]
     return StagedSink(name, "delta", f"file:///{name}", "id", "{}", some[:files], some[files:])
+
+
+def has_seen(checkpoint_id: int) -> Seen:
+    return lambda staged: checkpoint_id
 
 
 PATH: list[CheckpointRow] = [
@@ -46,6 +50,15 @@ def test_of_known_code_all_sinks_are_looked_at_and_others_are_left_alone() -> No
 def test_what_a_sink_does_not_show_is_waiting_or_was_there_before() -> None:
     found = path_changes(PATH)
     for seen, unseen, behind in ((4, [], []), (3, [4], []), (1, [2, 4], [2]), (0, [1, 2, 4], [1, 2])):
-        missing = found.unseen(A, seen)
-        assert [c.checkpoint_id for c in missing] == unseen
-        assert [c.checkpoint_id for c in found.behind(missing)] == behind
+        [shown] = found.shown(has_seen(seen))
+        assert (shown.key, shown.seen) == (A, seen)
+        assert [c.checkpoint_id for c in shown.changes] == [1, 2, 4]
+        assert [c.checkpoint_id for c in shown.unseen] == unseen
+        assert [c.checkpoint_id for c in shown.behind] == behind
+
+
+def test_what_waits_is_in_the_order_of_checkpoints_over_all_sinks() -> None:
+    shown = path_changes(PATH).shown(has_seen(0), since=1)
+    assert [(c.checkpoint_id, c.staged.name) for c in in_order(shown)] == [
+        (1, "a"), (1, "b"), (2, "a"), (2, DEAD_LETTERS), (4, "a"),
+    ]  # fmt: skip

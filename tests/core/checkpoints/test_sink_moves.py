@@ -9,7 +9,8 @@ from hypothesis import given, settings
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.history import History as Tree
-from state_engine.core.checkpoints.sink_moves import kept_outputs, moves, publications, published
+from state_engine.core.checkpoints.row_outputs import publications
+from state_engine.core.checkpoints.sink_moves import kept_outputs, moves, published
 from state_engine.core.errors import SinkIdentityError
 from tests.core.checkpoints.histories import History, histories
 from tests.core.checkpoints.rows import checkpoint, tree

@@ -7,13 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import base_table, changelog_table, reachable
+from state_engine.core.checkpoints.collection import reachable
 from state_engine.core.checkpoints.state_files import (
     KeyedStateFiles,
     keyed_state_files,
     operator_of,
     position_files,
 )
+from state_engine.core.checkpoints.table_names import base_table, changelog_table
 from state_engine.monitoring.job_audit import head_files
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.storage.layout import JobLayout

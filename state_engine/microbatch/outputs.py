@@ -1,0 +1,129 @@
+"""``Outputs``: what one attempt puts out, from the sinks that are prepared for it to what readers see of it.
+
+    prepare   steps 2 to 4   a sink makes sure that it can take the columns, and says where its files go
+    add       steps 2 to 4   what the subtasks wrote, which no reader sees yet
+    stage     step 7         the lists of files go into the row, checked
+    publish   step 9         readers see them
+    give_up                  in place of the rest, where the attempt has certainly failed: the files go
+
+Plays the part of Flink's ``CommittableCollector``: what the writers of a sink hand to its committer at a checkpoint.
+See docs/decisions/0037-outputs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
+from state_engine.core.checkpoints.history import History
+from state_engine.job.graph import SinkNode
+from state_engine.microbatch.failed_attempts import delete_beside, delete_directory, delete_partition
+from state_engine.publication.places import Declared
+from state_engine.publication.publication import Publication
+from state_engine.publication.stale_outputs import replacing_stale
+from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
+from state_engine.sinks.staging import Staging
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.layout import JobLayout
+
+
+@dataclass(frozen=True)
+class OutputsOfJob:
+    """What the outputs of all attempts of a run have in common.
+
+    Attributes:
+        kernel: of the engine.
+        publication: publishes rows of the job.
+        layout: of the job.
+        declared: the sinks of the job's code.
+    """
+
+    kernel: DeltaKernel
+    publication: Publication
+    layout: JobLayout
+    declared: Declared = None
+
+    def of(self, write_id: str) -> Outputs:
+        """The outputs of a new attempt."""
+        return Outputs(self, write_id)
+
+
+@dataclass
+class Outputs:
+    """The outputs of one attempt.
+
+    Attributes:
+        of_job: what all attempts have in common.
+        write_id: of the attempt.
+        targets: the sinks that were prepared, by name.
+        files: what was written for each of them.
+        dead_letters: files of refused rows.
+    """
+
+    of_job: OutputsOfJob
+    write_id: str
+    targets: dict[str, SinkTarget] = field(default_factory=dict)
+    files: dict[str, list[DataFile]] = field(default_factory=dict)
+    dead_letters: list[DataFile] = field(default_factory=list)
+
+    def prepare(self, node: SinkNode, schema: pa.Schema) -> SinkTarget:
+        """Make sure that a sink can take columns; where its files go.
+
+        Raises:
+            SinkError: it cannot take them.
+            SinkIdentityError: it is the sink of this name of another root.
+        """
+        publication = self.of_job.publication
+        target = node.sink.prepare(
+            SinkRequest(
+                kernel=self.of_job.kernel,
+                staging=Staging(self.of_job.layout.root),
+                name=node.name,
+                app=publication.places.app_of(node.name),
+                schema=schema,
+                write_id=self.write_id,
+                known=publication.knows(node.name),
+            )
+        )
+        self.targets[node.name] = target
+        return target
+
+    def add(self, sink: str, files: Iterable[DataFile]) -> None:
+        """Take over files that tasks wrote for a sink."""
+        self.files.setdefault(sink, []).extend(files)
+
+    def stage(self, row: CheckpointRow, rows: History) -> CheckpointRow:
+        """The row of the attempt with the list of every sink's files, and of stale outputs that leave them with it.
+
+        Args:
+            rows: of the job, as the row was planned upon.
+
+        Raises:
+            MissingFilesError: a file is gone, or has another size.
+            SinkIdentityError: another application has taken a sink since.
+            SinkError: a sink cannot let go of stale outputs.
+        """
+        sinks = [target.staged(self.files.get(name, [])) for name, target in self.targets.items()]
+        for sink in sinks:
+            verify_files(sink.path, sink.files, what=f"sink '{sink.name}'")
+        self.of_job.publication.check_identity(sinks)
+        staged = replace(row, sinks=sinks, dead_letters=self.dead_letters)
+        if row.partition and row.branch == MAIN:
+            return replacing_stale(staged, rows, self.of_job.publication, self.of_job.declared)
+        return staged
+
+    def publish(self, row: CheckpointRow) -> int:
+        """Make the outputs visible that the committed row lists; the number of Delta commits."""
+        return self.of_job.publication.publish(row)
+
+    def give_up(self) -> None:
+        """Remove what was written for sinks, and the dead letters."""
+        delete_partition(self.of_job.layout.dead_letters, self.write_id)
+        for target in self.targets.values():
+            if target.directory == target.uri:
+                delete_beside(target.uri, self.write_id, target.owner)
+            else:
+                delete_directory(target.directory)

@@ -1,0 +1,78 @@
+"""``Outputs`` of an attempt over real sinks of files and of SQLite: staged in a row, published, or given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from state_engine import FileSink, SqlSink
+from state_engine.core.checkpoints.history import History
+from state_engine.core.errors import MissingFilesError
+from state_engine.job.graph import SinkNode
+from state_engine.microbatch.outputs import Outputs, OutputsOfJob
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.publication.publication import Publication
+from state_engine.storage.delta.log_tail import LogDurability
+from state_engine.storage.files import open_location
+from state_engine.storage.layout import JobLayout
+from tests.core.checkpoints.rows import checkpoint
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest.fixture
+def of_job(tmp_path: Path) -> OutputsOfJob:
+    kernel: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None)
+    layout = JobLayout(f"file://{tmp_path}/root", "job")
+    tables: Any = SimpleNamespace(layout=layout, log=SimpleNamespace(app="0123/job"))
+    return OutputsOfJob(kernel, Publication(kernel, tables), layout)
+
+
+def written(of_job: OutputsOfJob, write_id: str, directory: Path) -> Outputs:
+    """An attempt whose tasks wrote a row for each of two sinks, and a dead letter."""
+    outputs = of_job.of(write_id)
+    stream: Any = None
+    for name, sink in {
+        "files": FileSink(str(directory / "files")),
+        "sql": SqlSink(f"sqlite:///{directory}/out.db", "out"),
+    }.items():
+        target = outputs.prepare(SinkNode(name, stream, sink), SCHEMA)
+        rows = pa.table({"id": [1]}, schema=SCHEMA)
+        outputs.add(name, [write_sink_file(rows, target, target.file_name(write_id, 0, 0), 0)])
+    letters = open_location(f"{of_job.layout.dead_letters}/write_id={write_id}/part.parquet")
+    letters.above().make_directory()
+    letters.write_whole(b"")
+    return outputs
+
+
+def files_of(write_id: str, directory: Path) -> list[str]:
+    return [str(p) for p in directory.rglob("*") if p.is_file() and write_id in str(p.relative_to(directory))]
+
+
+def test_what_is_staged_is_listed_in_the_row_and_published(of_job: OutputsOfJob, tmp_path: Path) -> None:
+    outputs = written(of_job, "a1", tmp_path)
+    row = outputs.stage(checkpoint(1), History())
+    assert [(sink.name, sink.rows) for sink in row.sinks] == [("files", 1), ("sql", 1)]
+    assert outputs.publish(row) == 0, "neither is a Delta table"
+    assert [sink.name for _, sink in of_job.publication.unpublished([row])] == []
+
+
+def test_a_file_that_is_gone_stops_the_attempt(of_job: OutputsOfJob, tmp_path: Path) -> None:
+    outputs = written(of_job, "a1", tmp_path)
+    next((tmp_path / "files").rglob("*.parquet")).unlink()
+    with pytest.raises(MissingFilesError, match="sink 'files'"):
+        outputs.stage(checkpoint(1), History())
+
+
+def test_an_attempt_that_is_given_up_leaves_what_others_wrote(of_job: OutputsOfJob, tmp_path: Path) -> None:
+    kept, given_up = written(of_job, "a1", tmp_path), written(of_job, "a2", tmp_path)
+    before = files_of("a1", tmp_path)
+    assert len(before) == len(files_of("a2", tmp_path)) == 3
+    given_up.give_up()
+    given_up.give_up()
+    assert (files_of("a1", tmp_path), files_of("a2", tmp_path)) == (before, [])
+    assert len(kept.stage(checkpoint(1), History()).sinks) == 2
