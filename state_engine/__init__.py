@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from state_engine.spark.session import local_session
     from state_engine.spark.task_progress import TaskProgress
     from state_engine.state_processor.bootstrap import BootstrapReport
-    from state_engine.state_processor.forget import EraseReport
+    from state_engine.state_processor.erase import EraseReport
     from state_engine.state_processor.key_change import KeyTypeReport
     from state_engine.state_processor.spark_state_reader import SparkState
     from state_engine.state_processor.state_transform import TransformReport
@@ -136,7 +136,7 @@ _WITH_SPARK = {
     "local_session": "spark.session",
     "TaskProgress": "spark.task_progress",
     "BootstrapReport": "state_processor.bootstrap",
-    "EraseReport": "state_processor.forget",
+    "EraseReport": "state_processor.erase",
     "KeyTypeReport": "state_processor.key_change",
     "SparkState": "state_processor.spark_state_reader",
     "TransformReport": "state_processor.state_transform",

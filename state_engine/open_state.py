@@ -53,7 +53,7 @@ def checkpoints(root: str | os.PathLike[str], job: str) -> list[CheckpointRow]:
         RootError: the root is of another format, or is damaged.
     """
     history = read_history(normal_uri(root), check_name(job, what="job"))
-    return list(history.rows.values()) if history else []
+    return list(history.checkpoints.values()) if history else []
 
 
 def read_state(
@@ -68,15 +68,15 @@ def read_state(
     metadata: bool = False,
 ) -> pa.Table:
     """A keyed state as of a checkpoint; arguments, columns and errors are those of ``StateEngine.read_state``."""
-    rows = History(checkpoints(root, job))
+    history = History(checkpoints(root, job))
     layout = JobLayout(normal_uri(root), job)
-    path = path_as_of(rows, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
+    path = path_as_of(history, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
     declared = declared_state(path, operator, state)
     expiry = expiry_of(declared, include_expired=include_expired)
     try:
         entries = _entries(layout, path, declared, expiry)
     except MissingFilesError as error:
-        raise why_missing(error, rows, path) from error
+        raise why_missing(error, history, path) from error
     return _columns(declared, expiry, entries, metadata=metadata)
 
 

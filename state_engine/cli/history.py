@@ -56,18 +56,18 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
     return table
 
 
-def standing(rows: History) -> dict[int, str]:
+def standing(history: History) -> dict[int, str]:
     """What a person should know of a row today, by id: its branch, who abandoned it, whether it can be restored."""
     texts_of: dict[int, list[str]] = {}
-    for i, row in rows.items():
+    for i, row in history.items():
         if row.branch != MAIN:
             texts_of.setdefault(i, []).append(f"on {row.branch}")
-    for i, by in rows.abandoned_by.items():
+    for i, by in history.abandoned_by.items():
         texts_of.setdefault(i, []).append(f"left by {by}")
-    for pin in rows.pins.values():
+    for pin in history.pins.values():
         texts_of.setdefault(pin.checkpoint_id, []).append(f"savepoint {pin.name}")
-    for i in rows.retired:
-        texts_of.setdefault(i, []).append("retired")
+    for i in history.expired:
+        texts_of.setdefault(i, []).append("expired")
     return {i: ", ".join(texts) for i, texts in texts_of.items()}
 
 

@@ -14,7 +14,7 @@ from state_engine.cli.queries import show
 from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError
-from state_engine.state_processor.forget import EraseReport
+from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.key_change import KeyTypeReport
 
 app = typer.Typer(help="Look at keyed state, and erase keys.", no_args_is_help=True, cls=Commands)
@@ -114,8 +114,8 @@ def _say_erased(report: EraseReport, *, dry_run: bool) -> None:
         say(f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys")
     if done.committed_id is not None:
         say(f"{report.job}: checkpoint {done.committed_id} says so")
-    if report.retired:
-        say(f"expired: checkpoints {listed(report.retired)}")
+    if report.expired:
+        say(f"expired: checkpoints {listed(report.expired)}")
     if report.traces:
         table = Table("still held by", "", "rows", "what takes them away", title_justify="left")
         for trace in report.traces:

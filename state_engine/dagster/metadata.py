@@ -31,13 +31,13 @@ from state_engine.microbatch.reports import BatchReport, OperatorReport
 Metadata = Mapping[str, Any]
 
 
-def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: History) -> Metadata:
+def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: History) -> Metadata:
     """One committed micro-batch.
 
     Args:
         row: what was committed.
         batch: what the run that committed it measured; None where an earlier run did and this one published it.
-        rows: of the job, by id: the parent links to the run that committed it.
+        history: of the job, by id: the parent links to the run that committed it.
     """
     metadata: dict[str, Any] = {
         "checkpoint_id": row.checkpoint_id,
@@ -46,7 +46,9 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: His
         "rows_in": row.rows_in,
         "rows_refused": row.rows_refused,
         "refused_share": round(row.rows_refused / row.rows_in, 4) if row.rows_in else 0.0,
-        "dead_letters": letters_waiting(rows.path(row.checkpoint_id)) if row.checkpoint_id in rows else 0,
+        "dead_letters": letters_waiting(history.path(row.checkpoint_id))
+        if row.checkpoint_id in history
+        else 0,
         "rows_out": sum(sink.rows for sink in row.sinks),
         "changed_entries": sum(operator.changed_entries for operator in row.operators),
         "clock": _instant(row.clock_ms),
@@ -54,7 +56,7 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, rows: His
         "write_id": row.write_id,
         "requested_by": row.requested_by,
     }
-    parent = rows.get(row.parent_id) if row.parent_id is not None else None
+    parent = history.get(row.parent_id) if row.parent_id is not None else None
     if parent is not None and parent.requested_by.startswith(RUN):
         metadata["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
     if row.partition:

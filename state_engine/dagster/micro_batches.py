@@ -50,13 +50,13 @@ class MicroBatchConfig(dg.Config):
 
 
 def row_event(
-    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, rows: History
+    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, history: History
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """A row of ``checkpoints`` as a version of the asset.
 
     In a job with time partitions a row of an operation is no new version of any partition: it is only reported.
     """
-    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, rows))
+    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, history))
     if job.partitions is not None:
         return dg.AssetObservation(key, metadata=metadata)
     return dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: str(row.checkpoint_id)})

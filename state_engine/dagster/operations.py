@@ -50,13 +50,13 @@ class OperationRun:
         """All rows of the job, newest last; empty where it never ran."""
         return self.engine.checkpoints(self.job)
 
-    def rows_by_id(self) -> History:
+    def history(self) -> History:
         """All rows of the job."""
         return History(self.rows())
 
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head; empty where the job never ran."""
-        return self.rows_by_id().main_path
+        return self.history().main_path
 
     def log(self, text: str) -> None:
         """Write to the event log how far it is."""
@@ -89,11 +89,11 @@ class OperationRun:
         self._show_since(before)
 
     def _show_since(self, before: set[int]) -> None:
-        rows = self.rows_by_id()
-        for row in rows.values():
+        history = self.history()
+        for row in history.values():
             if row.checkpoint_id not in before and row.requested_by == self.requested_by:
                 self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
-                self.context.log_event(row_event(self.job, row, None, rows))
+                self.context.log_event(row_event(self.job, row, None, history))
 
 
 def operation_spec(

@@ -60,8 +60,8 @@ class JobBackfill:
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
         while True:
-            rows = tables.log.load() if tables else History()
-            plan = plan_backfill(self.job.name, partitions, rows, self.request)
+            history = tables.log.load() if tables else History()
+            plan = plan_backfill(self.job.name, partitions, history, self.request)
             report = foreseen(self.job.name, plan, partitions, outputs=self.outputs)
             if dry_run or not plan.todo:
                 return report

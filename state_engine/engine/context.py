@@ -166,7 +166,7 @@ class EngineContext:
         self._jobs[name] = tables
         return tables
 
-    def rows(self, name: str) -> History:
+    def history(self, name: str) -> History:
         """All rows of a job, by id; none where it never ran."""
         tables = self.existing(name)
         return tables.log.load() if tables else History()

@@ -174,7 +174,7 @@ class StateEngine:
 
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
         """All checkpoints of a job, newest last; empty where it never ran."""
-        return [row for _, row in sorted(self.context.rows(job_name(job)).items())]
+        return [row for _, row in sorted(self.context.history(job_name(job)).items())]
 
     def read_state(
         self,
@@ -284,7 +284,7 @@ class StateEngine:
             clock: partitions that are over by then are listed, besides all that were run.
         """
         partitions = partitions_of(code_of(job, "partitions"), "partitions()")
-        return partition_states(partitions, self.context.rows(job.name), now_ms=clock_of(clock)())
+        return partition_states(partitions, self.context.history(job.name), now_ms=clock_of(clock)())
 
     # -- rows that were refused ----------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class StateEngine:
             dry_run: only report what would happen.
 
         Raises:
-            ConfigurationError: there is no such checkpoint, or it was retired.
+            ConfigurationError: there is no such checkpoint, or it was expired.
             MissingFilesError: the savepoint is damaged.
             StateMigrationError: the savepoint does not fit the job.
             SinkError: a sink cannot withdraw; nothing was done. The message names the ways out.
@@ -479,9 +479,9 @@ class StateEngine:
                 f"the code to replay job '{job_name(job)}' with is of job '{code.name}': give it the same name"
             )
         code.check()
-        rows = self.context.ran(code.name).log.load()
+        history = self.context.ran(code.name).log.load()
         recorded = recording(
-            code.name, rows, branch=branch, from_checkpoint=from_checkpoint, to_checkpoint=to_checkpoint
+            code.name, history, branch=branch, from_checkpoint=from_checkpoint, to_checkpoint=to_checkpoint
         )
         return replays.replay(
             self.context,
@@ -556,7 +556,7 @@ class StateEngine:
 
     def branches(self, job: StatefulJob | str) -> dict[str, CheckpointRow]:
         """Heads of the replays that are neither promoted nor dropped, by the names of their branches."""
-        heads = self.context.rows(job_name(job)).open_branches
+        heads = self.context.history(job_name(job)).open_branches
         return {name: row for name, row in heads.items() if name != MAIN}
 
     def compare(self, job: StatefulJob | str, branch: str, against: str = MAIN) -> ComparisonReport:
@@ -674,7 +674,9 @@ class StateEngine:
             Ids of the checkpoints that are expired.
         """
         maintenance = self.context.maintenance(job, requested_by)
-        return maintenance.retire(policy or RetentionPolicy(), drop_branches=drop_branches, dry_run=dry_run)
+        return maintenance.expire_checkpoints(
+            policy or RetentionPolicy(), drop_branches=drop_branches, dry_run=dry_run
+        )
 
     @renamed_parameters(vacuum="delta_vacuum", on_file="on_progress")
     def vacuum(
@@ -688,10 +690,10 @@ class StateEngine:
         on_progress: Callable[[Disposal], object] | None = None,
         requested_by: str | None = None,
     ) -> VacuumReport:
-        """Delete the files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
+        """Delete the files that nobody needs any more: of expired checkpoints, and of attempts that crashed.
 
         Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
-        not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of retired
+        not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of expired
         checkpoints leave the logs of the job's tables first, and are deleted by a collection ``orphan_age`` later.
 
         Args:

@@ -46,9 +46,9 @@ class PastOf:
         as_of: Moment | None = None,
     ) -> None:
         self._context, self._layout = context, JobLayout(context.root, name)
-        self._rows: History = context.rows(name)
+        self._history: History = context.history(name)
         self.path: list[CheckpointRow] = path_as_of(
-            self._rows, job=name, root=context.root, checkpoint_id=checkpoint_id, as_of=as_of
+            self._history, job=name, root=context.root, checkpoint_id=checkpoint_id, as_of=as_of
         )
 
     def read_state(self, operator: str, state: str, *, include_expired: bool, metadata: bool) -> DataFrame:
@@ -64,20 +64,20 @@ class PastOf:
                 metadata=metadata,
             )
         except MissingFilesError as error:
-            raise why_missing(error, self._rows, self.path) from error
+            raise why_missing(error, self._history, self.path) from error
 
     def sql(self, text: str, *, unrestricted: bool) -> DataFrame:
         """See ``StateEngine.sql``."""
         try:
             return query(_own_session(self._context.spark), self.views(), text, unrestricted=unrestricted)
         except MissingFilesError as error:
-            raise why_missing(error, self._rows, self.path) from error
+            raise why_missing(error, self._history, self.path) from error
 
     def views(self) -> Sequence[SqlView]:
         """See ``StateEngine.list_views``."""
         name = self._layout.job
         viewed = ViewedJob(
-            self._layout, self._rows, self.path, lambda session: dead_letters(self._context, name, session)
+            self._layout, self._history, self.path, lambda session: dead_letters(self._context, name, session)
         )
         return views_of(viewed)
 
@@ -107,7 +107,7 @@ def dead_letters(context: EngineContext, name: str, session: SparkSession) -> Da
         schema = SparkStruct.fromJson(spark_schema(DEAD_LETTERS_SCHEMA.append(WRITE_ID)))
         return session.createDataFrame([], schema)
     there = set(context.kernel.active_files(layout.dead_letters))
-    listed = [f for row in context.rows(name).values() for f in row.dead_letters if f.path in there]
+    listed = [f for row in context.history(name).values() for f in row.dead_letters if f.path in there]
     verify_files(layout.dead_letters, listed, what=f"dead letters of job '{name}'", footers=True)
     return session.read.format("delta").load(layout.dead_letters)
 

@@ -64,16 +64,16 @@ def drop_branch(
 ) -> list[int]:
     """See ``StateEngine.drop_branch``."""
     name = job_name(job)
-    rows = context.ran(name).log.load()
+    history = context.ran(name).log.load()
     if branch == MAIN:
         raise ConfigurationError(f"job '{name}': '{MAIN}' cannot be dropped")
-    known = {n: row for n, row in rows.open_branches.items() if n != MAIN}
+    known = {n: row for n, row in history.open_branches.items() if n != MAIN}
     if branch not in known:
         raise ConfigurationError(
             f"job '{name}': there is no open branch '{branch}' to drop; there are {sorted(known)}"
         )
     head = known[branch].checkpoint_id
-    pinned = sorted(pin.name for pin in rows.pins.values() if pin.checkpoint_id == head)
+    pinned = sorted(pin.name for pin in history.pins.values() if pin.checkpoint_id == head)
     if pinned:
         raise ConfigurationError(
             f"job '{name}': savepoints {pinned} are copies of the head of branch '{branch}': delete them first"
@@ -81,4 +81,4 @@ def drop_branch(
     # a policy that keeps everything, so that nothing but the branch goes
     keep_all = RetentionPolicy(keep_last=1, keep_younger_than_ms=_FOR_EVER_MS)
     maintenance = context.maintenance(job, requested_by)
-    return maintenance.retire(keep_all, drop_branches=[branch], dry_run=dry_run)
+    return maintenance.expire_checkpoints(keep_all, drop_branches=[branch], dry_run=dry_run)

@@ -66,7 +66,7 @@ def rescale(
 
 
 def _head(context: EngineContext, job: StatefulJob) -> CheckpointRow:
-    head = context.rows(job.name).head
+    head = context.history(job.name).head
     assert head is not None, "a job that has run has a head"
     return head
 

@@ -64,9 +64,9 @@ def publish_pending(
 ) -> list[int]:
     """See ``StateEngine.publish_pending``."""
     tables = context.tables(job.name) if isinstance(job, StatefulJob) else context.ran(job_name(job))
-    rows = tables.log.load()
-    path = rows.main_path
-    if from_checkpoint is not None and from_checkpoint not in rows:
+    history = tables.log.load()
+    path = history.main_path
+    if from_checkpoint is not None and from_checkpoint not in history:
         raise ConfigurationError(f"job '{job_name(job)}' has no checkpoint {from_checkpoint}")
     publication, declared = context.publication(tables), context.declared(tables, job)
     if dry_run:
@@ -112,7 +112,7 @@ def _compacted(
 ) -> list[CompactionReport]:
     if job.compaction is None:
         return []
-    path = (context.tables(job.name).log.rows).path(checkpoint_id)
+    path = (context.tables(job.name).log.history).path(checkpoint_id)
     due = compaction_due(path, job.compaction)
     if not due:
         return []

@@ -21,7 +21,7 @@ from state_engine.operations.collector import ORPHAN_AGE
 from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.state_processor.bootstrap_operator_state import Elements
 from state_engine.state_processor.bootstrap_timers import Timers
-from state_engine.state_processor.forget import EraseReport, Forgetting, Purge
+from state_engine.state_processor.erase import EraseReport, Erasure, Purge
 from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
@@ -279,7 +279,7 @@ class StateProcessor:
         name = job_name(self._job)
         tables, layout = self.context.ran(name), JobLayout(self.context.root, name)
         collector = self.context.collector(self._job, requested_by)
-        erasure = Forgetting(
+        erasure = Erasure(
             traces=lambda rows: KeyTraces(name, layout, rows, self.context.spark, self.context.kernel),
             transform=self._transform(dry_run, requested_by),
             operations=self.context.operations(self._job, requested_by),
@@ -289,7 +289,7 @@ class StateProcessor:
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
         wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
-        return erasure.forget(
+        return erasure.erase(
             [keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted
         )
 

@@ -170,17 +170,17 @@ class CheckpointCoordinator:
     def settle(self) -> tuple[list[CheckpointRow], list[int]]:
         """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
         with self._step("settle"):
-            rows = self._log.load()
+            history = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
-            self._next_id = rows.next_id
+            self._next_id = history.next_id
             branch, begin_id = self._options.branch, self._options.begin_id
-            head = rows.head_of(branch)
-            path = rows.path(head.checkpoint_id if head else begin_id)
+            head = history.head_of(branch)
+            path = history.path(head.checkpoint_id if head else begin_id)
             return path, self._publication.settle(path, self._declared) if branch == MAIN else []
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
-        rows, branch = self._log.rows, self._options.branch
+        rows, branch = self._log.history, self._options.branch
         head = rows.head_of(branch)
         path = rows.path(head.checkpoint_id if head else self._options.begin_id)
         return [

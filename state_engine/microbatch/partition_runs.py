@@ -157,9 +157,9 @@ class PartitionStatus:
     late_rows: int = 0
 
 
-def partition_states(partitions: TimePartitions, rows: History, *, now_ms: int) -> list[PartitionStatus]:
+def partition_states(partitions: TimePartitions, history: History, *, now_ms: int) -> list[PartitionStatus]:
     """All partitions up to the last one that was ever run, and those that are complete by now, in order."""
-    done, stale = by_partition(rows.main_path), by_partition(stale_rows(rows))
+    done, stale = by_partition(history.main_path), by_partition(stale_rows(history))
     last_ms = max(
         [r.partition_end_ms or 0 for runs in (done, stale) for one in runs.values() for r in one], default=0
     )
@@ -192,14 +192,14 @@ def by_partition(rows: list[CheckpointRow]) -> dict[str, list[CheckpointRow]]:
     return grouped
 
 
-def stale_rows(rows: History) -> list[CheckpointRow]:
+def stale_rows(history: History) -> list[CheckpointRow]:
     """Micro-batches behind the head that a backfill left behind, or whose outputs are still shown otherwise."""
-    top = rows.head
+    top = history.head
     if top is None or top.partition_end_ms is None:
         return []
-    left = {i for i, by in rows.abandoned_by.items() if f" {STOP}" in rows[by].backfill}
-    left |= set(stale_outputs(rows, top.checkpoint_id))
-    micro_batches = [rows[i] for i in sorted(left) if rows[i].kind.is_micro_batch]
+    left = {i for i, by in history.abandoned_by.items() if f" {STOP}" in history[by].backfill}
+    left |= set(stale_outputs(history, top.checkpoint_id))
+    micro_batches = [history[i] for i in sorted(left) if history[i].kind.is_micro_batch]
     return [
         r
         for r in micro_batches

@@ -109,13 +109,13 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     lost = LostRow(int(match[1]), match[2], _BACKUP)
     tables = engine.context.ran(job)
     tables.log.pass_over(name)
-    rows = tables.log.load()
-    parent = rows.head
-    if parent is None or lost.checkpoint_id <= max(rows):
+    history = tables.log.load()
+    parent = history.head
+    if parent is None or lost.checkpoint_id <= max(history):
         raise StatelakeError(
             f"job '{job}': checkpoint {lost.checkpoint_id} is not the newest any more: {_BACKUP}"
         )
-    outputs = LostOutputs(engine.context.publication(tables), engine.kernel, rows, lost)
+    outputs = LostOutputs(engine.context.publication(tables), engine.kernel, history, lost)
     changes = outputs.changes()
     for change in changes:
         outputs.take_back(change, lost.checkpoint_id + 1)
@@ -128,7 +128,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
         created_at=attempt.created_at,
         requested_by=REQUESTED_BY,
     )
-    tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(rows.newest_id))
+    tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(history.newest_id))
     return (
         f"job '{job}': checkpoint {lost.checkpoint_id} is left out, the head is that of checkpoint "
         f"{parent.checkpoint_id}; {_in_words(changes)}"

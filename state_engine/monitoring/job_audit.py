@@ -64,14 +64,14 @@ def one_commit_per_parent(history: JobHistory) -> Finding:
     """No id was committed twice, and no two rows of ``main`` continue the same one but those that move the head."""
     problems = [f"id {i} was committed {n} times" for i, n in history.repeated.items()]
     children: dict[int | None, list[CheckpointRow]] = {}
-    for row in history.rows.values():
+    for row in history.checkpoints.values():
         if row.branch == MAIN and not row.kind.starts_elsewhere:
             children.setdefault(row.parent_id, []).append(row)
     for parent, rows in children.items():
         if len(rows) > 1:
             ids = [row.checkpoint_id for row in rows]
             problems.append(f"checkpoints {ids} all continue {parent}")
-    return Finding(len(history.rows), "checkpoints", tuple(problems))
+    return Finding(len(history.checkpoints), "checkpoints", tuple(problems))
 
 
 def rows_fit_their_parents(history: JobHistory) -> Finding:

@@ -44,24 +44,24 @@ class JobHistory:
     Attributes:
         layout: where its tables are.
         root_id: id of the root.
-        rows: by id.
+        checkpoints: its rows, by id.
         repeated: ids that more than one row bears, which must not be, and how many do.
     """
 
     layout: JobLayout
     root_id: str
-    rows: History
+    checkpoints: History
     repeated: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def head(self) -> CheckpointRow | None:
         """The newest row of ``main``."""
-        return self.rows.head
+        return self.checkpoints.head
 
     @property
     def path(self) -> list[CheckpointRow]:
         """From the first row to the head."""
-        return self.rows.main_path
+        return self.checkpoints.main_path
 
     def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
         """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""

@@ -96,9 +96,11 @@ class LostOutputs:
         lost: the newest row, which is not among them.
     """
 
-    def __init__(self, publication: Publication, kernel: DeltaKernel, rows: History, lost: LostRow) -> None:
+    def __init__(
+        self, publication: Publication, kernel: DeltaKernel, history: History, lost: LostRow
+    ) -> None:
         self._publication, self._kernel, self._lost = publication, kernel, lost
-        self._rows, self._before, self._all = rows, published(rows), content(rows.values())
+        self._history, self._before, self._all = history, published(history), content(history.values())
 
     def changes(self) -> list[LostChange]:
         """What is to be taken back, in sinks of all rows and in the dead letters.
@@ -107,7 +109,7 @@ class LostOutputs:
             SinkError: a sink cannot be brought back to what it showed before. Nothing was changed.
         """
         letters = dead_letters_sink()
-        known = {**newest_sinks(self._rows.values()), sink_key(letters): letters}
+        known = {**newest_sinks(self._history.values()), sink_key(letters): letters}
         looked_up = (self._change(key, self._publication.places.located(sink)) for key, sink in known.items())
         changes = [change for change in looked_up if change is not None and (change.came or change.went)]
         for change in changes:

@@ -1,10 +1,10 @@
-"""``Collector``: deletes files that nobody needs any more: of retired checkpoints, and of attempts that crashed.
+"""``Collector``: deletes files that nobody needs any more: of expired checkpoints, and of attempts that crashed.
 
     1 time      of the storage that holds the files: ages are measured by nothing else
     2 look      every file of the job, in its own tables and in its sinks, and what checkpoints and logs say of it
     3 fence     where orphans are to go, commit a row that changes nothing, and look again: only what is seen after the
                 fence counts
-    4 remove    files of retired checkpoints from the logs of the job's own tables, one commit a table
+    4 remove    files of expired checkpoints from the logs of the job's own tables, one commit a table
     5 delete    by exact name, what left the logs long ago, or never was in one
 
 Why an attempt that sleeps just before its commit loses nothing: if it chose its id before the fence, the id is taken,
@@ -12,7 +12,7 @@ and it begins anew. If it chose its id after the fence, it measured its age afte
 hours old: then its files were younger than a day when the time was taken, which was before the fence, and they stay.
 
 Each step may be repeated: after a crash the next collection goes on. Deciding is ``core.checkpoints.disposal``;
-retiring checkpoints is ``Maintenance.retire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry
+expiring checkpoints is ``Maintenance.expire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry
 run.
 """
 
@@ -145,10 +145,10 @@ class Collector:
     # -- 2 look ----------------------------------------------------------------------------------------------------
 
     def _rows(self) -> History:
-        rows = self._tables.log.load()
-        if not rows:
+        history = self._tables.log.load()
+        if not history:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        return rows
+        return history
 
     def _plan(self, at: JobFiles, ages: _Ages) -> list[Disposal]:
         """What is to be done, by the rows and the files as they are now."""

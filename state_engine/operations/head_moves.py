@@ -97,11 +97,11 @@ class Operations:
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
     ) -> RestoreReport:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
-        rows, head = self._settled_but_for_what_is_left(checkpoint_id)
-        refusal = restore_refusal(rows, checkpoint_id)
+        history, head = self._settled_but_for_what_is_left(checkpoint_id)
+        refusal = restore_refusal(history, checkpoint_id)
         if refusal is not None:
             raise ConfigurationError(f"job '{self._job}': {refusal}")
-        target = rows[checkpoint_id]
+        target = history[checkpoint_id]
         if target.branch != head.branch:
             raise ConfigurationError(
                 f"job '{self._job}': checkpoint {checkpoint_id} is of the branch '{target.branch}': promote that "
@@ -111,7 +111,7 @@ class Operations:
             raise ConfigurationError(
                 f"job '{self._job}': checkpoint {checkpoint_id} is the head already: there is nothing to restore"
             )
-        return self._move(CheckpointKind.RESTORE, rows, head, target, outputs=outputs, dry_run=dry_run)
+        return self._move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
 
     def promote(
         self,
@@ -122,24 +122,26 @@ class Operations:
         dry_run: bool = False,
     ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
-        rows, head = self.settled()
-        known = {n: r for n, r in rows.open_branches.items() if n != head.branch}
+        history, head = self.settled()
+        known = {n: r for n, r in history.open_branches.items() if n != head.branch}
         if branch not in known:
             raise ConfigurationError(
                 f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
             )
         # what compaction and retention did since changes nothing that anybody looked at
-        if expected_head is not None and rows.may_reparent(expected_head) != head:
+        if expected_head is not None and history.may_reparent(expected_head) != head:
             raise ConfigurationError(
                 f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
                 "came since, and replay it too or name the new head"
             )
-        return self._move(CheckpointKind.PROMOTE, rows, head, known[branch], outputs=outputs, dry_run=dry_run)
+        return self._move(
+            CheckpointKind.PROMOTE, history, head, known[branch], outputs=outputs, dry_run=dry_run
+        )
 
     def _move(
         self,
         kind: CheckpointKind,
-        rows: History,
+        history: History,
         head: CheckpointRow,
         target: CheckpointRow,
         *,
@@ -148,11 +150,11 @@ class Operations:
     ) -> RestoreReport:
         if outputs not in ("withdraw", "keep"):
             raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
-        left = rows.leaving(head.checkpoint_id, target.checkpoint_id)
+        left = history.leaving(head.checkpoint_id, target.checkpoint_id)
         kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
-        sinks = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=kept)
+        sinks = moves(history, head.checkpoint_id, target.checkpoint_id, kept=kept)
         if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
-            sinks = with_withdrawn(sinks, stale_beside(rows, head.checkpoint_id, target.checkpoint_id))
+            sinks = with_withdrawn(sinks, stale_beside(history, head.checkpoint_id, target.checkpoint_id))
         sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
@@ -161,7 +163,7 @@ class Operations:
         )
         if dry_run:
             return planned
-        row = self.commit(kind, target, rows, MoveHead(head.checkpoint_id, sinks))
+        row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, sinks))
         return replace(planned, committed_id=row.checkpoint_id)
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
@@ -173,53 +175,53 @@ class Operations:
 
     def rescale(self, job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
         """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
-        rows, head = self.settled()
+        history, head = self.settled()
         planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
-        return self.commit(CheckpointKind.RESCALE, head, rows, planned) if planned.changes else None
+        return self.commit(CheckpointKind.RESCALE, head, history, planned) if planned.changes else None
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def settled(self) -> tuple[History, CheckpointRow]:
         """All rows, and the head, whose outputs are published."""
-        rows = self._tables.log.load()
-        head = rows.head
+        history = self._tables.log.load()
+        head = history.head
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        self._publication.settle(rows.main_path, self._declared)
-        return rows, head
+        self._publication.settle(history.main_path, self._declared)
+        return history, head
 
     def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[History, CheckpointRow]:
         """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
         try:
             return self.settled()
         except DamagedOutputError as error:
-            rows = self._tables.log.load()
-            head = rows.head
+            history = self._tables.log.load()
+            head = history.head
             assert head is not None
-            stay = rows.ids_to(checkpoint_id) if checkpoint_id in rows else set()
-            refused = self._publication.settle_what_can_be(rows.main_path, self._declared)
+            stay = history.ids_to(checkpoint_id) if checkpoint_id in history else set()
+            refused = self._publication.settle_what_can_be(history.main_path, self._declared)
             if error.checkpoint_id in stay or refused:
                 raise
-            return rows, head  # which is about to be left
+            return history, head  # which is about to be left
         except (SinkError, MissingFilesError):
-            rows = self._tables.log.load()
-            head = rows.head
+            history = self._tables.log.load()
+            head = history.head
             assert head is not None
-            refused = self._publication.settle_what_can_be(rows.main_path, self._declared)
-            stay = rows.ids_to(checkpoint_id) if checkpoint_id in rows else set()
+            refused = self._publication.settle_what_can_be(history.main_path, self._declared)
+            stay = history.ids_to(checkpoint_id) if checkpoint_id in history else set()
             if not refused or any(row.checkpoint_id in stay for row, _ in refused):
                 raise
             unseen: dict[int, CheckpointRow] = {}
             for row, staged in refused:  # no sink ever showed it, so none needs to let it go
                 known = unseen.get(row.checkpoint_id, row)
                 unseen[row.checkpoint_id] = without_sink(known, staged.name)
-            return rows.with_rows(unseen.values()), head
+            return history.with_rows(unseen.values()), head
 
     def commit(
         self,
         kind: CheckpointKind,
         parent: CheckpointRow,
-        rows: History,
+        history: History,
         *updates: Update,
         attempt: WriteAttempt | None = None,
     ) -> CheckpointRow:
@@ -228,7 +230,7 @@ class Operations:
         Args:
             kind: of the row.
             parent: what it continues.
-            rows: that it was planned upon.
+            history: that it was planned upon.
             updates: what it changes.
             attempt: that wrote files for it; None for a new one.
         """
@@ -236,11 +238,11 @@ class Operations:
         planned = continuing(
             parent,
             kind=kind,
-            checkpoint_id=rows.next_id,
+            checkpoint_id=history.next_id,
             write_id=attempt.write_id,
             created_at=attempt.created_at,
             requested_by=self._requested_by,
         )
-        row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(rows.newest_id))
+        row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(history.newest_id))
         self._publication.publish(row)
         return row

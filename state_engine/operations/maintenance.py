@@ -1,4 +1,4 @@
-"""``Maintenance``: work in the background that never disturbs micro-batches: compaction, and retiring checkpoints.
+"""``Maintenance``: work in the background that never disturbs micro-batches: compaction, and expiring checkpoints.
 
 A row of ``compaction`` or ``retention`` is committed upon whatever the head is then; micro-batches re-parent over it,
 and it over them. Plays the part of RocksDB's compaction under Flink's backend, and of Flink's checkpoint subsumption.
@@ -26,9 +26,9 @@ from state_engine.core.checkpoints.retention import RetentionPolicy, plan, resto
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (
     AddCheckpoint,
+    Expire,
     NewestIs,
     Pin,
-    Retire,
     SetOperators,
     StatePositions,
     Unpin,
@@ -111,8 +111,8 @@ class Maintenance:
             policy: pass over the operators that it sees no reason for; None to fold all that changed.
             dry_run: only say how many key groups would be written.
         """
-        rows, head = self._head()
-        path = rows.path(head.checkpoint_id)
+        history, head = self._head()
+        path = history.path(head.checkpoint_id)
         if dry_run:
             chosen = self._chosen(path, operators, policy, full=full)
             groups = {o.uid: sum(map(len, self._groups(path, o, full=full))) for o in chosen}
@@ -135,13 +135,13 @@ class Maintenance:
             return done
         tries = count()
 
-        def updates(row: CheckpointRow, rows: History) -> list[Update] | None:
+        def updates(row: CheckpointRow, history: History) -> list[Update] | None:
             bases = SetOperators(
                 [written[o.uid].in_force(o, base_id, head) for o in row.operators if o.uid in written]
             )
-            if not rows.may_apply_compaction(head.checkpoint_id, bases.applied(row)):
+            if not history.may_apply_compaction(head.checkpoint_id, bases.applied(row)):
                 return None
-            path = rows.path(row.parent_id)
+            path = history.path(row.parent_id)
             return [bases, *self._positions_of(row, path, attempt=next(tries))]
 
         committed = self._commit(CheckpointKind.COMPACTION, updates, write_id=base_id)
@@ -219,20 +219,20 @@ class Maintenance:
 
     # -- retention -------------------------------------------------------------------------------------------------
 
-    def retire(
+    def expire_checkpoints(
         self, policy: RetentionPolicy, *, drop_branches: Collection[str] = (), dry_run: bool = False
     ) -> list[int]:
         """Give up the checkpoints that a policy does not keep; their ids. See ``StateEngine.expire_checkpoints``."""
 
-        def planned(rows: History) -> list[int]:
+        def planned(history: History) -> list[int]:
             now_ms = self._tables.clock.now_ms()
-            return list(plan(rows, policy, now_ms=now_ms, drop_branches=drop_branches).retired)
+            return list(plan(history, policy, now_ms=now_ms, drop_branches=drop_branches).expired)
 
         if dry_run:
             return planned(self._head()[0])
         row = self._commit(
             CheckpointKind.RETENTION,
-            lambda row, rows: [Retire(ids)] if (ids := planned(rows)) else None,
+            lambda row, rows: [Expire(ids)] if (ids := planned(rows)) else None,
         )
         return row.retired if row else []
 
@@ -243,11 +243,11 @@ class Maintenance:
             ConfigurationError: the name is taken, or the checkpoint is not there any more.
         """
 
-        def updates(row: CheckpointRow, rows: History) -> list[Update]:
+        def updates(row: CheckpointRow, history: History) -> list[Update]:
             wanted = row.parent_id if checkpoint_id is None else checkpoint_id
             assert wanted is not None
-            refusal = restore_refusal(rows, wanted)
-            if name in rows.pins:
+            refusal = restore_refusal(history, wanted)
+            if name in history.pins:
                 refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
             if refusal is not None:
                 raise ConfigurationError(f"job '{self._job}': {refusal}")
@@ -255,7 +255,7 @@ class Maintenance:
 
         row = self._commit(CheckpointKind.RETENTION, updates)
         assert row is not None
-        return self._tables.log.rows[row.pinned[0].checkpoint_id]
+        return self._tables.log.history[row.pinned[0].checkpoint_id]
 
     def unpin(self, name: str) -> None:
         """Let retention have a savepoint's checkpoint."""
@@ -271,11 +271,11 @@ class Maintenance:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _head(self) -> tuple[History, CheckpointRow]:
-        rows = self._tables.log.load()
-        head = rows.head
+        history = self._tables.log.load()
+        head = history.head
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        return rows, head
+        return history, head
 
     def _commit(
         self, kind: CheckpointKind, updates: Updates, *, write_id: str | None = None
@@ -283,17 +283,17 @@ class Maintenance:
         """Commit a row upon the head, whatever that is by then."""
         name = write_id or self._tables.clock.attempt().write_id
         while True:
-            rows, head = self._head()
+            history, head = self._head()
             row = continuing(
                 head,
                 kind=kind,
-                checkpoint_id=rows.next_id,
+                checkpoint_id=history.next_id,
                 write_id=name,
                 created_at=self._tables.clock.now(),
                 requested_by=self._requested_by,
             )
-            planned = updates(row, rows)
+            planned = updates(row, history)
             if planned is None:
                 return None
             with suppress(StaleParentError):  # planned anew for what is there now
-                return self._tables.log.commit([AddCheckpoint(row), *planned], NewestIs(rows.newest_id))
+                return self._tables.log.commit([AddCheckpoint(row), *planned], NewestIs(history.newest_id))

@@ -122,22 +122,22 @@ class MaxParallelismChange:
         wanted = {} if parallelism is None else wanted_parallelism(self._job, parallelism)
         folded: _Folded | None = None
         for _ in range(_ROUNDS):
-            rows, head = self._operations.settled()
+            history, head = self._operations.settled()
             planned = plan_rescaling(self._job, head, wanted, max_parallelism=self._max)
             if all(o.max_parallelism == self._max for o in head.operators):
                 return (
-                    self._operations.commit(CheckpointKind.RESCALE, head, rows, planned)
+                    self._operations.commit(CheckpointKind.RESCALE, head, history, planned)
                     if planned.changes
                     else None
                 )
             _check_no_raw_state(self._job, head, self._max)
-            folded = self._fold(rows.path(head.checkpoint_id), folded)
+            folded = self._fold(history.path(head.checkpoint_id), folded)
             bases = _InForce(folded, self._attempt.write_id, self._max)
-            if self._tables.log.load().next_id > rows.next_id:
+            if self._tables.log.load().next_id > history.next_id:
                 continue  # the commit could only fail
             with suppress(StaleParentError):
                 return self._operations.commit(
-                    CheckpointKind.RESCALE, head, rows, bases, planned, attempt=self._attempt
+                    CheckpointKind.RESCALE, head, history, bases, planned, attempt=self._attempt
                 )
         raise StaleParentError(
             f"job '{self._job.name}': micro-batches were committed {_ROUNDS} times while its state was written in "

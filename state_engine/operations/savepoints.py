@@ -118,20 +118,20 @@ class Savepoints:
         Raises:
             ConfigurationError: there is no such savepoint, or its directory holds something else now.
         """
-        rows = self._tables.log.load()
-        known = rows.pins
+        history = self._tables.log.load()
+        known = history.pins
         if name not in known:
             raise ConfigurationError(f"there is no savepoint '{name}'; there are {sorted(known)}")
         path = known[name].path
         files: list[str] = []
-        if not keep_files and (manifest := self._manifest_to_delete(name, path, rows)) is not None:
+        if not keep_files and (manifest := self._manifest_to_delete(name, path, history)) is not None:
             files = [*(f.path for f in manifest.files), MANIFEST]
         if not dry_run:
             _delete_files(path, files)
             self._maintenance.unpin(name)
         return [join(path, file) for file in files]
 
-    def _manifest_to_delete(self, name: str, path: str, rows: History) -> SavepointManifest | None:
+    def _manifest_to_delete(self, name: str, path: str, history: History) -> SavepointManifest | None:
         """The manifest at the place of a savepoint; None where nothing is there."""
         if is_empty(path):
             return None
@@ -146,7 +146,7 @@ class Savepoints:
             raise ConfigurationError(
                 f"{what} it holds no savepoint that can be read ({error}). {way_out}"
             ) from error
-        own = rows[rows.pins[name].checkpoint_id]
+        own = history[history.pins[name].checkpoint_id]
         if manifest.name != name or manifest.checkpoint.write_id != own.write_id:
             raise ConfigurationError(
                 f"{what} it holds savepoint '{manifest.name}' of job '{manifest.job}', checkpoint "
@@ -157,7 +157,7 @@ class Savepoints:
     # -- copying ---------------------------------------------------------------------------------------------------
 
     def _copy(self, name: str, path: str, row: CheckpointRow, copy_id: str) -> SavepointManifest:
-        on_path = self._tables.log.rows.path(row.checkpoint_id)
+        on_path = self._tables.log.history.path(row.checkpoint_id)
         row = without_letters(row)
         operators = [self._copy_keyed(o, on_path, path, copy_id) for o in row.operators]
         refs, files = self._copy_operator_state(row, on_path, join(path, "operator_state"), copy_id)
@@ -222,16 +222,16 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
         ConfigurationError: it is another job's, and this one has checkpoints of its own.
         MissingFilesError: it is damaged, or there is none.
     """
-    rows = tables.log.load() if tables else History()
-    known = rows.pins
+    history = tables.log.load() if tables else History()
+    known = history.pins
     if str(wanted) in known:
         return known[str(wanted)].checkpoint_id
     path = normal_uri(wanted)
     manifest = verified(path)
     own = known.get(manifest.name)
-    if own is not None and rows[own.checkpoint_id].write_id == manifest.checkpoint.write_id:
+    if own is not None and history[own.checkpoint_id].write_id == manifest.checkpoint.write_id:
         return own.checkpoint_id
-    if rows:
+    if history:
         raise ConfigurationError(
             f"{path} is a savepoint of job '{manifest.job}' elsewhere, and this job has checkpoints already: restore "
             "it under another job name, or into another root"

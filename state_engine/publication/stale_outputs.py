@@ -15,39 +15,39 @@ from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
 
 
-def stale_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
+def stale_outputs(history: History, head_id: int | None) -> dict[int, list[StagedSink]]:
     """As ``kept_outputs``, for rows of partitions only: by the checkpoint that staged them, ready to be withdrawn."""
-    if all(row.replaced_id is None for row in rows.values()):
+    if all(row.replaced_id is None for row in history.values()):
         return {}
-    return {i: sinks for i, sinks in kept_outputs(rows, head_id).items() if rows[i].partition}
+    return {i: sinks for i, sinks in kept_outputs(history, head_id).items() if history[i].partition}
 
 
-def stale_of(rows: History, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
+def stale_of(history: History, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
     """What is stale of some partitions."""
-    outputs = stale_outputs(rows, head_id).items()
-    return [sink for i, sinks in outputs if rows[i].partition in partitions for sink in sinks]
+    outputs = stale_outputs(history, head_id).items()
+    return [sink for i, sinks in outputs if history[i].partition in partitions for sink in sinks]
 
 
-def stale_beside(rows: History, head_id: int | None, target_id: int) -> list[StagedSink]:
+def stale_beside(history: History, head_id: int | None, target_id: int) -> list[StagedSink]:
     """What is stale of the partitions that the path to ``target_id`` ran, for when the head moves there.
 
     What the path of the head shows is left out: whoever moves the head takes that along anyway.
     """
-    old = rows.ids_to(head_id)
-    ran = {row.partition for row in rows.path(target_id)}
-    outputs = stale_outputs(rows, target_id).items()
-    return [sink for i, sinks in outputs if i not in old and rows[i].partition in ran for sink in sinks]
+    old = history.ids_to(head_id)
+    ran = {row.partition for row in history.path(target_id)}
+    outputs = stale_outputs(history, target_id).items()
+    return [sink for i, sinks in outputs if i not in old and history[i].partition in ran for sink in sinks]
 
 
 def replacing_stale(
-    row: CheckpointRow, rows: History, publication: Publication, declared: Declared = None
+    row: CheckpointRow, history: History, publication: Publication, declared: Declared = None
 ) -> CheckpointRow:
     """The row of a micro-batch that takes the stale outputs of its partition out of the sinks of the job's code.
 
     Raises:
         SinkError: a sink cannot let go of them.
     """
-    outputs = stale_of(rows, row.parent_id, [row.partition])
+    outputs = stale_of(history, row.parent_id, [row.partition])
     stale = [sink for sink in outputs if publication.places.is_declared(sink, declared)]
     if stale:
         publication.check_withdrawable(stale)

@@ -85,9 +85,9 @@ _PARTS = pa.schema(
 )
 
 
-def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
+def checkpoints_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """All checkpoints of all branches; ``on_path`` marks those on the given path."""
-    on_path, retired = _ids(path), rows.retired
+    on_path, expired = _ids(path), history.expired
     records = [
         (
             i,
@@ -105,25 +105,25 @@ def checkpoints_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
             row.requested_by,
             row.code_version,
             i in on_path,
-            i in retired,
+            i in expired,
         )
-        for i, row in sorted(rows.items())
+        for i, row in sorted(history.items())
     ]
     return _table(records, CHECKPOINTS)
 
 
-def sources_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
+def sources_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
     on_path = _ids(path)
     records = [
         (i, s.name, s.position_from, s.position_to, s.rows, instant(s.watermark_ms), i in on_path)
-        for i, row in sorted(rows.items())
+        for i, row in sorted(history.items())
         for s in row.sources
     ]
     return _table(records, SOURCES)
 
 
-def sinks_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
+def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint brought to every sink, and took from it."""
     on_path = _ids(path)
     records = [
@@ -139,7 +139,7 @@ def sinks_table(rows: History, path: Sequence[CheckpointRow]) -> pa.Table:
             sum(f.bytes for f in s.files),
             i in on_path,
         )
-        for i, row in sorted(rows.items())
+        for i, row in sorted(history.items())
         for s in row.sinks
     ]
     return _table(records, SINKS)

@@ -72,7 +72,7 @@ class ViewedJob:
     """
 
     layout: JobLayout
-    rows: History
+    history: History
     path: Sequence[CheckpointRow]
     dead_letters: Callable[[SparkSession], DataFrame]
 
@@ -198,19 +198,19 @@ def _common(job: ViewedJob) -> list[SqlView]:
             "checkpoints",
             history.CHECKPOINTS,
             "a checkpoint, of any branch",
-            partial(_local, lambda: history.checkpoints_table(job.rows, job.path)),
+            partial(_local, lambda: history.checkpoints_table(job.history, job.path)),
         ),
         _view(
             "sources",
             history.SOURCES,
             "what a checkpoint consumed of a source",
-            partial(_local, lambda: history.sources_table(job.rows, job.path)),
+            partial(_local, lambda: history.sources_table(job.history, job.path)),
         ),
         _view(
             "sinks",
             history.SINKS,
             "what a checkpoint brought to a sink",
-            partial(_local, lambda: history.sinks_table(job.rows, job.path)),
+            partial(_local, lambda: history.sinks_table(job.history, job.path)),
         ),
         _view(
             "operator_state",

@@ -83,7 +83,7 @@ class BackfillSteps:
                 again = None if self._plan.request.rebatch else row
                 # all input of a partition is in its first micro-batch
                 reads = None if ran else PartitionInput(partition, again)
-                drained = row is not None and was_drained(self._plan.rows, row)
+                drained = row is not None and was_drained(self._plan.history, row)
                 return Step(reads, repeats=row, drain=drained)
         return None
 
@@ -104,30 +104,30 @@ def swap(
         StaleParentError: ``main`` went on since the plan was made; nothing was done.
         SinkError: a sink cannot let go of its outputs.
     """
-    rows, head = operations.settled()
-    if plan.head is None or rows.may_reparent(plan.head.checkpoint_id) != head:
+    history, head = operations.settled()
+    if plan.head is None or history.may_reparent(plan.head.checkpoint_id) != head:
         raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")
-    target = rows.head_of(plan.branch)
+    target = history.head_of(plan.branch)
     assert target is not None
-    left = rows.leaving(head.checkpoint_id, target.checkpoint_id)
+    left = history.leaving(head.checkpoint_id, target.checkpoint_id)
     end_ms = target.partition_end_ms or 0
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
     if outputs == "keep":
         all_left = [row.checkpoint_id for row in left]
-        moved = moves(rows, head.checkpoint_id, target.checkpoint_id, kept=all_left)
+        moved = moves(history, head.checkpoint_id, target.checkpoint_id, kept=all_left)
     else:
         # what stays now leaves when its partition is run again: better to know at once that it cannot
-        all_moved, _ = operations.of_the_code(moves(rows, head.checkpoint_id, target.checkpoint_id))
+        all_moved, _ = operations.of_the_code(moves(history, head.checkpoint_id, target.checkpoint_id))
         publication.check_withdrawable(all_moved)
-        stale = stale_beside(rows, head.checkpoint_id, target.checkpoint_id)
-        moved = with_withdrawn(moves(rows, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
+        stale = stale_beside(history, head.checkpoint_id, target.checkpoint_id)
+        moved = with_withdrawn(moves(history, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
     sinks, left_alone = operations.of_the_code(moved)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
     row = operations.commit(
         CheckpointKind.PROMOTE,
         target,
-        rows,
+        history,
         MoveHead(head.checkpoint_id, sinks, backfill=plan.request.words),
     )
     return RestoreReport(

@@ -73,7 +73,7 @@ class BackfillPlan:
     todo: list[Partition]
     recorded: dict[str, list[CheckpointRow]]
     own: dict[str, list[CheckpointRow]]
-    rows: History
+    history: History
 
     def left(self) -> list[CheckpointRow]:
         """Micro-batches whose outputs the swap takes out of the sinks."""
@@ -83,7 +83,7 @@ class BackfillPlan:
 
 
 def plan_backfill(
-    job: str, partitions: TimePartitions, rows: History, request: BackfillRequest
+    job: str, partitions: TimePartitions, history: History, request: BackfillRequest
 ) -> BackfillPlan:
     """Find where a backfill begins, what it goes through, and on which branch.
 
@@ -91,8 +91,8 @@ def plan_backfill(
         PartitionOrderError: partitions in front of the first were not run yet.
         ConfigurationError: it cannot begin there, or the branch is none that it can have.
     """
-    head = rows.head
-    path = rows.main_path
+    head = history.head
+    path = history.main_path
     last = partition_of(head) if head else None
     following = partitions.next_of(last.end_ms if last else None)
     reached_ms = last.end_ms if last else partitions.first().start_ms
@@ -105,18 +105,18 @@ def plan_backfill(
     done = by_partition(path)
     if request.first.start_ms == reached_ms or _first_run_goes_on(request, partitions, last, done):
         todo = partitions.from_to(following, request.last.end_ms)
-        return BackfillPlan(request, head, MAIN, head.checkpoint_id if head else None, todo, {}, {}, rows)
-    begin_id = _begin(job, rows, path, request.first)
+        return BackfillPlan(request, head, MAIN, head.checkpoint_id if head else None, todo, {}, {}, history)
+    begin_id = _begin(job, history, path, request.first)
     end_ms = request.last.end_ms if request.mode == STOP else max(request.last.end_ms, reached_ms)
     todo = partitions.from_to(request.first, end_ms)
     starts = {
         key: runs for key, runs in done.items() if (runs[0].partition_start_ms or 0) >= request.first.start_ms
     }
-    branch = _branch(job, rows, request, begin_id)
-    top = rows.head_of(branch)
-    on_branch = rows.path(top.checkpoint_id) if top else []
+    branch = _branch(job, history, request, begin_id)
+    top = history.head_of(branch)
+    on_branch = history.path(top.checkpoint_id) if top else []
     own = by_partition([row for row in on_branch if row.branch == branch])
-    return BackfillPlan(request, head, branch, begin_id, todo, starts, own, rows)
+    return BackfillPlan(request, head, branch, begin_id, todo, starts, own, history)
 
 
 def _first_run_goes_on(
@@ -132,7 +132,7 @@ def _first_run_goes_on(
     return all(request.owns(row) and row.branch == MAIN for p in ran for row in done.get(p.key, []))
 
 
-def _begin(job: str, rows: History, path: list[CheckpointRow], first: Partition) -> int | None:
+def _begin(job: str, history: History, path: list[CheckpointRow], first: Partition) -> int | None:
     """The row that the first partition was run upon; None for nothing."""
     at = next((i for i, row in enumerate(path) if row.partition_start_ms == first.start_ms), None)
     if at is None:
@@ -151,7 +151,7 @@ def _begin(job: str, rows: History, path: list[CheckpointRow], first: Partition)
     # rows of operations after the last micro-batch hold the same state: any of them that is kept will do
     refusal = None
     for row in reversed(path[:at]):
-        refusal = restore_refusal(rows, row.checkpoint_id)
+        refusal = restore_refusal(history, row.checkpoint_id)
         if refusal is None:
             return row.checkpoint_id
         if row.kind.is_micro_batch:
@@ -161,12 +161,12 @@ def _begin(job: str, rows: History, path: list[CheckpointRow], first: Partition)
     )
 
 
-def _branch(job: str, rows: History, request: BackfillRequest, begin_id: int | None) -> str:
-    known, open_ones = rows.branches, rows.open_branches
+def _branch(job: str, history: History, request: BackfillRequest, begin_id: int | None) -> str:
+    known, open_ones = history.branches, history.open_branches
     for name, head in open_ones.items():
         if name == MAIN or not request.owns(head) or request.branch not in (None, name):
             continue
-        path = rows.path(head.checkpoint_id)
+        path = history.path(head.checkpoint_id)
         if next(row for row in path if row.branch == name).parent_id == begin_id:
             return name
     if request.branch in known:

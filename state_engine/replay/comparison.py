@@ -124,12 +124,12 @@ class ComparisonReport:
 
 
 def compare(
-    spark: SparkSession, layout: JobLayout, staging: Staging, rows: History, *, new: str, old: str
+    spark: SparkSession, layout: JobLayout, staging: Staging, history: History, *, new: str, old: str
 ) -> ComparisonReport:
     """Compare the heads of two branches; see ``StateEngine.compare``."""
-    heads = [_head(layout.job, rows, branch) for branch in (old, new)]
-    paths = [rows.path(head.checkpoint_id) for head in heads]
-    ancestor = rows.common_ancestor(heads[0].checkpoint_id, heads[1].checkpoint_id)
+    heads = [_head(layout.job, history, branch) for branch in (old, new)]
+    paths = [history.path(head.checkpoint_id) for head in heads]
+    ancestor = history.common_ancestor(heads[0].checkpoint_id, heads[1].checkpoint_id)
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
     outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
     states = changed_entries(spark, layout, paths)
@@ -151,8 +151,8 @@ def compare(
     )
 
 
-def _head(job: str, rows: History, branch: str) -> CheckpointRow:
-    known = rows.branches
+def _head(job: str, history: History, branch: str) -> CheckpointRow:
+    known = history.branches
     if branch not in known:
         raise ConfigurationError(f"job '{job}': there is no branch '{branch}'; there are {sorted(known)}")
     return known[branch]

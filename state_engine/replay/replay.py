@@ -69,7 +69,7 @@ class Recording:
     main_head_id: int
     batches: list[CheckpointRow]
     wanted: int
-    rows: History
+    history: History
 
     def own(self, path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
         """The micro-batches of the branch on a path."""
@@ -78,7 +78,7 @@ class Recording:
 
 def recording(
     job: str,
-    rows: History,
+    history: History,
     *,
     branch: str | None = None,
     from_checkpoint: int | None = None,
@@ -90,19 +90,19 @@ def recording(
         ConfigurationError: the branch, the checkpoint that it begins at, or the one that it shall end at is none that a
             replay can have; says why, and which are.
     """
-    head = rows.head
+    head = history.head
     if head is None:
         raise ConfigurationError(f"job '{job}' has no checkpoint yet: run it first")
-    known = rows.branches
+    known = history.branches
     if branch is None:
         branch = next(name for n in count(1) if (name := f"replay_{n}") not in known)
     if check_name(branch, what="branch") == MAIN:
         raise ConfigurationError(f"job '{job}': a replay runs on a branch of its own, not on '{MAIN}'")
-    main = rows.path(head.checkpoint_id)
+    main = history.path(head.checkpoint_id)
     if branch in known:
-        begin_id = _begin_of(job, rows, branch, from_checkpoint)
+        begin_id = _begin_of(job, history, branch, from_checkpoint)
     else:
-        begin_id = _new_begin(job, rows, main, from_checkpoint)
+        begin_id = _new_begin(job, history, main, from_checkpoint)
     batches = _since(job, branch, main, begin_id)
     wanted = len(batches)
     if to_checkpoint is not None:
@@ -113,7 +113,7 @@ def recording(
                 f"{begin_id or 'its beginning'}; those are {ids}"
             )
         wanted = ids.index(to_checkpoint) + 1
-    return Recording(job, branch, begin_id, head.checkpoint_id, batches, wanted, rows)
+    return Recording(job, branch, begin_id, head.checkpoint_id, batches, wanted, history)
 
 
 def _since(job: str, branch: str, main: Sequence[CheckpointRow], begin_id: int | None) -> list[CheckpointRow]:
@@ -166,7 +166,7 @@ class ReplaySteps:
         return self._repeating([wanted[len(own)]], anew=False) if len(own) < len(wanted) else None
 
     def _repeating(self, batches: list[CheckpointRow], *, anew: bool) -> Step:
-        drained = was_drained(self._recorded.rows, batches[-1])
+        drained = was_drained(self._recorded.history, batches[-1])
         return Step(RecordedInput(batches, anew), repeats=batches[-1], drain=drained, optional=anew)
 
     def _check_in_step(self, own: Sequence[CheckpointRow]) -> None:
@@ -185,7 +185,7 @@ class ReplaySteps:
             )
 
 
-def was_drained(rows: History, batch: CheckpointRow) -> bool:
+def was_drained(history: History, batch: CheckpointRow) -> bool:
     """Whether a micro-batch ended the input for good.
 
     Rows of format 5 and older do not record it: one of them did where it read nothing, and fired timers that were not
@@ -193,7 +193,7 @@ def was_drained(rows: History, batch: CheckpointRow) -> bool:
     """
     if batch.drained:
         return True
-    parent = rows[batch.parent_id] if batch.parent_id is not None else None
+    parent = history[batch.parent_id] if batch.parent_id is not None else None
     if parent is None or any(s.position_from != s.position_to for s in batch.sources):
         return False
     if any(o.next_timers_ms for o in batch.operators):
@@ -203,13 +203,13 @@ def was_drained(rows: History, batch: CheckpointRow) -> bool:
     return any(domain == EVENT or at_ms > batch.clock_ms for domain, at_ms in waiting)
 
 
-def _begin_of(job: str, rows: History, branch: str, asked: int | None) -> int | None:
+def _begin_of(job: str, history: History, branch: str, asked: int | None) -> int | None:
     """Where a branch begins that there is."""
-    if branch not in rows.open_branches:
+    if branch not in history.open_branches:
         raise ConfigurationError(
             f"job '{job}': branch '{branch}' was promoted or dropped: choose another name"
         )
-    path = rows.path(rows.branches[branch].checkpoint_id)
+    path = history.path(history.branches[branch].checkpoint_id)
     begin_id = next(row for row in path if row.branch == branch).parent_id
     if asked is not None and (asked or None) != begin_id:
         raise ConfigurationError(
@@ -219,11 +219,11 @@ def _begin_of(job: str, rows: History, branch: str, asked: int | None) -> int | 
     return begin_id
 
 
-def _new_begin(job: str, rows: History, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
+def _new_begin(job: str, history: History, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
     """Where a new branch begins."""
     if not asked:
         return None
-    refusal = restore_refusal(rows, asked)
+    refusal = restore_refusal(history, asked)
     if refusal is None and asked not in [row.checkpoint_id for row in main]:
         refusal = (
             f"checkpoint {asked} is not on the path of '{MAIN}', which is {[r.checkpoint_id for r in main]}"

@@ -184,7 +184,7 @@ class EntryWriter:
         *,
         operations: Operations,
         tables: JobTables,
-        rows: History,
+        history: History,
         head: CheckpointRow,
     ) -> CheckpointRow:
         """List what was written, and commit it as a transform upon the head.
@@ -192,10 +192,10 @@ class EntryWriter:
         Raises:
             StaleParentError: the job went on meanwhile; nothing was done.
         """
-        row = replace(head, checkpoint_id=rows.next_id, write_id=self.attempt.write_id)
-        path = [*rows.path(head.checkpoint_id), row]
+        row = replace(head, checkpoint_id=history.next_id, write_id=self.attempt.write_id)
+        path = [*history.path(head.checkpoint_id), row]
         changed = SetOperators([self.listed(one, tables=tables, path=path) for one in written])
-        return operations.commit(CheckpointKind.TRANSFORM, head, rows, changed, attempt=self.attempt)
+        return operations.commit(CheckpointKind.TRANSFORM, head, history, changed, attempt=self.attempt)
 
     def _next_timers_ms(self, path: Sequence[CheckpointRow], uid: str) -> dict[str, int]:
         """Time of the first timer that there is at the end of a path, by domain."""

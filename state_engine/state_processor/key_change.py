@@ -97,8 +97,8 @@ class KeyTypeChange:
     def run(self, uid: str, key: DeclaredKey, convert: Convert | None) -> KeyTypeReport:
         """See ``StateEngine.change_key_type``; ``key`` is that of today's code."""
         declared = key.schema
-        rows, head = self.operations.settled()
-        path, what = rows.path(head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
+        history, head = self.operations.settled()
+        path, what = history.path(head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
         operator = operator_of(head, uid, job=self.job)
         _check_no_raw_state(head, uid, what)
         old = key_schema(operator)
@@ -120,7 +120,9 @@ class KeyTypeChange:
         report = replace(report, keys=counts.pop(_KEYS, 0), entries=counts)
         if self.dry_run:
             return report
-        row = writer.commit([written], operations=self.operations, tables=self.tables, rows=rows, head=head)
+        row = writer.commit(
+            [written], operations=self.operations, tables=self.tables, history=history, head=head
+        )
         return replace(report, committed_id=row.checkpoint_id)
 
     # -- pieces ----------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class KeyTraces:
 
     job: str
     layout: JobLayout
-    rows: History
+    history: History
     spark: SparkSession
     kernel: DeltaKernel
 
@@ -81,7 +81,7 @@ class KeyTraces:
             ConfigurationError: there is none; says what operators are keyed by.
         """
         keyed: dict[str, tuple[str, ...]] = {}
-        for row in self.rows.values():
+        for row in self.history.values():
             keyed |= {o.uid: key_schema(o).names for o in row.operators}
         uids = [u for u, names in keyed.items() if set(names) == set(columns) and only in (None, u)]
         if not uids:
@@ -101,9 +101,9 @@ class KeyTraces:
                     join(self.layout.directory, table), wanted[uid], self._listed(uid)
                 )
         traces, needed, roots = [], set[tuple[str, str]](), set[int]()
-        branches = {r.checkpoint_id: n for n, r in self.rows.open_branches.items() if n != MAIN}
-        pinned = {pin.checkpoint_id: name for name, pin in self.rows.pins.items()}
-        for root in sorted(set(self.rows) - self.rows.retired):
+        branches = {r.checkpoint_id: n for n, r in self.history.open_branches.items() if n != MAIN}
+        pinned = {pin.checkpoint_id: name for name, pin in self.history.pins.items()}
+        for root in sorted(set(self.history) - self.history.expired):
             files = {(t, p) for t, p in self._needed(root, wanted) if p in held[t]}
             if not files:
                 continue
@@ -117,7 +117,7 @@ class KeyTraces:
                 remedy = f"statelake savepoint delete {self.job} {pinned[root]}"
                 traces.append(Trace("checkpoint", str(root), count, f"{remedy}, then --purge"))
             else:
-                remedy = "forget with --purge (compacts, and gives older checkpoints up)"
+                remedy = "erase with --purge (compacts, and expires older checkpoints)"
                 traces.append(Trace("checkpoint", str(root), count, remedy))
         rest = sum(n for t, files in held.items() for p, n in files.items() if (t, p) not in needed)
         if rest:
@@ -128,7 +128,7 @@ class KeyTraces:
     def of_savepoints(self, wanted: Wanted) -> list[Trace]:
         """What savepoints hold."""
         traces = []
-        for name, pin in sorted(self.rows.pins.items()):
+        for name, pin in sorted(self.history.pins.items()):
             held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
             count = sum(sum(files.values()) for files in held)
             if count:
@@ -155,7 +155,7 @@ class KeyTraces:
             return []
         letters = self.spark.read.format("delta").load(self.layout.dead_letters)
         count = letters.where(letter_condition(uids, keys)).count()
-        return [Trace("dead_letters", "dead_letters", count, "forget with --purge")] if count else []
+        return [Trace("dead_letters", "dead_letters", count, "erase with --purge")] if count else []
 
     def of_sinks(self, keys: Sequence[Key]) -> tuple[list[Trace], list[str]]:
         """What Delta sinks hold, and what was not looked at."""
@@ -172,14 +172,14 @@ class KeyTraces:
             count = table.where(row_condition(table, keys)).count()
             if count:
                 remedy = (
-                    f"forget with --purge --sinks, then VACUUM delta.`{path}` when its retention has passed"
+                    f"erase with --purge --sinks, then VACUUM delta.`{path}` when its retention has passed"
                 )
                 traces.append(Trace("sink", name, count, remedy))
         return traces, unseen
 
     def sinks(self) -> dict[str, tuple[str, str]]:
         """Kind and path of every sink that a checkpoint knows, by name and where there are several by path."""
-        known = {(s.name, s.path): s.kind for row in self.rows.values() for s in row.sinks}
+        known = {(s.name, s.path): s.kind for row in self.history.values() for s in row.sinks}
         names = [name for name, _ in known]
         return {
             (name if names.count(name) == 1 else f"{name} at {path}"): (kind, path)
@@ -189,11 +189,11 @@ class KeyTraces:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _listed(self, uid: str) -> dict[str, DataFile]:
-        operators = [o for row in self.rows.values() if (o := row.operator(uid)) is not None]
+        operators = [o for row in self.history.values() if (o := row.operator(uid)) is not None]
         return {f.path: f for o in operators for f in (*o.base_files, *o.changelog)}
 
     def _needed(self, root: int, uids: Wanted) -> Iterator[tuple[str, str]]:
-        on_path: list[CheckpointRow] = self.rows.path(root)
+        on_path: list[CheckpointRow] = self.history.path(root)
         for uid in uids:
             files = keyed_state_files(on_path, uid)
             yield from ((base_table(uid), held.file.path) for held in files.base)

@@ -184,8 +184,8 @@ class StateTransform:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _path(self) -> tuple[History, list[CheckpointRow]]:
-        rows, head = self.operations.settled()
-        return rows, rows.path(head.checkpoint_id)
+        history, head = self.operations.settled()
+        return history, history.path(head.checkpoint_id)
 
     def _operator(self, path: list[CheckpointRow], uid: str) -> OperatorCheckpoint:
         return operator_of(path[-1], uid, job=self.job)
@@ -205,7 +205,7 @@ class StateTransform:
             )
 
     def _carry_out(
-        self, rows: History, path: list[CheckpointRow], changes: Mapping[str, DataFrame]
+        self, history: History, path: list[CheckpointRow], changes: Mapping[str, DataFrame]
     ) -> TransformReport:
         head, writer = path[-1], EntryWriter(self.spark, self.tables.layout, self.dry_run)
         written = [
@@ -220,7 +220,9 @@ class StateTransform:
         if self.dry_run or not report.changes:
             return report
         changed = [one for one in written if one.files]
-        row = writer.commit(changed, operations=self.operations, tables=self.tables, rows=rows, head=head)
+        row = writer.commit(
+            changed, operations=self.operations, tables=self.tables, history=history, head=head
+        )
         return replace(report, committed_id=row.checkpoint_id)
 
     def _produced(self, path: list[CheckpointRow], uid: str, changes: DataFrame) -> OperatorEntries:

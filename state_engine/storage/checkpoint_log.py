@@ -99,7 +99,7 @@ class CheckpointLog:
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
-        self._rows, self._keeping = History(), Lock()
+        self._history, self._keeping = History(), Lock()
         self._read: set[str] = set()
         self._version = -1
 
@@ -143,16 +143,16 @@ class CheckpointLog:
             self._keep(row for rows in files for row in rows)
             self._read.update(new)
             self._version = version
-        return self._rows
+        return self._history
 
     @property
-    def rows(self) -> History:
+    def history(self) -> History:
         """Rows as of the last ``load`` or ``commit``."""
-        return self._rows
+        return self._history
 
     def _keep(self, rows: Iterable[CheckpointRow]) -> None:
         with self._keeping:
-            self._rows = self._rows.with_rows(rows)
+            self._history = self._history.with_rows(rows)
 
     def pass_over(self, name: str) -> None:
         """Read on without a file that is damaged; for repairs."""
@@ -178,27 +178,27 @@ class CheckpointLog:
         """
         planned = row_of(updates)
         left_out = [name for update in updates if isinstance(update, LeaveOut) for name in update.names]
-        rows = self._rows  # of one moment: another thread may load meanwhile
-        row = requirement.landing(planned, rows)
+        history = self._history  # of one moment: another thread may load meanwhile
+        row = requirement.landing(planned, history)
         while row is not None:
             if row.checkpoint_id != planned.checkpoint_id:
                 self._overtaken.add(row.write_id)
-            self._check(row, rows)
-            _LOG.debug("job '%s': %s upon %s: %s", self._job, requirement, rows, row.kind)
+            self._check(row, history)
+            _LOG.debug("job '%s': %s upon %s: %s", self._job, requirement, history, row.kind)
             try:
                 self._append(row, instead_of=left_out)
                 return row
             except StaleParentError:
-                rows = self.load()
-                row = requirement.landing(planned, rows)
+                history = self.load()
+                row = requirement.landing(planned, history)
                 if row is None:
                     raise
         raise self._stale(planned)
 
-    def _check(self, row: CheckpointRow, rows: History) -> None:
+    def _check(self, row: CheckpointRow, history: History) -> None:
         """Refuse a row that breaks an invariant."""
-        parent = rows.get(row.parent_id) if row.parent_id is not None else None
-        broken = violations(row, parent, rows)
+        parent = history.get(row.parent_id) if row.parent_id is not None else None
+        broken = violations(row, parent, history)
         if broken:
             details = "; ".join(f"{v.name}: {v.detail}" for v in broken)
             raise InvariantError(

@@ -157,7 +157,7 @@ def test_retention_keeps_a_week_unless_told_otherwise(ground: Ground, spark: Spa
     assert kinds(ground, spark) == ["checkpoint"] * 3
     ground.run("__expire", keep_last=1, keep_hours=0)
     shown = ground.shown(operation_key(JOB, "retention"))
-    assert (shown["retired"], shown["restorable"], shown["files_deleted"]) == (2, 2, 0)
+    assert (shown["expired_so_far"], shown["restorable"], shown["files_deleted"]) == (2, 2, 0)
     assert ground.versions(operation_key(JOB, "retention")) == ["0", "4"]
 
 

@@ -41,7 +41,7 @@ def read_all(root: Path, job: str) -> str:
     history = read_history(str(root), job)
     assert history is not None
     layout = JobLayout(normal_uri(root), job)
-    seen: list[Any] = [repr(row) for row in history.rows.values()]
+    seen: list[Any] = [repr(row) for row in history.checkpoints.values()]
     seen += _state(root, job, history.path)
     seen += [
         SourcePositions(layout.operator_state).elements(history.path, s.name)

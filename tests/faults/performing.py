@@ -48,7 +48,7 @@ def prepare(site: Site, operation: str) -> None:
 
 
 def _litter(site: Site) -> None:
-    """A retired checkpoint whose changes are in a base, and the files of an attempt that crashed before its commit."""
+    """An expired checkpoint whose changes are in a base, and the files of an attempt that crashed before its commit."""
     with hours_later(0):
         site.run(max_batches=1)
         with site.engine() as engine:

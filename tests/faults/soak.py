@@ -65,7 +65,7 @@ class History:
             "retain": self._retain,
         }
         allowed: tuple[type[Exception], ...] = (InjectedFault, StaleParentError) if with_faults else ()
-        if step != "run":  # there is nothing to restore yet, or it was retired
+        if step != "run":  # there is nothing to restore yet, or it was expired
             allowed = (*allowed, ConfigurationError)
         try:
             steps[step](self.site.again())

@@ -93,7 +93,7 @@ class Story:
 
     def restorable(self) -> set[int]:
         rows = {row.checkpoint_id: row for row in self.rows()}
-        return set(rows) - tree(rows).retired
+        return set(rows) - tree(rows).expired
 
     def needed(self) -> set[str]:
         """Every file that reading, or going back to, a restorable checkpoint takes; relative to the ground."""

@@ -47,7 +47,7 @@ def steps(report: VacuumReport) -> set[tuple[str, str]]:
     return {(f.why, f.step) for f in report.files}
 
 
-def test_files_of_retired_checkpoints_go_in_two_collections(ground: Ground) -> None:
+def test_files_of_expired_checkpoints_go_in_two_collections(ground: Ground) -> None:
     ground.engine().compact("tiny")
     ground.run(3)
     ground.engine().expire_checkpoints("tiny", KEEP_ONE)
@@ -55,7 +55,7 @@ def test_files_of_retired_checkpoints_go_in_two_collections(ground: Ground) -> N
     assert not ground.collect(hours=23).files, "nothing is that old yet"
 
     first = ground.collect(hours=25)
-    assert steps(first) == {("retired checkpoint", "remove")}
+    assert steps(first) == {("expired checkpoint", "remove")}
     assert {f.table for f in first.files} == {"operators/sums/changelog"}
     assert ground.files() == before, "readers of the table may still have them open"
     removed = {f"root/tiny/operators/sums/changelog/{f.path}" for f in first.files}
@@ -112,7 +112,7 @@ def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
     assert ground.collect(hours=49).removed
 
 
-def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_retired(ground: Ground) -> None:
+def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_expired(ground: Ground) -> None:
     outputs, states = ground.outputs(), ground.restorable()
     ground.engine().restore("tiny", checkpoint_id=1)
     for _ in range(2):
@@ -129,8 +129,8 @@ def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_retired(grou
     assert not ground.collect(hours=23).files
     gone = ground.collect(hours=25).deleted
     assert {(f.table.rsplit("/", 1)[-1], f.why) for f in gone} == {
-        ("sink", "retired checkpoint"),
-        ("files_of_tiny", "retired checkpoint"),
+        ("sink", "expired checkpoint"),
+        ("files_of_tiny", "expired checkpoint"),
     }
     assert ground.outputs() == shown
     assert not [f for f in ground.files("files_of_tiny") if "_staged-" in f]

@@ -1,4 +1,4 @@
-"""Entries that have expired are in no file of the job any more, once it was compacted, retired, collected and vacuumed.
+"""Entries that expired are in no file of the job after a compaction, an expiry of checkpoints and two collections.
 
 Every file below the job's directory is looked through, logs included: whatever a reader of Delta or of plain Parquet
 could ever find. Time is handed over; for VACUUM, which asks the file system, the files are made older.

@@ -90,13 +90,13 @@ def test_a_compaction_is_dropped_when_the_head_went_elsewhere(
     assert site.state() == {"a": 2, "b": 10}
 
 
-def test_retired_checkpoints_cannot_be_restored(site: Site) -> None:
+def test_expired_checkpoints_cannot_be_restored(site: Site) -> None:
     policy = RetentionPolicy(keep_last=2)
     assert site.engine().expire_checkpoints("tiny", policy, dry_run=True) == [1, 2]
     assert len(site.engine().checkpoints("tiny")) == 4
     assert site.engine().expire_checkpoints("tiny", policy) == [1, 2]
     assert site.engine().expire_checkpoints("tiny", policy) == []
-    with pytest.raises(ConfigurationError, match="checkpoint 2 was retired by row 5"):
+    with pytest.raises(ConfigurationError, match="checkpoint 2 was expired by row 5"):
         site.engine().restore("tiny", checkpoint_id=2)
     site.engine().restore("tiny", checkpoint_id=3)
     assert site.state() == {"a": 3, "b": 20, "c": 100}

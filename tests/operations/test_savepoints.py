@@ -72,9 +72,9 @@ def test_a_savepoint_of_this_job_is_its_checkpoint_and_retention_keeps_it(site: 
     site.engine().savepoints("tiny").create("early", checkpoint_id=1)
     site.put({"k": ["a"], "v": [1]}, "more")
     site.engine().run(site.job())
-    retired = site.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=1))
-    assert 1 not in retired
-    assert 2 in retired
+    expired = site.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=1))
+    assert 1 not in expired
+    assert 2 in expired
     site.engine().restore("tiny", savepoint="early")
     assert site.state() == {"a": 1}
     assert len(site.outputs()) == 1

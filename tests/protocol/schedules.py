@@ -1,6 +1,6 @@
 """Random schedules of the commit protocol on the real engine and real Delta tables; one seed, one schedule.
 
-A schedule has runners, compactions, restores, retirements, collections and rescales, each with an engine of its own,
+A schedule has runners, compactions, restores, expiries, collections and rescales, each with an engine of its own,
 as if in processes of their own, on machines whose clocks are up to two days wrong; attempts of tasks run beside them.
 They are interleaved step by step, killed, put to sleep for steps, for hours and until all the others are done, and told
 nothing of commits that happened. Then plain runs finish the work, the last sleepers
@@ -169,7 +169,7 @@ def _actors(world: World, dice: random.Random) -> list[Actor]:
         ("run", dice.randint(2, 4), 0, _runner),
         ("compact", dice.randint(0, 2), 1, _compactor),
         ("restore", dice.choice([0, 1, 1, 2]), 2, _restorer),
-        ("retire", dice.randint(0, 2), 2, _retirer),
+        ("expire", dice.randint(0, 2), 2, _expirer),
         ("rescale", dice.randint(0, 1), 1, _rescaler),
         ("collect", dice.randint(0, 2), 3, _collector),
     ]
@@ -194,7 +194,7 @@ def tolerated(error: StatelakeError) -> bool:
         return True
     text = str(error)
     if isinstance(error, ConfigurationError):
-        expected = ("was retired by row", "is the head already", "run it first", "there is no checkpoint")
+        expected = ("was expired by row", "is the head already", "run it first", "there is no checkpoint")
         return any(part in text for part in expected)
     # a restore that another one overtook: what it would withdraw is not there any more
     return type(error) is SinkError and "outputs cannot be withdrawn" in text
@@ -230,13 +230,13 @@ def _restorer(world: World, dice: random.Random) -> Callable[[], None]:
     return restore
 
 
-def _retirer(world: World, dice: random.Random) -> Callable[[], None]:
+def _expirer(world: World, dice: random.Random) -> Callable[[], None]:
     policy = RetentionPolicy(keep_last=dice.randint(1, 3))
 
-    def retire() -> None:
+    def expire_checkpoints() -> None:
         world.engine().expire_checkpoints(JOB, policy)
 
-    return retire
+    return expire_checkpoints
 
 
 def _collector(world: World, dice: random.Random) -> Callable[[], None]:

@@ -74,7 +74,7 @@ def test_rows_are_the_same_in_fewer_files(table: Table) -> None:
         rows += TOGETHER
         assert mine.merge() >= merged
         assert mine.load() == beside.load() == table.log().load()
-        assert sorted(mine.rows) == list(range(1, rows + 1))
+        assert sorted(mine.history) == list(range(1, rows + 1))
     assert table.files() == ["checkpoints-2-"]
     assert mine.merge() == 0
     table.grow(beside, rows + 1, rows + 1)

@@ -15,12 +15,12 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.invariants import _RULES, _TREE_RULES
 from state_engine.core.checkpoints.updates import (
     AddCheckpoint,
+    Expire,
     MoveHead,
     NewestIs,
     OnlyBackgroundSince,
     Pin,
     Requirement,
-    Retire,
     Unpin,
     Update,
     row_of,
@@ -37,17 +37,17 @@ class Log(CheckpointLog):
 
     def __init__(self, rows: Mapping[int, CheckpointRow], *rivals: CheckpointRow) -> None:
         super().__init__(None, JobLayout("file:///root", "job"), "root")  # type: ignore[arg-type]
-        self._rows, self.rivals, self.appended = tree(rows), list(rivals), list[CheckpointRow]()
+        self._history, self.rivals, self.appended = tree(rows), list(rivals), list[CheckpointRow]()
 
     def load(self) -> History:
-        return self._rows
+        return self._history
 
     def _append(self, row: CheckpointRow, *, instead_of: Sequence[str] = ()) -> None:
         if self.rivals:
             rival = self.rivals.pop(0)
-            self._rows = self._rows.with_rows([rival])
+            self._history = self._history.with_rows([rival])
             raise StaleParentError("the id is taken")
-        self._rows = self._rows.with_rows([row])
+        self._history = self._history.with_rows([row])
         self.appended.append(row)
 
 
@@ -70,7 +70,7 @@ def test_a_row_that_breaks_an_invariant_is_refused() -> None:
 
 
 def test_a_row_is_checked_again_where_it_lands_after_a_conflict() -> None:
-    """It pins what a retention row retired meanwhile."""
+    """It pins what a retention row expired meanwhile."""
     rows = {1: checkpoint(1), 2: checkpoint(2, 1)}
     row = checkpoint(3, 2, pinned=[PinnedCheckpoint("safe", 1, "/safe")])
     log = Log(rows, checkpoint(3, 2, kind="retention", retired=[1]))
@@ -121,16 +121,16 @@ def test_updates_are_values_that_make_a_row() -> None:
     pin = PinnedCheckpoint("safe", 2, "/safe")
     updates: list[Update] = [
         AddCheckpoint(checkpoint(5, 3)),
-        Retire([1]),
+        Expire([1]),
         Pin(pin),
         Unpin("before"),
         MoveHead(3, []),
     ]
     row = row_of(updates)
     assert (row.retired, row.pinned, row.unpinned, row.replaced_id) == ([1], [pin], ["before"], 3)
-    assert updates[1:4] == [Retire([1]), Pin(pin), Unpin("before")]
+    assert updates[1:4] == [Expire([1]), Pin(pin), Unpin("before")]
     with pytest.raises(TypeError, match="begins with AddCheckpoint"):
-        row_of([Retire([1])])
+        row_of([Expire([1])])
 
 
 # -- nobody else -------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ WRITES = {
     ("job/job_tables.py", "self.layout.operator_state"),
     ("microbatch/coordinator.py", "uri"),  # changes, operator state
     ("microbatch/failed_attempts.py", "uri"),  # takes out what an attempt listed there
-    ("operations/collector.py", "uri"),  # takes out files of retired checkpoints
+    ("operations/collector.py", "uri"),  # takes out files of expired checkpoints
     ("operations/root_upgrade.py", "self._uri"),  # the rows that are there, in the form of this version
     ("operations/savepoint_import.py", "tables.layout.operator_state"),
     ("sinks/delta.py", "staged.path"),

@@ -99,7 +99,7 @@ class Tables:
     def rows(self, job: str = "flights") -> list[CheckpointRow]:
         """All rows of ``checkpoints``, oldest first."""
         found = self.history(job)
-        return [found.rows[i] for i in sorted(found.rows)] if found else []
+        return [found.checkpoints[i] for i in sorted(found.checkpoints)] if found else []
 
     def head(self, job: str = "flights") -> CheckpointRow:
         """The newest row; there must be one."""

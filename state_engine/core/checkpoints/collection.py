@@ -1,6 +1,6 @@
 """Which files that checkpoints list somebody still needs, and which nobody does: what a collector may delete by name.
 
-A checkpoint that is not retired needs, to be restored:
+A checkpoint that is not expired needs, to be restored:
 
     keyed state       the base files in force of its key groups, and the changes on its path after each of these bases
     operator state    the files that hold the lists that it points to, and source positions: all of its path since the
@@ -43,35 +43,35 @@ Files = dict[str, set[DataFile]]
 """By table: the job's own by their names under its directory, as in ``delta_versions``; sinks by their paths."""
 
 
-def reachable(rows: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+def reachable(history: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
     """The files that a checkpoint that can be restored needs, or that a sink shows.
 
     Args:
-        rows: as they are now.
+        history: as they are now.
         as_of: count as needed, too, what was needed then or at any time since; None for what is needed now only.
         unpublished: rows whose outputs some sink has not seen yet.
     """
-    before = _until(rows, as_of)
-    roots = set(rows) - before.retired | set(unpublished)
-    roots |= {row.checkpoint_id for row in rows.open_branches.values()}
-    roots |= {pin.checkpoint_id for pin in rows.pins.values()}
+    before = _until(history, as_of)
+    roots = set(history) - before.expired | set(unpublished)
+    roots |= {row.checkpoint_id for row in history.open_branches.values()}
+    roots |= {pin.checkpoint_id for pin in history.pins.values()}
     needed_files: Files = {}
     ancestors: dict[int, CheckpointRow] = {}
     pointed: set[Pointer] = set()
     for root in roots:
-        on_path = rows.path(root)
+        on_path = history.path(root)
         ancestors |= {row.checkpoint_id: row for row in on_path}
-        pointed |= pointers(rows[root].operator_state)
-        for operator in rows[root].operators:
+        pointed |= pointers(history[root].operator_state)
+        for operator in history[root].operators:
             held = keyed_state_files(on_path, operator.uid)
             _add(needed_files, base_table(operator.uid), (one.file for one in held.base))
             _add(needed_files, changelog_table(operator.uid), (one.file for one in held.changelog))
     for row in ancestors.values():
         _add(needed_files, OPERATOR_STATE, (f for f in row.operator_state_files if is_pointed_to(f, pointed)))
-    _add(needed_files, OPERATOR_STATE, _positions(rows, roots))
-    copied = _copied(rows, before, roots, unpublished)
+    _add(needed_files, OPERATOR_STATE, _positions(history, roots))
+    copied = _copied(history, before, roots, unpublished)
     _add_outputs(needed_files, _without(content(ancestors.values()), copied))
-    # what was published since is of rows that were not retired before
+    # what was published since is of rows that were not expired before
     _add_outputs(needed_files, _without(published(before), copied))
     return needed_files
 
@@ -87,28 +87,34 @@ def listed(rows: Iterable[CheckpointRow]) -> Files:
     return recorded
 
 
-def unreachable(rows: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()) -> Files:
+def unreachable(
+    history: History, *, as_of: datetime | None = None, unpublished: Collection[int] = ()
+) -> Files:
     """The listed files that nothing needs, nor has needed since ``as_of``: of no use to anyone for that long.
 
     A collector asks with ``as_of`` = now less the age that protects readers and attempts, deletes what is still there,
     and in sinks nothing that the table lists. Arguments as for :func:`reachable`.
     """
-    needed = reachable(rows, as_of=as_of, unpublished=unpublished)
-    candidates = {table: files - needed.get(table, set()) for table, files in listed(rows.values()).items()}
+    needed = reachable(history, as_of=as_of, unpublished=unpublished)
+    candidates = {
+        table: files - needed.get(table, set()) for table, files in listed(history.values()).items()
+    }
     return {table: files for table, files in candidates.items() if files}
 
 
-def _copied(rows: History, before: History, roots: Collection[int], unpublished: Collection[int]) -> Outputs:
+def _copied(
+    history: History, before: History, roots: Collection[int], unpublished: Collection[int]
+) -> Outputs:
     """Outputs that sinks hold a copy of, and that no move of the head to any root, or from one, can put back.
 
     That is so where they are shown, and on the path of every root; and where nothing can be replayed from the very
     beginning.
     """
-    if any(rows[root].parent_id is None for root in roots):
+    if any(history[root].parent_id is None for root in roots):
         return {}
-    paths = [rows.ids_to(root) for root in roots]
+    paths = [history.ids_to(root) for root in roots]
     everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
-    now = published(rows)
+    now = published(history)
     copies: Outputs = {}
     for key, shown in published(before).items():
         copies[key] = {
@@ -128,23 +134,23 @@ def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
     }
 
 
-def _until(rows: History, as_of: datetime | None) -> History:
+def _until(history: History, as_of: datetime | None) -> History:
     """The rows from before the first that is younger: what later ones ended had not ended then."""
     if as_of is None:
-        return rows
-    younger = min((i for i, row in rows.items() if row.created_at > as_of), default=None)
-    return rows if younger is None else rows.before(younger)
+        return history
+    younger = min((i for i, row in history.items() if row.created_at > as_of), default=None)
+    return history if younger is None else history.before(younger)
 
 
-def _positions(rows: History, roots: Collection[int]) -> Iterator[DataFile]:
+def _positions(history: History, roots: Collection[int]) -> Iterator[DataFile]:
     """Source positions of checkpoints, and of the micro-batches that a replay from any of them goes through."""
-    on_main = rows.main_path
+    on_main = history.main_path
     first = min((row.checkpoint_id for row in on_main if row.checkpoint_id in roots), default=0)
     for row in on_main:
         if row.checkpoint_id > first:
             yield from (file for file in row.operator_state_files if operator_of(file) is None)
     for root in roots:
-        yield from position_files(rows.path(root))
+        yield from position_files(history.path(root))
 
 
 def _add(collected: Files, table: str, files: Iterable[DataFile]) -> None:

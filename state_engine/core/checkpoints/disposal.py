@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from state_engine.core.checkpoints.write_ids import owner_in, write_id_in
 
-RETIRED = "retired checkpoint"
+EXPIRED = "expired checkpoint"
 REMOVED = "removed earlier"
 
 
@@ -56,7 +56,7 @@ class Disposal:
     Attributes:
         table, path: where it is, see :class:`Place`.
         bytes: its size; 0 where it is gone already.
-        why: ``retired checkpoint``, ``orphan of attempt <write_id>`` or ``removed earlier``.
+        why: ``expired checkpoint``, ``orphan of attempt <write_id>`` or ``removed earlier``.
         step: ``remove`` or ``delete``; what is removed now is deleted by a later collection.
     """
 
@@ -92,7 +92,7 @@ def disposals(
             continue
         why = f"orphan of attempt {write_id}"
         if path in listed:
-            why = REMOVED if place.ours and not active else RETIRED
+            why = REMOVED if place.ours and not active else EXPIRED
         size = file.bytes if file else 0
         decisions.append(Disposal(place.table, path, size, why, "remove" if active else "delete"))
     return decisions

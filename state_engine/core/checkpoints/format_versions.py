@@ -78,7 +78,9 @@ def _with_proofs(row: PlainRow) -> PlainRow:
 
 
 STEPS = (
-    FormatStep(3, "rows record bases, withdrawn outputs, retirement, pins and rescaling", _with_bases),
+    FormatStep(
+        3, "rows record bases, withdrawn outputs, expired checkpoints, pins and rescaling", _with_bases
+    ),
     FormatStep(4, "rows record the name under which a renamed state is stored", _with_stored_names),
     FormatStep(5, "rows record time partitions, late rows and backfills", _with_partitions),
     FormatStep(

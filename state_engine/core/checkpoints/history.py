@@ -86,9 +86,9 @@ class History(Mapping[int, CheckpointRow]):
     def open_branches(self) -> Mapping[str, CheckpointRow]:
         """The heads of branches that may still grow: ``main``, and replays neither promoted nor dropped.
 
-        A replay is promoted when a row of ``main`` continues its head, and dropped when its head is retired.
+        A replay is promoted when a row of ``main`` continues its head, and dropped when its head is expired.
         """
-        ended = self.retired | {row.parent_id for row in self._rows.values() if row.branch == MAIN}
+        ended = self.expired | {row.parent_id for row in self._rows.values() if row.branch == MAIN}
         heads = self.branches.items()
         return {name: row for name, row in heads if name == MAIN or row.checkpoint_id not in ended}
 
@@ -150,8 +150,8 @@ class History(Mapping[int, CheckpointRow]):
     # -- what may be restored --------------------------------------------------------------------------------------
 
     @cached_property
-    def retired(self) -> frozenset[int]:
-        """Checkpoints that can no longer be restored; for good, whatever path the row that retired them is on."""
+    def expired(self) -> frozenset[int]:
+        """Checkpoints that can no longer be restored; for good, whatever path the row that expired them is on."""
         return frozenset(i for row in self._rows.values() for i in row.retired)
 
     @cached_property
@@ -176,7 +176,7 @@ class History(Mapping[int, CheckpointRow]):
             parent_id: what the micro-batch continues; None for the first of a job.
             branch: that it runs on.
         """
-        if parent_id is None or parent_id not in self._rows or parent_id in self.retired:
+        if parent_id is None or parent_id not in self._rows or parent_id in self.expired:
             return None
         since = [row for i, row in self._rows.items() if i > parent_id and row.branch == branch]
         if any(not row.kind.is_in_background for row in since):

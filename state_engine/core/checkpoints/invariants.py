@@ -23,18 +23,20 @@ class Violation:
 
 
 def violations(
-    row: CheckpointRow, parent: CheckpointRow | None, rows: History | None = None
+    row: CheckpointRow, parent: CheckpointRow | None, history: History | None = None
 ) -> list[Violation]:
     """All invariants that committing this row on this parent would break; empty where it is right.
 
     Args:
         row: to commit.
         parent: the row that it continues; None for the first.
-        rows: all that are committed; without them, the rules over the whole tree are not checked.
+        history: all that are committed; without them, the rules over the whole tree are not checked.
     """
     broken = [Violation(name, detail) for name, rule in _RULES.items() if (detail := rule(row, parent))]
-    if rows is not None:
-        broken += [Violation(name, detail) for name, one in _TREE_RULES.items() if (detail := one(row, rows))]
+    if history is not None:
+        broken += [
+            Violation(name, detail) for name, one in _TREE_RULES.items() if (detail := one(row, history))
+        ]
     return broken
 
 
@@ -162,13 +164,13 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
     return ""
 
 
-def _ids_are_new(row: CheckpointRow, rows: History) -> str:
-    newest = max(rows, default=0)
+def _ids_are_new(row: CheckpointRow, history: History) -> str:
+    newest = max(history, default=0)
     return "" if row.checkpoint_id > newest else f"id {row.checkpoint_id} is not above the newest, {newest}"
 
 
-def _on_the_branch(row: CheckpointRow, rows: History) -> str:
-    top = rows.head_of(row.branch)
+def _on_the_branch(row: CheckpointRow, history: History) -> str:
+    top = history.head_of(row.branch)
     if row.kind.moves_head and row.branch != MAIN:
         return f"a row of kind '{row.kind}' is on branch '{row.branch}'"
     if row.kind.moves_head and row.replaced_id != (top.checkpoint_id if top else None):
@@ -180,29 +182,29 @@ def _on_the_branch(row: CheckpointRow, rows: History) -> str:
     return ""
 
 
-def _continues_what_is_there(row: CheckpointRow, rows: History) -> str:
-    if row.parent_id is not None and row.parent_id in rows.retired:
-        return f"it continues {row.parent_id}, which was retired"
+def _continues_what_is_there(row: CheckpointRow, history: History) -> str:
+    if row.parent_id is not None and row.parent_id in history.expired:
+        return f"it continues {row.parent_id}, which was expired"
     pinned = [p.checkpoint_id for p in row.pinned]
-    wrong = [i for i in pinned if i not in rows or i in rows.retired]
-    return f"it pins {wrong}, which are retired or not there" if wrong else ""
+    wrong = [i for i in pinned if i not in history or i in history.expired]
+    return f"it pins {wrong}, which are expired or not there" if wrong else ""
 
 
-def _retires_nothing_needed(row: CheckpointRow, rows: History) -> str:
-    after = rows.with_rows([row])
+def _expires_nothing_needed(row: CheckpointRow, history: History) -> str:
+    after = history.with_rows([row])
     needed = {row.checkpoint_id, row.parent_id}
     needed |= {pin.checkpoint_id for pin in after.pins.values()}
-    top = rows.head
+    top = history.head
     needed |= {top.checkpoint_id} if top else set()
-    wrong = sorted(i for i in row.retired if i in needed or i not in rows)
-    return f"it retires {wrong}: a head, pinned by a savepoint, or not there" if wrong else ""
+    wrong = sorted(i for i in row.retired if i in needed or i not in history)
+    return f"it expires {wrong}: a head, pinned by a savepoint, or not there" if wrong else ""
 
 
-def _compactions_fit_the_path(row: CheckpointRow, rows: History) -> str:
+def _compactions_fit_the_path(row: CheckpointRow, history: History) -> str:
     if row.kind is not CheckpointKind.COMPACTION:
         return ""
     own = {b.checkpoint_id for o in row.operators for b in o.bases if b.base_id == row.write_id}
-    wrong = [i for i in sorted(own) if not rows.may_apply_compaction(i, row)]
+    wrong = [i for i in sorted(own) if not history.may_apply_compaction(i, row)]
     return f"its bases stand for {wrong}, which does not fit the path of {row.parent_id}" if wrong else ""
 
 
@@ -224,6 +226,6 @@ _TREE_RULES: dict[str, Callable[[CheckpointRow, History], str]] = {
     "ids are new": _ids_are_new,
     "on the branch": _on_the_branch,
     "continues what is there": _continues_what_is_there,
-    "retires nothing needed": _retires_nothing_needed,
+    "expires nothing needed": _expires_nothing_needed,
     "compactions fit the path": _compactions_fit_the_path,
 }

@@ -1,7 +1,7 @@
-"""``RetentionPolicy``: which checkpoints stay restorable, and which the next ``retention`` row retires.
+"""``RetentionPolicy``: which checkpoints stay restorable, and which the next ``retention`` row expires.
 
-A retired checkpoint is never restored again, so what only it needs may be collected (:mod:`.collection`). Its row stays
-for ever. Mirrors Flink's ``state.checkpoints.num-retained`` and ``ExternalizedCheckpointRetention``.
+An expired checkpoint is never restored again, so what only it needs may be collected (:mod:`.collection`). Its row
+stays for ever. Mirrors Flink's ``state.checkpoints.num-retained`` and ``ExternalizedCheckpointRetention``.
 """
 
 from __future__ import annotations
@@ -39,52 +39,52 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True)
-class Retirement:
+class RetentionPlan:
     """What a policy comes to.
 
     Attributes:
         keep: ids that stay restorable, ascending.
-        retired: ids that were restorable and shall not be any more, ascending: for the ``retention`` row.
+        expired: ids that were restorable and shall not be any more, ascending: for the ``retention`` row.
     """
 
     keep: tuple[int, ...]
-    retired: tuple[int, ...]
+    expired: tuple[int, ...]
 
 
 def plan(
-    rows: History,
+    history: History,
     policy: RetentionPolicy,
     *,
     now_ms: int,
     drop_branches: Collection[str] = (),
     partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
-) -> Retirement:
-    """What to keep and what to retire. To be planned anew whenever another row was committed first.
+) -> RetentionPlan:
+    """What to keep and what to expire. To be planned anew whenever another row was committed first.
 
     Args:
-        rows: as they are now.
+        history: as they are now.
         policy: how much to keep.
         now_ms: time of the attempt, in milliseconds since 1970.
-        drop_branches: replays that nobody is going to promote: their heads are retired, which ends them.
+        drop_branches: replays that nobody is going to promote: their heads are expired, which ends them.
         partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
             its row says.
     """
-    top = rows.head
+    top = history.head
     if top is None:
-        return Retirement((), ())
-    gone = rows.retired
-    keep = _last(rows.path(top.checkpoint_id), policy.keep_last, partition_of)
+        return RetentionPlan((), ())
+    gone = history.expired
+    keep = _last(history.path(top.checkpoint_id), policy.keep_last, partition_of)
     if policy.keep_younger_than_ms is not None:
         since_ms = now_ms - policy.keep_younger_than_ms
-        keep |= {i for i, row in rows.items() if row.created_at.timestamp() * 1000 > since_ms}
-    for name, row in rows.open_branches.items():
+        keep |= {i for i, row in history.items() if row.created_at.timestamp() * 1000 > since_ms}
+    for name, row in history.open_branches.items():
         if name == MAIN or name not in drop_branches:
             keep.add(row.checkpoint_id)
         else:
             keep.discard(row.checkpoint_id)
-    keep |= {pin.checkpoint_id for pin in rows.pins.values()}
+    keep |= {pin.checkpoint_id for pin in history.pins.values()}
     keep -= gone
-    return Retirement(tuple(sorted(keep)), tuple(sorted(set(rows) - keep - gone)))
+    return RetentionPlan(tuple(sorted(keep)), tuple(sorted(set(history) - keep - gone)))
 
 
 def shown_kind(row: CheckpointRow) -> str:
@@ -97,21 +97,21 @@ def shown_kind(row: CheckpointRow) -> str:
     return row.kind.value
 
 
-def restore_refusal(rows: History, checkpoint_id: int) -> str | None:
+def restore_refusal(history: History, checkpoint_id: int) -> str | None:
     """Why a checkpoint cannot be restored, copied or replayed from, and what to do instead; None where it can.
 
     To be asked again whenever another row was committed first.
     """
-    if checkpoint_id not in rows:
-        known = f"known ids: {min(rows)} to {max(rows)}" if rows else "there are none yet"
+    if checkpoint_id not in history:
+        known = f"known ids: {min(history)} to {max(history)}" if history else "there are none yet"
         return f"there is no checkpoint {checkpoint_id}; {known}"
-    by = next((row for row in rows.values() if checkpoint_id in row.retired), None)
+    by = next((row for row in history.values() if checkpoint_id in row.retired), None)
     if by is None:
         return None
-    gone = rows.retired
-    kept = sorted(i for i, row in rows.items() if row.kind.is_counted and i not in gone)
+    gone = history.expired
+    kept = sorted(i for i, row in history.items() if row.kind.is_counted and i not in gone)
     return (
-        f"checkpoint {checkpoint_id} was retired by row {by.checkpoint_id} on {by.created_at:%Y-%m-%d %H:%M} and its "
+        f"checkpoint {checkpoint_id} was expired by row {by.checkpoint_id} on {by.created_at:%Y-%m-%d %H:%M} and its "
         f"files may be gone. Take one of {kept}, or a savepoint"
     )
 

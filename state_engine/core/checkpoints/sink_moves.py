@@ -43,11 +43,11 @@ def content(rows: Iterable[CheckpointRow]) -> Outputs:
     return outputs
 
 
-def published(rows: History) -> Outputs:
+def published(history: History) -> Outputs:
     """What sinks show when every row of ``main`` is published, outputs that moves kept included."""
-    origins = content(rows.values())
+    origins = content(history.values())
     outputs: Outputs = {}
-    for _, row in sorted(rows.items()):
+    for _, row in sorted(history.items()):
         for staged in publications(row):
             shown = outputs.setdefault(sink_key(staged), {})
             for file in staged.withdrawn:
@@ -57,12 +57,12 @@ def published(rows: History) -> Outputs:
 
 
 def moves(
-    rows: History, old_head_id: int | None, new_parent_id: int | None, *, kept: Collection[int] = ()
+    history: History, old_head_id: int | None, new_parent_id: int | None, *, kept: Collection[int] = ()
 ) -> list[StagedSink]:
     """What a row that replaces a head and continues another row must withdraw from each sink, and put (back) there.
 
     Args:
-        rows: as they are now; every row of ``main`` is published before the move is.
+        history: as they are now; every row of ``main`` is published before the move is.
         old_head_id: the head that is left; None where there is none.
         new_parent_id: what the new row continues; None for nothing.
         kept: checkpoints whose outputs stay although they leave the path. ``outputs="keep"`` is all of ``leaving``:
@@ -75,8 +75,8 @@ def moves(
     Raises:
         SinkIdentityError: outputs would have to go into another table than the one that they were staged for.
     """
-    old_path, new_path = rows.path(old_head_id), rows.path(new_parent_id)
-    old, new, shown = content(old_path), content(new_path), published(rows)
+    old_path, new_path = history.path(old_head_id), history.path(new_parent_id)
+    old, new, shown = content(old_path), content(new_path), published(history)
     staged_sinks = []
     for key, sink in newest_sinks([*old_path, *new_path]).items():
         there, then = shown.get(key, {}), new.get(key, {})
@@ -94,16 +94,16 @@ def moves(
     return staged_sinks
 
 
-def kept_outputs(rows: History, head_id: int | None) -> dict[int, list[StagedSink]]:
+def kept_outputs(history: History, head_id: int | None) -> dict[int, list[StagedSink]]:
     """Outputs that sinks show though they are not on the head's path, because a move kept them.
 
     Returns:
         By the checkpoint that staged them, as ``withdrawn`` of its sinks: ready for the row that takes them out.
     """
-    wanted = content(rows.path(head_id))
-    newest = newest_sinks(rows.values())
+    wanted = content(history.path(head_id))
+    newest = newest_sinks(history.values())
     by_sink: dict[int, dict[SinkKey, list[DataFile]]] = {}
-    for key, shown in published(rows).items():
+    for key, shown in published(history).items():
         for file, origin in shown.items():
             if file not in wanted.get(key, {}) and origin.sink.identity == newest[key].identity:
                 by_sink.setdefault(origin.checkpoint_id, {}).setdefault(key, []).append(file)

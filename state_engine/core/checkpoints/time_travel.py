@@ -49,7 +49,7 @@ def moment(as_of: datetime | str) -> datetime:
 
 
 def path_as_of(
-    rows: History,
+    history: History,
     *,
     job: str,
     root: str,
@@ -59,7 +59,7 @@ def path_as_of(
     """The path to the checkpoint that is asked for: any one by its id, one on the path of the head by time.
 
     Args:
-        rows: all of the job.
+        history: all of the job.
         job, root: for messages.
         checkpoint_id: on any path; the head by default.
         as_of: the newest one that was made at or before this time, on the path of today's head.
@@ -67,14 +67,14 @@ def path_as_of(
     Raises:
         ConfigurationError: there is none, or both are given.
     """
-    head = rows.head
+    head = history.head
     if head is None:
         raise ConfigurationError(f"job '{job}' has no checkpoint in {root} yet: run it first")
     if as_of is None:
-        return rows.path(head.checkpoint_id if checkpoint_id is None else checkpoint_id)
+        return history.path(head.checkpoint_id if checkpoint_id is None else checkpoint_id)
     if checkpoint_id is not None:
         raise ConfigurationError("give checkpoint_id or as_of, not both")
-    at, path = moment(as_of), rows.path(head.checkpoint_id)
+    at, path = moment(as_of), history.path(head.checkpoint_id)
     older = [place for place, row in enumerate(path, 1) if moment(row.created_at) <= at]
     if not older:
         first = path[0]
@@ -85,9 +85,11 @@ def path_as_of(
     return path[: older[-1]]
 
 
-def why_missing(error: MissingFilesError, rows: History, path: Sequence[CheckpointRow]) -> MissingFilesError:
+def why_missing(
+    error: MissingFilesError, history: History, path: Sequence[CheckpointRow]
+) -> MissingFilesError:
     """The error, or a plainer one where files are missing because the checkpoint has expired."""
-    if path and path[-1].checkpoint_id in rows.retired:
+    if path and path[-1].checkpoint_id in history.expired:
         return MissingFilesError(
             f"checkpoint {path[-1].checkpoint_id} has expired, and its files are being deleted: read a "
             f"younger checkpoint ({error})"

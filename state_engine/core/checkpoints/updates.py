@@ -88,18 +88,18 @@ class StatePositions:
 
 
 @dataclass(frozen=True)
-class Retire:
+class Expire:
     """Checkpoints that can no longer be restored.
 
     Example:
-        >>> Retire([1, 2])
-        Retire(ids=[1, 2])
+        >>> Expire([1, 2])
+        Expire(ids=[1, 2])
     """
 
     ids: Sequence[int]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that retires them."""
+        """The row that expires them."""
         return replace(row, retired=list(self.ids))
 
 
@@ -150,7 +150,7 @@ def row_of(updates: Sequence[Update]) -> CheckpointRow:
 class Requirement(Protocol):
     """Decides whether a row may land on the rows that are there now."""
 
-    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
         """The row as it may be committed upon these rows; None where it may not."""
 
 
@@ -164,9 +164,9 @@ class NewestIs:
 
     checkpoint_id: int
 
-    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
         """The row as it was planned."""
-        return row if max(rows, default=0) == self.checkpoint_id else None
+        return row if max(history, default=0) == self.checkpoint_id else None
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ class OnlyBackgroundSince:
     parent_id: int | None
     branch: str
 
-    def landing(self, row: CheckpointRow, rows: History) -> CheckpointRow | None:
+    def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
         """The row upon the newest row of its branch."""
         if self.parent_id is None:  # there is nothing that it could be put upon
-            return row if row.checkpoint_id > rows.newest_id else None
-        parent = rows.may_reparent(self.parent_id, self.branch)
-        return reparented(row, parent, checkpoint_id=rows.next_id) if parent is not None else None
+            return row if row.checkpoint_id > history.newest_id else None
+        parent = history.may_reparent(self.parent_id, self.branch)
+        return reparented(row, parent, checkpoint_id=history.next_id) if parent is not None else None
 
 
 def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:

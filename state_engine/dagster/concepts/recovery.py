@@ -89,7 +89,7 @@ def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.Materializ
     metadata["settled"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
     metadata |= _verified(run)
     head = run.path()[-1]
-    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.rows_by_id()), **metadata})
+    yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.history()), **metadata})
 
 
 def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:

@@ -70,14 +70,14 @@ def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeR
     policy = RetentionPolicy(config.keep_last, younger_ms or None)
     done: VacuumReport | None = None
     with run.committing():
-        retired = run.engine.expire_checkpoints(
+        expired = run.engine.expire_checkpoints(
             run.job,
             policy,
             drop_branches=config.drop_branches,
             dry_run=config.dry_run,
             requested_by=run.requested_by,
         )
-        run.log(f"{'would expire' if config.dry_run else 'expired'} {retired or 'no checkpoint'}")
+        run.log(f"{'would expire' if config.dry_run else 'expired'} {expired or 'no checkpoint'}")
         if config.vacuum:
             done = run.engine.vacuum(
                 run.job,
@@ -86,14 +86,14 @@ def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeR
                 on_progress=_Progress(run),
                 requested_by=run.requested_by,
             )
-    rows = History(run.rows())
-    gone = rows.retired
-    version = max((i for i, row in rows.items() if row.retired), default=0)
+    history = History(run.rows())
+    gone = history.expired
+    version = max((i for i, row in history.items() if row.retired), default=0)
     metadata = {
         "dry_run": config.dry_run,
-        "expired": dg.MetadataValue.json(retired),
-        "restorable": len(rows) - len(gone),
-        "retired": len(gone),
+        "expired": dg.MetadataValue.json(expired),
+        "restorable": len(history) - len(gone),
+        "expired_so_far": len(gone),
     }
     if done is not None:
         table = Counter((f.step, f.why.split(" of attempt")[0]) for f in done.files)

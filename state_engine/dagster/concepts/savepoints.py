@@ -110,7 +110,7 @@ def _partitions_sensor(registered: RegisteredJob, settings: Settings) -> dg.Sens
     )
     def in_step(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         history = read_history(settings.root, name)
-        there = set(history.rows.pins) if history else set()
+        there = set(history.checkpoints.pins) if history else set()
         shown = set(context.instance.get_dynamic_partitions(f"{name}_savepoints"))
         made = context.instance.get_materialized_partitions(key)
         requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []

@@ -142,15 +142,15 @@ class History:
     def retain(self, policy: RetentionPolicy) -> None:
         if self.head:
             now_ms = int((START + timedelta(minutes=self.rows.next_id)).timestamp() * 1000)
-            retired = plan(self.rows, policy, now_ms=now_ms).retired
-            self.append(self.head, "retention", retired=list(retired))
+            expired = plan(self.rows, policy, now_ms=now_ms).expired
+            self.append(self.head, "retention", retired=list(expired))
 
     def pin(self, name: str, row: CheckpointRow) -> None:
         pin = PinnedCheckpoint(name, row.checkpoint_id, f"/{name}")
         self.append(self.head, "retention", pinned=[pin])
 
     def restorable(self) -> list[CheckpointRow]:
-        gone = self.rows.retired
+        gone = self.rows.expired
         return [row for i, row in sorted(self.rows.items()) if i not in gone]
 
 

@@ -95,7 +95,7 @@ def test_what_was_needed_since_a_time_is_not_collected(history: History, minute:
     late = paths(unreachable(history.rows, as_of=as_of))
     for now in range(minute, len(history.rows) + 1):  # as of every row committed since
         rows = {i: row for i, row in history.rows.items() if i <= now}
-        gone = tree(rows).retired
+        gone = tree(rows).expired
         for i in set(rows) - gone:
             for table, needed in read(rows, i).items():
                 assert not needed & late.get(table, set()), (now, i, table)
@@ -115,9 +115,9 @@ def test_compaction_and_retention_together_let_go_of_old_changes() -> None:
         "operator_state": {f"write_id=w{i}/part-00000-w{i}-0.counter.parquet" for i in (1, 2, 3)},
     }
     assert paths(reachable(history.rows))[BASE] == {f"base_id=w4/b{g}" for g in range(4)}
-    retired_at = history.rows[6].created_at
-    assert paths(unreachable(history.rows, as_of=retired_at)) == gone
-    assert unreachable(history.rows, as_of=retired_at - timedelta(seconds=1)) == {}
+    expired_at = history.rows[6].created_at
+    assert paths(unreachable(history.rows, as_of=expired_at)) == gone
+    assert unreachable(history.rows, as_of=expired_at - timedelta(seconds=1)) == {}
 
 
 def test_a_base_that_another_took_the_place_of_goes_with_its_checkpoints() -> None:
@@ -132,7 +132,7 @@ def test_a_base_that_another_took_the_place_of_goes_with_its_checkpoints() -> No
     assert paths(unreachable(history.rows))[CHANGELOG] == {"write_id=w1/c0", "write_id=w3/c1"}
 
 
-def test_outputs_of_a_path_that_was_left_go_when_it_is_retired_and_no_sink_shows_them() -> None:
+def test_outputs_of_a_path_that_was_left_go_when_it_is_expired_and_no_sink_shows_them() -> None:
     def left(*, keep: bool) -> dict[str, set[str]]:
         history = History()
         for group in range(2):

@@ -41,7 +41,7 @@ def test_the_age_is_that_of_the_file_whatever_its_writer_took_the_time_for(began
 
 def test_files_of_own_tables_leave_the_log_first() -> None:
     active = replace(TABLE, active={OWN})
-    assert judged(active, listed=OWN) == [("retired checkpoint", "remove")]
+    assert judged(active, listed=OWN) == [("expired checkpoint", "remove")]
     assert judged(active) == [(ORPHAN, "remove")], "of an attempt that crashed between log and checkpoint"
     assert judged(replace(TABLE, removed_lately={OWN}), listed=OWN) == []
     assert judged(TABLE, listed=OWN) == [("removed earlier", "delete")]
@@ -51,7 +51,7 @@ def test_files_of_own_tables_leave_the_log_first() -> None:
 def test_a_file_that_only_the_log_knows_leaves_it() -> None:
     place = replace(TABLE, files={}, active={OWN})
     found = disposals(place, listed=[OWN], needed=set(), written_before_ms=BEFORE_MS)
-    assert found == [Disposal(TABLE.table, OWN, 0, "retired checkpoint", "remove")]
+    assert found == [Disposal(TABLE.table, OWN, 0, "expired checkpoint", "remove")]
     assert judged(replace(THEIRS, files={}, active={SINK}), listed=SINK) == []
 
 
@@ -62,7 +62,7 @@ def test_what_is_needed_stays(place: Place) -> None:
 
 
 def test_what_a_sink_or_a_table_of_rows_lists_stays() -> None:
-    assert judged(THEIRS, listed=SINK) == [("retired checkpoint", "delete")]
+    assert judged(THEIRS, listed=SINK) == [("expired checkpoint", "delete")]
     assert judged(THEIRS) == [(ORPHAN, "delete")]
     assert judged(replace(THEIRS, active={SINK}), listed=SINK) == []
     assert judged(replace(THEIRS, removed_lately={SINK}), listed=SINK) == []

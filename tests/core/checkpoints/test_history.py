@@ -73,7 +73,7 @@ def test_trees_that_began_apart_share_nothing() -> None:
     assert tree(rows).common_ancestor(7, 6) is None
 
 
-def test_a_branch_is_open_until_promoted_or_retired() -> None:
+def test_a_branch_is_open_until_promoted_or_expired() -> None:
     def names(*more: CheckpointRow) -> set[str]:
         return set(tree(ROWS | {row.checkpoint_id: row for row in more}).open_branches)
 
@@ -84,7 +84,7 @@ def test_a_branch_is_open_until_promoted_or_retired() -> None:
     assert names(checkpoint(7, 1, branch="other")) == {"main", "replay", "other"}
 
 
-def test_retirement_outlives_the_path_of_the_row_that_tells_it() -> None:
+def test_what_expired_stays_expired_when_the_head_leaves_the_row_that_says_so() -> None:
     rows = {
         row.checkpoint_id: row
         for row in (
@@ -92,7 +92,7 @@ def test_retirement_outlives_the_path_of_the_row_that_tells_it() -> None:
             checkpoint(4, 2, kind="restore", replaced_id=3),
         )
     }  # fmt: skip
-    assert tree(rows).retired == {1}
+    assert tree(rows).expired == {1}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_batch_of_a_replay_minds_its_own_branch() -> None:
     assert tree(rows | {9: checkpoint(9, 5, branch="replay")}).may_reparent(5, "replay") is None
 
 
-def test_no_batch_goes_onto_what_is_retired_or_not_there() -> None:
+def test_no_batch_goes_onto_what_is_expired_or_not_there() -> None:
     rows = ROWS | {7: checkpoint(7, 6, kind="retention", retired=[1, 2])}
     assert tree(rows).may_reparent(1, "new") is None
     assert tree(rows).may_reparent(None) is None
@@ -194,9 +194,9 @@ def test_what_was_asked_once_is_not_worked_out_again_and_cannot_be_spoilt() -> N
     history.path(6).clear()
     assert [row.checkpoint_id for row in history.path(6)] == ids(6)
     assert history.main_path == history.path(6)
-    assert history.retired is history.retired
+    assert history.expired is history.expired
     later = history.with_rows([checkpoint(7, 6, kind="retention", retired=[1])])
-    assert (len(history.retired), list(later.retired), later.newest_id) == (0, [1], 7)
+    assert (len(history.expired), list(later.expired), later.newest_id) == (0, [1], 7)
     assert later.before(7) == history == ROWS
 
 

@@ -136,7 +136,7 @@ TREE = {
     3: checkpoint(3, 2, kind="retention", pinned=[PinnedCheckpoint("before", 2, "/s")]),
     4: checkpoint(4, 1, branch="replay"),
 }
-RETIRED = TREE | {5: checkpoint(5, 3, kind="retention", retired=[1])}
+EXPIRED = TREE | {5: checkpoint(5, 3, kind="retention", retired=[1])}
 
 BASE = OperatorCheckpoint("counter", 1, 128, "struct<`k`: bigint>", [], [], [BaseRange(0, 127, "w5", 4)], 0)
 BROKEN_IN_THE_TREE = [
@@ -165,29 +165,29 @@ BROKEN_IN_THE_TREE = [
     (
         "continues what is there",
         checkpoint(6, 1, kind="restore", replaced_id=5),
-        RETIRED,
-        "it continues 1, which was retired",
+        EXPIRED,
+        "it continues 1, which was expired",
     ),
-    ("continues what is there", checkpoint(6, 1, branch="new"), RETIRED, "it continues 1, which was retired"),
+    ("continues what is there", checkpoint(6, 1, branch="new"), EXPIRED, "it continues 1, which was expired"),
     (
         "continues what is there",
         checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 1, "/a")]),
-        RETIRED,
-        "it pins [1], which are retired or not there",
+        EXPIRED,
+        "it pins [1], which are expired or not there",
     ),
     (
         "continues what is there",
         checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 9, "/a")]),
-        RETIRED,
+        EXPIRED,
         "it pins [9]",
     ),
-    ("retires nothing needed", checkpoint(5, 3, kind="retention", retired=[1, 3]), TREE, "it retires [3]"),
-    ("retires nothing needed", checkpoint(5, 3, kind="retention", retired=[2, 5, 9]), TREE, "[2, 5, 9]"),
+    ("expires nothing needed", checkpoint(5, 3, kind="retention", retired=[1, 3]), TREE, "it expires [3]"),
+    ("expires nothing needed", checkpoint(5, 3, kind="retention", retired=[2, 5, 9]), TREE, "[2, 5, 9]"),
     (
-        "retires nothing needed",
+        "expires nothing needed",
         checkpoint(5, 3, kind="retention", retired=[1], pinned=[PinnedCheckpoint("a", 1, "/a")]),
         TREE,
-        "it retires [1]",
+        "it expires [1]",
     ),
 ]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
-from state_engine.core.checkpoints.retention import RetentionPolicy, Retirement, plan, restore_refusal
+from state_engine.core.checkpoints.retention import RetentionPlan, RetentionPolicy, plan, restore_refusal
 from state_engine.core.errors import ConfigurationError
 from tests.core.checkpoints.histories import START, History, histories
 from tests.core.checkpoints.rows import checkpoint, tree
@@ -29,7 +29,7 @@ def minute_ms(minute: int) -> int:
     return int((START + timedelta(minutes=minute)).timestamp() * 1000)
 
 
-def planned(rows: Mapping[int, CheckpointRow], policy: RetentionPolicy, **more: Any) -> Retirement:
+def planned(rows: Mapping[int, CheckpointRow], policy: RetentionPolicy, **more: Any) -> RetentionPlan:
     return plan(tree(rows), policy, now_ms=minute_ms(100), **more)
 
 
@@ -37,9 +37,9 @@ C = "checkpoint"
 
 
 def test_the_last_checkpoints_along_the_path_are_kept() -> None:
-    assert planned(line(C, C, C, C), RetentionPolicy(keep_last=2)) == Retirement((3, 4), (1, 2))
-    assert planned(line(C, C), RetentionPolicy()) == Retirement((1, 2), ())
-    assert planned({}, RetentionPolicy()) == Retirement((), ())
+    assert planned(line(C, C, C, C), RetentionPolicy(keep_last=2)) == RetentionPlan((3, 4), (1, 2))
+    assert planned(line(C, C), RetentionPolicy()) == RetentionPlan((1, 2), ())
+    assert planned({}, RetentionPolicy()) == RetentionPlan((), ())
 
 
 def test_operations_do_not_count_and_stay_with_the_checkpoint_that_they_follow() -> None:
@@ -47,8 +47,8 @@ def test_operations_do_not_count_and_stay_with_the_checkpoint_that_they_follow()
     assert planned(rows, RetentionPolicy(keep_last=1)).keep == (6, 7)
     assert planned(rows, RetentionPolicy(keep_last=2)).keep == (3, 4, 5, 6, 7)
     assert planned(rows, RetentionPolicy(keep_last=9)).keep == (1, 2, 3, 4, 5, 6, 7)
-    assert planned(line("import", "compaction", C), RetentionPolicy(keep_last=2)).retired == ()
-    assert planned(line("bootstrap", "compaction", C), RetentionPolicy(keep_last=2)).retired == ()
+    assert planned(line("import", "compaction", C), RetentionPolicy(keep_last=2)).expired == ()
+    assert planned(line("bootstrap", "compaction", C), RetentionPolicy(keep_last=2)).expired == ()
 
 
 def test_a_transform_counts_so_that_what_it_took_away_can_go() -> None:
@@ -57,16 +57,16 @@ def test_a_transform_counts_so_that_what_it_took_away_can_go() -> None:
 
 
 def test_the_head_is_kept_though_no_checkpoint_stands_before_it() -> None:
-    assert planned(line("rescale", "rescale"), RetentionPolicy(keep_last=1)) == Retirement((2,), (1,))
+    assert planned(line("rescale", "rescale"), RetentionPolicy(keep_last=1)) == RetentionPlan((2,), (1,))
 
 
 def test_an_abandoned_path_goes_unless_it_is_young() -> None:
     rows = line(C, C, C) | {4: checkpoint(4, 1, kind="restore", created_at=START + timedelta(minutes=4))}
-    assert planned(rows, RetentionPolicy(keep_last=5)).retired == (2, 3)
+    assert planned(rows, RetentionPolicy(keep_last=5)).expired == (2, 3)
     young = RetentionPolicy(keep_last=5, keep_younger_than_ms=97 * 60_000 + 1)
-    assert planned(rows, young).retired == (2,)
+    assert planned(rows, young).expired == (2,)
     not_quite = RetentionPolicy(keep_last=5, keep_younger_than_ms=97 * 60_000)
-    assert planned(rows, not_quite).retired == (2, 3)
+    assert planned(rows, not_quite).expired == (2, 3)
 
 
 def test_what_savepoints_pin_is_kept_until_it_is_unpinned() -> None:
@@ -76,7 +76,7 @@ def test_what_savepoints_pin_is_kept_until_it_is_unpinned() -> None:
     )
     assert planned(rows, RetentionPolicy(keep_last=1)).keep == (1, 2, 4, 5)
     rows[6] = checkpoint(6, 5, kind="retention", unpinned=["a"])
-    assert planned(rows, RetentionPolicy(keep_last=1)).retired == (1, 3)
+    assert planned(rows, RetentionPolicy(keep_last=1)).expired == (1, 3)
     rows[7] = checkpoint(7, 6, kind="retention", pinned=[PinnedCheckpoint("a", 3, "/a")])
     assert {name: pin.checkpoint_id for name, pin in tree(rows).pins.items()} == {"a": 3, "b": 2}
 
@@ -91,18 +91,18 @@ def test_a_restore_takes_no_pin_away() -> None:
 def test_heads_of_replays_are_kept_until_they_are_promoted_or_given_up() -> None:
     rows = line(C, C, C) | {4: checkpoint(4, 1, branch="replay"), 5: checkpoint(5, 4, branch="replay")}
     one = RetentionPolicy(keep_last=1)
-    assert planned(rows, one) == Retirement((3, 5), (1, 2, 4))
-    assert planned(rows, one, drop_branches=["replay", "main"]) == Retirement((3,), (1, 2, 4, 5))
-    assert planned(rows, RetentionPolicy(keep_younger_than_ms=10**9), drop_branches=["replay"]).retired == (
+    assert planned(rows, one) == RetentionPlan((3, 5), (1, 2, 4))
+    assert planned(rows, one, drop_branches=["replay", "main"]) == RetentionPlan((3,), (1, 2, 4, 5))
+    assert planned(rows, RetentionPolicy(keep_younger_than_ms=10**9), drop_branches=["replay"]).expired == (
         5,
     )
     promoted = rows | {6: checkpoint(6, 5, kind="promote", replaced_id=3), 7: checkpoint(7, 6)}
-    assert planned(promoted, one) == Retirement((7,), (1, 2, 3, 4, 5, 6))
+    assert planned(promoted, one) == RetentionPlan((7,), (1, 2, 3, 4, 5, 6))
 
 
-def test_nothing_is_retired_twice() -> None:
+def test_nothing_is_expired_twice() -> None:
     rows = line(C, C, C) | {4: checkpoint(4, 3, kind="retention", retired=[1])}
-    assert planned(rows, RetentionPolicy(keep_last=1)) == Retirement((3, 4), (2,))
+    assert planned(rows, RetentionPolicy(keep_last=1)) == RetentionPlan((3, 4), (2,))
 
 
 def test_of_a_partitioned_job_the_last_checkpoint_of_each_partition_is_kept() -> None:
@@ -116,25 +116,25 @@ def test_of_a_partitioned_job_the_last_checkpoint_of_each_partition_is_kept() ->
 
 @settings(max_examples=300)
 @given(histories(), st.integers(1, 4))
-def test_what_must_stay_is_never_retired(history: History, keep_last: int) -> None:
+def test_what_must_stay_is_never_expired(history: History, keep_last: int) -> None:
     rows = history.rows
     found = planned(rows, RetentionPolicy(keep_last=keep_last))
-    assert set(found.keep) | set(found.retired) | tree(rows).retired == set(rows)
-    assert not set(found.keep) & set(found.retired)
+    assert set(found.keep) | set(found.expired) | tree(rows).expired == set(rows)
+    assert not set(found.keep) & set(found.expired)
     must = {pin.checkpoint_id for pin in tree(rows).pins.values()}
     if history.head:
         must.add(history.head.checkpoint_id)
         on_path = [r.checkpoint_id for r in tree(rows).path(history.head.checkpoint_id) if r.kind == C]
-        must |= set(on_path[-keep_last:]) - tree(rows).retired
+        must |= set(on_path[-keep_last:]) - tree(rows).expired
     assert must <= set(found.keep)
-    assert not must & tree(rows).retired
+    assert not must & tree(rows).expired
 
 
-def test_a_retired_checkpoint_is_refused_with_what_is_left() -> None:
+def test_an_expired_checkpoint_is_refused_with_what_is_left() -> None:
     rows = line(C, C, "compaction", C) | {5: checkpoint(5, 4, kind="retention", retired=[1])}
     refusal = restore_refusal(tree(rows), 1)
     assert refusal is not None
-    assert "checkpoint 1 was retired by row 5 on 2013-01-01 00:00" in refusal
+    assert "checkpoint 1 was expired by row 5 on 2013-01-01 00:00" in refusal
     assert "Take one of [2, 4], or a savepoint" in refusal
     assert restore_refusal(tree(rows), 2) is None
     assert restore_refusal(tree(rows), 9) == "there is no checkpoint 9; known ids: 1 to 5"

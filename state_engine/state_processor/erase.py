@@ -1,4 +1,4 @@
-"""``Forgetting``: takes keys out of a job's state for good, and says what still holds them.
+"""``Erasure``: takes keys out of a job's state for good, and says what still holds them.
 
     transform  all entries and timers of the keys, in every operator keyed by these columns, in one row
     look       files that older checkpoints need, branches, savepoints, dead letters, sinks (``key_traces``)
@@ -19,7 +19,7 @@ from typing import Any
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.updates import Retire
+from state_engine.core.checkpoints.updates import Expire
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
 from state_engine.operations.head_moves import Operations
@@ -42,7 +42,7 @@ from state_engine.storage.files import open_location
 
 @dataclass(frozen=True)
 class EraseReport:
-    """What was forgotten, and what still holds the keys.
+    """What was erased, and what still holds the keys.
 
     Attributes:
         job: name.
@@ -50,7 +50,7 @@ class EraseReport:
         transform: what left the state at the head, or would.
         traces: where the keys still are, with what takes them away there.
         not_looked_at: what holds no keys by column: operator state, sinks without these columns.
-        retired: checkpoints that a purge expired.
+        expired: checkpoints that a purge expired.
         collection: what a purge collected; None without one.
     """
 
@@ -59,7 +59,7 @@ class EraseReport:
     transform: TransformReport
     traces: list[Trace]
     not_looked_at: list[str]
-    retired: list[int]
+    expired: list[int]
     collection: VacuumReport | None = None
 
 
@@ -79,13 +79,13 @@ class Purge:
 
 
 @dataclass(frozen=True)
-class Forgetting:
-    """Forgets keys of one job.
+class Erasure:
+    """Erases keys of one job.
 
     Attributes:
         traces: looks for keys; of the rows as they are by then.
         transform: takes them out of the state.
-        operations: gives checkpoints up.
+        operations: commits the rows.
         compact: makes new bases of operators.
         collect: deletes files, as of a time in milliseconds since 1970.
         load: reads the rows anew.
@@ -98,31 +98,33 @@ class Forgetting:
     vacuum: Callable[[int], VacuumReport]
     load: Callable[[], History]
 
-    def forget(
+    def erase(
         self, keys: Sequence[Key], *, operator: str | None = None, purge: Purge | None = None
     ) -> EraseReport:
-        """See ``StateEngine.forget``."""
+        """See ``StateProcessor.erase_keys``."""
         columns = sorted(set(keys[0])) if keys else []
         if not columns or any(sorted(set(k)) != columns for k in keys):
-            raise ConfigurationError(f"forget takes keys as dicts of the same columns, not {list(keys)!r}")
+            raise ConfigurationError(
+                f"erase_keys takes keys as dicts of the same columns, not {list(keys)!r}"
+            )
         look = self.traces(self.load())
         uids = look.operators(columns, operator)
         wanted = self._wanted(look, uids, keys)
         if purge is not None:
             self._check(look, purge)
-        head = look.rows.head
+        head = look.history.head
         assert head is not None
         done = self.transform.without_keys({u: keys for u in uids if head.operator(u) is not None})
-        retired: list[int] = []
+        expired: list[int] = []
         collection = None
         if purge is not None:
-            retired, collection = self._purge(uids, keys, wanted, purge)
+            expired, collection = self._purge(uids, keys, wanted, purge)
         look = self.traces(self.load())
         sinks, unseen = look.of_sinks(keys)
         traces = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
         traces += [*look.of_dead_letters(uids, keys), *sinks]
         return EraseReport(
-            look.job, list(keys), done, traces, [*_unseen(look, uids), *unseen], retired, collection
+            look.job, list(keys), done, traces, [*_unseen(look, uids), *unseen], expired, collection
         )
 
     # -- pieces ----------------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class Forgetting:
         by_operator: dict[str, dict[int, list[Any]]] = {}
         for uid in uids:
             last = next(
-                o for _, r in sorted(look.rows.items(), reverse=True) if (o := r.operator(uid)) is not None
+                o for _, r in sorted(look.history.items(), reverse=True) if (o := r.operator(uid)) is not None
             )
             frame = keys_frame(look.spark, keys, key_schema(last), what=f"job '{look.job}', operator '{uid}'")
             stored = by_operator.setdefault(uid, {})
@@ -141,7 +143,7 @@ class Forgetting:
         return by_operator
 
     def _check(self, look: KeyTraces, purge: Purge) -> None:
-        known = {n for n in look.rows.open_branches if n != MAIN}
+        known = {n for n in look.history.open_branches if n != MAIN}
         unknown = sorted(set(purge.drop_branches) - known)
         if unknown:
             raise ConfigurationError(
@@ -152,38 +154,38 @@ class Forgetting:
         self, uids: Sequence[str], keys: Sequence[Key], wanted: Wanted, purge: Purge
     ) -> tuple[list[int], VacuumReport]:
         look = self.traces(self.load())
-        head = look.rows.head
+        head = look.history.head
         assert head is not None
         if head.checkpoint_id in look.of_state(wanted)[1]:
             self.compact([u for u in uids if head.operator(u) is not None])
-        retired = self._give_up(wanted, purge)
+        expired = self._give_up(wanted, purge)
         self._delete_letters(look, uids, keys, purge.now_ms)
         if purge.sinks:
             for kind, path in look.sinks().values():
                 self._delete_from_sink(look, kind, path, keys)
-        return retired, self.vacuum(purge.now_ms)
+        return expired, self.vacuum(purge.now_ms)
 
     def _give_up(self, wanted: Wanted, purge: Purge) -> list[int]:
         """Commit which checkpoints are expired, whatever the head is by then; their ids."""
         while True:
-            rows, head = self.operations.settled()
-            chosen = self._given_up(rows, wanted, purge)
+            history, head = self.operations.settled()
+            chosen = self._given_up(history, wanted, purge)
             if not chosen:
                 return []
             with suppress(StaleParentError):
-                done = self.operations.commit(CheckpointKind.RETENTION, head, rows, Retire(chosen))
+                done = self.operations.commit(CheckpointKind.RETENTION, head, history, Expire(chosen))
                 return done.retired
 
-    def _given_up(self, rows: History, wanted: Wanted, purge: Purge) -> list[int]:
+    def _given_up(self, history: History, wanted: Wanted, purge: Purge) -> list[int]:
         """Checkpoints that would bring the keys back, but the head, what savepoints pin, and branches not named."""
-        head = rows.head
+        head = history.head
         assert head is not None
-        stay = {head.checkpoint_id} | {pin.checkpoint_id for pin in rows.pins.values()}
-        for name, row in rows.open_branches.items():
+        stay = {head.checkpoint_id} | {pin.checkpoint_id for pin in history.pins.values()}
+        for name, row in history.open_branches.items():
             if name == MAIN or name not in purge.drop_branches:
                 stay.add(row.checkpoint_id)
-        holding = self.traces(rows).of_state(wanted)[1]
-        named = {r.checkpoint_id for n, r in rows.open_branches.items() if n in purge.drop_branches}
+        holding = self.traces(history).of_state(wanted)[1]
+        named = {r.checkpoint_id for n, r in history.open_branches.items() if n in purge.drop_branches}
         return sorted((holding | named) - stay)
 
     def _delete_letters(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key], now_ms: int) -> None:
@@ -193,7 +195,7 @@ class Forgetting:
         uri, condition = look.layout.dead_letters, letter_condition(uids, keys)
         if look.of_dead_letters(uids, keys):
             _delete_rows(look, uri, condition)
-        published = {f.path for row in look.rows.values() for f in row.dead_letters}
+        published = {f.path for row in look.history.values() for f in row.dead_letters}
         before_ms = now_ms - int(ORPHAN_AGE / timedelta(milliseconds=1))
         active, lately = look.kernel.active_files(uri), DeltaLog(uri).removed_since(before_ms)
         for file in parquet_files(uri):
@@ -223,10 +225,10 @@ def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:
 
 
 def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
-    gone, unseen = look.rows.retired, []
+    gone, unseen = look.history.expired, []
     for uid in uids:
         known = [
-            (i, key_schema(o)) for i, r in sorted(look.rows.items()) if (o := r.operator(uid)) is not None
+            (i, key_schema(o)) for i, r in sorted(look.history.items()) if (o := r.operator(uid)) is not None
         ]
         others = [i for i, key in known if i not in gone and not key.is_stored_like(known[-1][1])]
         if others:
@@ -236,7 +238,7 @@ def _of_other_keys(look: KeyTraces, uids: Sequence[str]) -> list[str]:
 
 
 def _without_keys(look: KeyTraces) -> list[str]:
-    head = look.rows.head
+    head = look.history.head
     refs = head.operator_state if head else []
     return [
         f"operator state '{state.name}' of {ref.operator} ({state.scheme})"
