@@ -323,7 +323,7 @@ class CheckpointCoordinator:
                 attempt.done,
                 attempt.versions,
                 attempt.operator_state_files,
-                attempt.outputs.stage(row, self._log.rows),
+                attempt.outputs.stage(row, self._log.history),
             )
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
