@@ -1,4 +1,4 @@
-"""Writes the index of decisions from their titles and, where one was replaced, from the note below its title.
+"""Writes the index of decisions from their titles and from the line below, which has the date and the status.
 
 Run it after a decision was added: ``python -m docs.decisions.index``.
 """
@@ -10,13 +10,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 INDEX = HERE / "README.md"
+_STATUS = re.compile(r"\n\*(\d{4}-\d\d-\d\d)\. (Accepted|Superseded(?: in part)? by \[[^]]*\]\([^)]*\))\.?\*")
 _HEADER = """# Decisions
 
 Why things are as they are. Each record says what was decided, why, and what else was considered. A record is not
-rewritten when a later one replaces it; it then names the later one.
+rewritten when a later one replaces it; it then names the later one. Modules and guides name the decisions that explain
+them, as "Decision 0031".
 
-| decision | status |
-|---|---|
+| decision | date | status |
+|---|---|---|
 """
 
 
@@ -24,7 +26,7 @@ def index() -> str:
     """The text of the index.
 
     Raises:
-        ValueError: a record has another number in its title than in its name, or two have one number.
+        ValueError: a record has another number in its title than in its name, two have one number, or one has no date.
     """
     lines = [_row(path) for path in sorted(HERE.glob("[0-9]*.md"))]
     return _HEADER + "\n".join(lines) + "\n"
@@ -37,9 +39,10 @@ def _row(path: Path) -> str:
         raise ValueError(f"{path.name} begins with {title!r}: its title must begin with '# {number}. '")
     if len(list(HERE.glob(f"{path.name[:4]}-*.md"))) > 1:
         raise ValueError(f"two decisions have the number {number}")
-    replaced = re.match(r"\s*\*(Superseded[^*]*?by) \[decision (\d+)\]\(([^)]*)\)", rest)
-    status = f"{replaced[1].lower()} [{replaced[2]}]({replaced[3]})" if replaced else "in force"
-    return f"| [{title.removeprefix('# ')}]({path.name}) | {status} |"
+    noted = _STATUS.match(rest)
+    if noted is None:
+        raise ValueError(f"{path.name}: below its title stands '*<date>. Accepted.*', or what superseded it")
+    return f"| [{title.removeprefix('# ')}]({path.name}) | {noted[1]} | {noted[2].lower()} |"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Names of jobs, sources, sinks, branches and savepoints match ``[a-z][a-z0-9_]*``
 outputs may have any name, as in Flink, and are the same only where they are spelled the same; in paths, columns and
 identifiers they appear as :func:`stored_name` spells them, and nowhere else does a name become one of these. So no path
 can be smuggled in, nothing needs quoting, and names that differ only in case are apart on file systems and in tables
-that ignore it.
+that ignore it. Decision 0019.
 """
 
 from __future__ import annotations

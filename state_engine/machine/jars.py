@@ -4,7 +4,7 @@ Guarantees: every jar returned has the SHA-256 pinned here, so a half-written ca
 tampered download never reaches the JVM. Has no counterpart in Flink.
 
 Only four jars are needed. What else Delta's pom asks for (Hadoop, Parquet, Jackson, …) ships with Spark,
-and the Unity Catalog clients are loaded only by tables that live in such a catalog.
+and the Unity Catalog clients are loaded only by tables that live in such a catalog. Decision 0001.
 """
 
 from __future__ import annotations

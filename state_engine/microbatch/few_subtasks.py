@@ -1,7 +1,7 @@
 """Subtasks of a few rows: each gets its table as it is, with nothing to plan and nothing to shuffle.
 
 They run in Spark tasks; or, inside ``in_this_process``, one after the other in this process. Everything else stays as
-it is: subtasks write the same files, and the driver commits and publishes them.
+it is: subtasks write the same files, and the driver commits and publishes them. Decision 0035.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One operator in one micro-batch, as the driver sees it: what its subtasks are given, and their answers.
 
 Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
+Decision 0008.
 """
 
 from __future__ import annotations

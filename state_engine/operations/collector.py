@@ -13,7 +13,7 @@ hours old: then its files were younger than a day when the time was taken, which
 
 Each step may be repeated: after a crash the next collection goes on. Deciding is ``core.checkpoints.disposal``;
 expiring checkpoints is ``Maintenance.expire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry
-run.
+run. Decision 0009.
 """
 
 from __future__ import annotations

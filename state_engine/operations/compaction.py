@@ -2,7 +2,7 @@
 
 One Spark job: its tasks fold disjoint key groups and write their files; only the list of files comes back. The files
 are seen by nobody until a row of ``checkpoints`` lists them, and micro-batches go on meanwhile. Bases are what
-compaction, savepoints and a change of max parallelism rest on.
+compaction, savepoints and a change of max parallelism rest on. Decision 0017.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``Damage``: something that is wrong in a root, and what repairs it. Found by the finders that ``repairs`` lists."""
+"""``Damage``: something that is wrong in a root, and what repairs it. Found by the finders that ``repairs`` lists.
+
+Decision 0021.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ The stored hash of a key gives its key group at any number of them, so keys are 
 
 After a few rounds it gives up, and nothing has happened. Micro-batches are not held up; one that is under way at the
 commit gets ``StaleParentError``, for its rows are in key groups that are no more. Flink needs its State Processor API
-for this, and a job that is stopped.
+for this, and a job that is stopped. Decision 0011.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The files are copied into the job's tables under the name of a new attempt, and one row of kind ``import`` puts them in
 force. Nothing of the savepoint's old root is needed. What a savepoint says is data from elsewhere: it names no file
-outside of itself and no sink. Mirrors starting a Flink job with ``--fromSavepoint``.
+outside of itself and no sink. Mirrors starting a Flink job with ``--fromSavepoint``. Decision 0024.
 """
 
 from __future__ import annotations

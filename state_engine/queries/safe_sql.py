@@ -4,6 +4,7 @@ Whoever may ask a question need not be somebody who may run code or read files a
 apart before Spark looks anything up: it may call functions that come with Spark, but for those that call Java methods
 or read files, and no functions of the catalog; it may name no files and no data sources as tables; it may start no
 program. Names that are only made when the query runs (``IDENTIFIER``, ``EXECUTE IMMEDIATE``) are refused with them.
+Decision 0024.
 """
 
 from __future__ import annotations

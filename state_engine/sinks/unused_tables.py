@@ -1,7 +1,7 @@
 """A Delta table that a failed first batch left empty: it stands in nobody's way when the job's columns change.
 
 A sink's table is made before the first batch runs, so that subtasks know where to write. Where that batch fails and its
-author changes what it puts out, the empty table has columns that nobody ever wrote.
+author changes what it puts out, the empty table has columns that nobody ever wrote. Decision 0029.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A few rows of Parquet files, read by the driver: planning a scan of them takes Spark longer than reading them.
 
 Only what Spark would read as the very same values is read here; anything else (a missing or misspelt column, another
-type, old dates, a damaged file) is left to Spark, which converts it or says what is wrong.
+type, old dates, a damaged file) is left to Spark, which converts it or says what is wrong. Decision 0013.
 """
 
 from __future__ import annotations

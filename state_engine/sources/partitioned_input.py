@@ -4,7 +4,7 @@ Its position is what was seen of the source, and the partitions that were read. 
 (one small Spark job over the new files): the smallest and largest event time of every file, and how many rows belong to
 partitions that are closed. A partition then reads the files that may hold rows of it, out of all that was ever seen,
 and keeps the rows of its interval. So late rows are found without reading anything old again. Bounds of a source on
-the rows of a batch do not apply: a partition is one micro-batch. Flink has no counterpart.
+the rows of a batch do not apply: a partition is one micro-batch. Flink has no counterpart. Decision 0016.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Adaptive execution would run every shuffle stage as a job of its own and plan anew in between, which costs more than a
 micro-batch gains; Arrow batches are large because a subtask holds its rows anyway; time stamps go to Python in UTC.
 For little input, generating and loading code takes longer than interpreting the expressions.
-The options are put back afterwards, so a user's session stays the user's.
+The options are put back afterwards, so a user's session stays the user's. Decision 0005.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a session from here, or one that passed ``check_session``, is Spark Classic (py4j reaches the
 JVM), has Delta's extension and catalog, and has Delta Kernel on its class path. Plays the part of Flink's
-``StreamExecutionEnvironment.get_execution_environment``.
+``StreamExecutionEnvironment.get_execution_environment``. Decision 0018.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ edited and not loaded here, an archive of yesterday) or none, it refuses before 
 its own modules by value. What cannot be sent so is refused with ``CodeVersionError``.
 
 Python UDFs of DataFrame steps are pickled by Spark, so no worker compares them. There the driver itself looks whether
-its modules are what their files say, before and after the work; where not, it sends them by value.
+its modules are what their files say, before and after the work; where not, it sends them by value. Decision 0020.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     commit    one row of kind ``bootstrap``, the first of the job
 
 A crash before the row leaves files that nobody lists. Mirrors ``SavepointWriter`` of Flink's State Processor API, which
-knows nothing of sources.
+knows nothing of sources. Decision 0014.
 """
 
 from __future__ import annotations

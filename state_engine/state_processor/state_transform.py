@@ -7,6 +7,7 @@
 
 Sources and sinks stay where they are. Timers of keys that have no state left go with them. Plays the part of
 ``SavepointWriter.fromExistingSavepoint`` in Flink's State Processor API, without a savepoint and without a new job.
+Decision 0014.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ so they are kept in memory and only new files are read.
 
 Every row comes in a file of its own, which whoever opens the job reads. ``merge`` makes one of many: of 64 files of one
 row each, then of 64 of those, so there are never more than some hundred, and a row is written again twice at the most
-in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpointLog``.
+in the first quarter of a million. Plays the part of Flink's ``CompletedCheckpointLog``. Decision 0033.
 """
 
 from __future__ import annotations

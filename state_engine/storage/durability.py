@@ -5,7 +5,7 @@ there, and a rename undone. With ``durability="sync"`` the engine waits for the 
 matters: data files before the log entry that lists them, a log entry before the next one and before what it leads to.
 With ``"os"`` it leaves that to the operating system. Object stores acknowledge what they keep: nothing is done there.
 
-Whoever writes is on the same machine, so the driver can sync by path what subtasks and the JVM wrote.
+Whoever writes is on the same machine, so the driver can sync by path what subtasks and the JVM wrote. Decision 0025.
 """
 
 from __future__ import annotations

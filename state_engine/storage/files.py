@@ -4,7 +4,7 @@ A location is a URI or a local path. Spark and Kernel get the URI; pyarrow gets 
 
 Parquet files are written with checksums of their pages, and whoever writes one records the checksum of its footer: a
 reader compares the footer before anything parses it, and pages as they are read, so what was damaged on the disk is an
-error and never data. See docs/decisions/0021-damaged-files.md.
+error and never data. Decisions 0021 and 0026.
 """
 
 from __future__ import annotations

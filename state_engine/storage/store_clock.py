@@ -5,6 +5,7 @@ small file below the root and reading when it was written: once a process, and a
 machine's steady counter says what has passed. So ``now_ms`` is never ahead of the storage, and behind it only by what
 the counter did not see, as while a machine was frozen. Whoever rests on it errs towards an attempt that is too old, and
 a file that is too young to be deleted. Flink has no counterpart: its files are deleted by whoever counts references.
+Decision 0028.
 """
 
 from __future__ import annotations

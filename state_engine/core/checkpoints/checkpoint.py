@@ -2,7 +2,7 @@
 
 The row lists, by exact name, every file that its attempt wrote, so that the state as of a checkpoint can be read from
 the rows on its path alone. The classes below are both the Python objects and the table's schema (``ROW_TYPE``).
-Plays the part of Flink's ``CompletedCheckpoint`` and its metadata file.
+Plays the part of Flink's ``CompletedCheckpoint`` and its metadata file. Decision 0002.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every micro-batch adds a file of changes, which each later one opens; a compaction takes them out of the way. Folding
 costs as much as the key groups hold that changed, so it waits until there are many files, or as many changes as there
 are entries, or until much of a base has expired. Plays the part of the triggers of RocksDB's leveled compaction and of
-its periodic compaction.
+its periodic compaction. Decision 0017.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A file goes only if its name holds a ``write_id``, it was written long enough ago by the clock of its storage (whatever
 the clock of its writer was), and no checkpoint needs it; in a sink only if its name bears the mark of this job's sink,
 too, and the sink's log does not list it. So nothing of an attempt that is at
-work, of another job or of a user is ever touched. Flink leaves such files to its users.
+work, of another job or of a user is ever touched. Flink leaves such files to its users. Decision 0009.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Partitions lie side by side without a gap. Days begin at local midnight, so that one has 23 or 25 hours where the clock
 is changed; hours are hours of real time. Keys are spelled as Dagster spells them: ``2013-01-02``, ``2013-01-02-05:00``,
 and ``2013-11-03-01:00-0500`` for the second of two hours that a clock shows the same. Flink has no counterpart: its
-tumbling windows cut the data of an operator, and not the runs of a job.
+tumbling windows cut the data of an operator, and not the runs of a job. Decision 0016.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Readers open these files, the collector keeps them, and status, audit and the compaction policy count them. Where the
 files lie is added outside, see ``storage.state.state_files``. Plays the part of the state handles in Flink's
-``CompletedCheckpoint``.
+``CompletedCheckpoint``. Decision 0031.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A commit is one row. ``AddCheckpoint`` gives it, further updates say what is special about it, and a requirement decides
 whether it may land on the rows that are there by then. Values can be listed, logged and compared, and are tried without
 a table; ``CheckpointLog.commit`` is the only place that carries them out. Follows the table updates and requirements of
-Iceberg's catalog protocol.
+Iceberg's catalog protocol. Decision 0033.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ fields are known by name.
 Nothing stored is written anew. A renamed field stays in the column of its old name, and a field that comes back after
 it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
 (``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
-``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
+``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer. Decision 0015.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Subtasks and the harness fold decoded objects by it. Compactions fold whole columns (``storage.state.base``), queries in
 Spark's plans (``queries.state_reader``): both give the same, value by value, and their tests say so. Plays the part of
-applying Flink's changelog (``ChangelogStateBackend``).
+applying Flink's changelog (``ChangelogStateBackend``). Decision 0034.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The rule stands here once: after an element, the watermark of its source is the 
 declared out-of-orderness, less one millisecond. So no element at a time T is late while others at T may still come,
 and a timer at T fires after all of them. A stream of several sources is as far as the slowest of them. Mirrors Flink's
 ``BoundedOutOfOrdernessWatermarks``, ``AscendingTimestampsWatermarks`` and the ``StatusWatermarkValve`` behind several
-inputs; see docs/decisions/0027-watermark-of-an-element.md.
+inputs; see decision 0027.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Where the driver has the rows it is computed there, in one go. Else every task that reads rows reports only those that
 move the watermark further than the rows before them (*steps*); the driver puts the steps of all tasks into order, and
 every subtask finds, for each of its rows, the last step before it. An operator that reads one other operator needs
-neither: its rows carry the watermark. See docs/decisions/0027-watermark-of-an-element.md.
+neither: its rows carry the watermark. Decision 0027.
 """
 
 from __future__ import annotations

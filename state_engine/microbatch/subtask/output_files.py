@@ -1,6 +1,6 @@
 """Files of outputs: staged for sinks, and handed to a chained operator with their order beside them.
 
-See docs/decisions/0003-order-files.md for why the order has a file of its own.
+Decision 0003 says why the order has a file of its own.
 """
 
 from __future__ import annotations

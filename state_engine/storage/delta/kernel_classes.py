@@ -1,4 +1,7 @@
-"""Kernel's Java classes over py4j, and how Python values get there and back."""
+"""Kernel's Java classes over py4j, and how Python values get there and back.
+
+Decision 0006.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ entry counts as not committed: under the table's lock it is moved aside, under a
 newest can be in that state, as whoever commits syncs the entry before his first (see ``LogDurability``). A log
 checkpoint that is not whole is moved aside as well, where the entries that it stands for are there: it is a shortcut.
 So are checksums that Hadoop keeps beside a file at the end of the log, if they are cut: it would not read that file.
+Decision 0025.
 """
 
 from __future__ import annotations
