@@ -17,7 +17,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.names import LONGEST_TEXT, check_name, check_text_name, stored_name
 from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.evolution import recorded_schema
-from tests.names_of_flink import NAMES_OF_FLINK
+from tests.support.names_of_flink import NAMES_OF_FLINK
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=LONGEST_TEXT)
 PLAIN = st.from_regex(r"\A[a-z][a-z0-9_]{0,99}\Z")

@@ -28,8 +28,8 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import RescaleError, SourceError, StateAccessError, StateMigrationError
-from tests import examples
-from tests.examples import Buffering, CounterSource
+from tests.support import flink_examples as examples
+from tests.support.flink_examples import Buffering, CounterSource
 from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests

@@ -35,8 +35,8 @@ from state_engine import (
 from state_engine.cli.main import app
 from state_engine.core.names import stored_name
 from state_engine.testing import KeyedHarness
-from tests import names_of_flink
-from tests.names_of_flink import NAMES_OF_FLINK
+from tests.support import names_of_flink
+from tests.support.names_of_flink import NAMES_OF_FLINK
 from tests.support.pipelines import Pipeline
 
 # workers cannot import the tests

@@ -19,8 +19,8 @@ from state_engine import (
     StatefulJob,
     Types,
 )
-from tests import examples as examples_of_flink
-from tests.examples import (
+from tests.support import flink_examples as examples_of_flink
+from tests.support.flink_examples import (
     AVERAGE,
     AVERAGE_OUTPUTS,
     COUNTS,

@@ -20,7 +20,7 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.operator_state.checkpointed import CheckpointedFunction, CheckpointListener
 from state_engine.core.state.descriptors import ListStateDescriptor
 from state_engine.testing import KeyedHarness, OperatorHarness
-from tests.examples import (
+from tests.support.flink_examples import (
     AVERAGE,
     AVERAGE_OUTPUTS,
     COUNTS,
