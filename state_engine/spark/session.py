@@ -24,6 +24,7 @@ from state_engine.core.errors import SessionError
 from state_engine.machine.jars import DELTA_VERSION, delta_jars
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
+from state_engine.spark.class_archive import archive_options
 from state_engine.spark.shipping import ship_code
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
@@ -101,12 +102,15 @@ def check_session(spark: Any) -> None:
         raise SessionError(f"this session lacks Delta's catalog: stop it and start another:\n{_OWN_SESSION}")
 
 
-def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) -> dict[str, str]:
+def session_options(
+    settings: SparkSettings, *, jars: list[Path], cores: int, java_options: str = ""
+) -> dict[str, str]:
     """The options of a new session; those of the user win over ours (Java options are joined).
 
     Args:
         jars: Delta's jars.
         cores: of this machine; shuffles on it get as many partitions.
+        java_options: for the driver, besides those that are always set.
     """
     options = {
         "spark.jars": ",".join(str(path) for path in jars),
@@ -116,7 +120,7 @@ def session_options(settings: SparkSettings, *, jars: list[Path], cores: int) ->
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {java_options}".strip(),
         "spark.sql.session.timeZone": "UTC",
         **{f"spark.hadoop.{name}": value for name, value in SPARK_VERIFIES.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -157,7 +161,8 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
     )
     builder = SparkSession.builder.master(settings.master).appName(app_name)
-    for key, value in session_options(settings, jars=jars, cores=cores or 1).items():
+    options = session_options(settings, jars=jars, cores=cores or 1, java_options=archive_options(java))
+    for key, value in options.items():
         builder = builder.config(key, value)
     launch = {
         "JAVA_HOME": str(java.path),
