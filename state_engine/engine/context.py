@@ -23,6 +23,7 @@ from state_engine.operations.head_moves import Operations
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -58,6 +59,7 @@ class EngineContext:
         self._publications: dict[str, Publication] = {}
         self._routers: dict[tuple[str, int], Router] = {}
         self._root_id: str | None = None
+        self._positions: dict[str, SourcePositions] = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -86,6 +88,7 @@ class EngineContext:
             self._kernel.close()
             self._kernel = None
             self._jobs.clear()
+            self._positions.clear()
             self._publications.clear()
 
     # -- jobs ------------------------------------------------------------------------------------------------------
@@ -124,10 +127,20 @@ class EngineContext:
         self, job: StatefulJob, steps: Steps, clock: Callable[[], int], *, repeats_times: bool = True
     ) -> InputPlanner:
         """Of one run of a job that goes through certain steps."""
-        positions = self.tables(job.name).positions
         return InputPlanner(
-            job, steps, positions=positions, spark=self.spark, clock=clock, repeats_times=repeats_times
+            job,
+            steps,
+            positions=self.positions(job.name),
+            spark=self.spark,
+            clock=clock,
+            repeats_times=repeats_times,
         )
+
+    def positions(self, name: str) -> SourcePositions:
+        """Of the sources of a job; kept, because what was read of them never changes."""
+        if name not in self._positions:
+            self._positions[name] = SourcePositions(JobLayout(self.root, name).operator_state)
+        return self._positions[name]
 
     def coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
         """Of one run of a job."""
@@ -135,6 +148,7 @@ class EngineContext:
         return CheckpointCoordinator(
             job,
             tables=tables,
+            positions=self.positions(job.name),
             kernel=self.kernel,
             spark=self.spark,
             router=self._router(job),
@@ -193,6 +207,7 @@ class EngineContext:
         return Maintenance(
             name,
             tables=self.ran(name),
+            positions=self.positions(name),
             kernel=self.kernel,
             spark=self.spark,
             requested_by=requested_by or requester(),

@@ -17,6 +17,7 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.letters import DeadLetter, chosen, letters_of, next_slice
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.run_always import any_timer_due
+from state_engine.sources.source_positions import SourcePositions
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def replay_dead_letters(
     def letters(path: Sequence[CheckpointRow]) -> list[DeadLetter]:
         return _letters(context, tables, job, path)
 
-    script = _LetterScript(job, tables, set(report.sent), max_rows, options.clock(), letters)
+    script = _LetterScript(
+        job, context.positions(job.name), set(report.sent), max_rows, options.clock(), letters
+    )
     options = replace(options, clock=script.clock, bounded=True, script=script)
     coordinator, batches = context.coordinator(job, options), list[BatchReport]()
     while (batch := coordinator.run_batch()) is not None:
@@ -94,7 +97,7 @@ def _letters(
     if not any(row.dead_letters for row in path) or not context.kernel.exists(uri):
         return []
     active = set(context.kernel.active_files(uri))
-    return letters_of(path, job, tables.positions, uri=uri, active=active)
+    return letters_of(path, job, context.positions(tables.layout.job), uri=uri, active=active)
 
 
 class _LetterScript:
@@ -107,13 +110,13 @@ class _LetterScript:
     def __init__(
         self,
         job: StatefulJob,
-        tables: JobTables,
+        positions: SourcePositions,
         wanted: set[str],
         max_rows: int,
         now_ms: int,
         letters: Callable[[Sequence[CheckpointRow]], list[DeadLetter]],
     ) -> None:
-        self._job, self._tables, self._wanted = job, tables, wanted
+        self._job, self._positions, self._wanted = job, positions, wanted
         self._max_rows, self._now_ms, self._letters = max_rows, now_ms, letters
 
     def clock(self) -> int:
@@ -122,7 +125,7 @@ class _LetterScript:
 
     def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
         wanted = [one for one in self._letters(path) if one.id in self._wanted]
-        sent = self._tables.positions.elements(path, LETTERS)
+        sent = self._positions.elements(path, LETTERS)
         part = next_slice(wanted, sent, self._max_rows)
         if part is None:
             return None

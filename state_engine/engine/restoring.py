@@ -39,7 +39,15 @@ def restore_savepoint(
         )
     job.check()
     tables = context.tables(job.name)
-    return import_savepoint(job, path, manifest, tables=tables, kernel=context.kernel, options=options)
+    return import_savepoint(
+        job,
+        path,
+        manifest,
+        tables=tables,
+        positions=context.positions(job.name),
+        kernel=context.kernel,
+        options=options,
+    )
 
 
 @contextmanager

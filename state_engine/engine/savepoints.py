@@ -98,6 +98,7 @@ class JobSavepoints:
         context, tables = self.context, self.context.ran(job_name(self._job))
         return Savepoints(
             tables=tables,
+            positions=context.positions(tables.layout.job),
             spark=context.spark,
             maintenance=context.maintenance(self._job, requested_by),
             publication=context.publication(tables),

@@ -94,7 +94,8 @@ class StateProcessor:
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
             return bootstrap.planned(given)
-        return bootstrap.run(given, tables=self.context.tables(job.name))
+        tables = self.context.tables(job.name)
+        return bootstrap.run(given, tables=tables, positions=self.context.positions(job.name))
 
     def bootstrap_from_spark(
         self,

@@ -23,7 +23,6 @@ from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.core.types.type_text import type_from_text
 from state_engine.sinks.base import verify_files
 from state_engine.sinks.staging import located
-from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -59,7 +58,6 @@ class JobTables:
         self._spark, self._kernel, self.layout = spark, kernel, layout
         self.clock = StoreClock(layout.root)
         self.log = CheckpointLog(kernel, layout, root_id, clock=self.clock, verify=self.verify_files)
-        self.positions = SourcePositions(layout.operator_state)
         self._ready: set[str] = set()
         self._columns: dict[str, pa.DataType] = {}
         self._in_use: set[str] = set()

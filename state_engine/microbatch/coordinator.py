@@ -50,6 +50,7 @@ from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Publication
 from state_engine.sources.base import BadFile
+from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
@@ -92,6 +93,7 @@ class CheckpointCoordinator:
     Args:
         job: what to run.
         tables: the job's tables.
+        positions: of its sources.
         kernel: commits.
         spark: session.
         router: routes rows; kept between runs, because it remembers what is dear to make.
@@ -104,6 +106,7 @@ class CheckpointCoordinator:
         job: StatefulJob,
         *,
         tables: JobTables,
+        positions: SourcePositions,
         kernel: DeltaKernel,
         spark: SparkSession,
         router: Router,
@@ -118,6 +121,7 @@ class CheckpointCoordinator:
             spark,
         )
         self._log: CheckpointLog = tables.log
+        self._positions = positions
         self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
         self._publication = publication
         self._declared = publication.places.declared(job.sinks.values())
@@ -125,7 +129,7 @@ class CheckpointCoordinator:
         self._script: Script = options.script or InputPlanner(
             job,
             new_input(drain=options.drain, bounded=options.bounded),
-            positions=tables.positions,
+            positions=positions,
             spark=spark,
             clock=options.clock,
         )
@@ -186,7 +190,7 @@ class CheckpointCoordinator:
         return [
             f"source '{name}': {text}"
             for name, node in self._job.sources.items()
-            for text in node.source.waiting(self._tables.positions.elements(path, name))
+            for text in node.source.waiting(self._positions.elements(path, name))
         ]
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
@@ -225,9 +229,9 @@ class CheckpointCoordinator:
                 backfill=self._options.backfill,
                 letters=planned.letters,
             )
-            return Planned(batch, self._positions(parent), self._outputs.of(batch.write_id))
+            return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id))
 
-    def _positions(self, parent: CheckpointRow | None) -> dict[str, str]:
+    def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""
         known = {s.name: s.position_to for s in parent.sources} if parent else {}
         return {n: known.get(n) or node.source.empty_position() for n, node in self._job.sources.items()}
@@ -298,7 +302,7 @@ class CheckpointCoordinator:
         files = [f for r in reports for f in r.operator_state_files]
         appended = {name: part.elements for name, part in attempt.batch.moved.items()}
         if any(appended.values()):
-            files = [self._tables.positions.write(write_id, appended), *files]
+            files = [self._positions.write(write_id, appended), *files]
         if not files:
             return [], None
         self._tables.ensure_operator_state()

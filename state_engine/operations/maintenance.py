@@ -40,6 +40,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
+from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.state_files import state_files
 
@@ -84,16 +85,24 @@ class Maintenance:
     Args:
         job: name.
         tables: the job's tables.
+        positions: of its sources.
         kernel: commits.
         spark: session, for folding.
         requested_by: recorded with every row.
     """
 
     def __init__(
-        self, job: str, *, tables: JobTables, kernel: DeltaKernel, spark: SparkSession, requested_by: str = ""
+        self,
+        job: str,
+        *,
+        tables: JobTables,
+        positions: SourcePositions,
+        kernel: DeltaKernel,
+        spark: SparkSession,
+        requested_by: str = "",
     ) -> None:
-        self._job, self._tables, self._kernel, self._spark = job, tables, kernel, spark
-        self._requested_by = requested_by
+        self._job, self._tables, self._positions = job, tables, positions
+        self._kernel, self._spark, self._requested_by = kernel, spark, requested_by
 
     # -- compaction ------------------------------------------------------------------------------------------------
 
@@ -153,9 +162,8 @@ class Maintenance:
         """The positions of all sources at the end of the path of a row's parent, where they are in many files."""
         if len(position_files(path)) < _POSITION_FILES:
             return []
-        positions = self._tables.positions
-        elements = {source.name: positions.elements(path, source.name) for source in row.sources}
-        file = positions.write(row.write_id, elements, attempt=attempt)
+        elements = {source.name: self._positions.elements(path, source.name) for source in row.sources}
+        file = self._positions.write(row.write_id, elements, attempt=attempt)
         refs = [
             replace(ref, write_id=row.write_id, elements=len(elements[ref.operator]))
             if ref.operator in elements

@@ -56,6 +56,7 @@ def import_savepoint(
     manifest: SavepointManifest,
     *,
     tables: JobTables,
+    positions: SourcePositions,
     kernel: DeltaKernel,
     options: ImportOptions,
 ) -> RestoreReport:
@@ -64,6 +65,7 @@ def import_savepoint(
     Args:
         job: that is to continue; operators are matched by uid, sources by name.
         path, manifest: of the savepoint, verified.
+        positions: of the job's sources.
         options: how.
 
     Raises:
@@ -90,7 +92,12 @@ def import_savepoint(
         if o.uid in held
     ]
     refs, files = _import_operator_state(
-        [r for r in source.operator_state if r.operator in held], source, path, write_id, tables=tables
+        [r for r in source.operator_state if r.operator in held],
+        source,
+        path,
+        write_id,
+        tables=tables,
+        own_positions=positions,
     )
     if files:
         tables.ensure_operator_state()
@@ -150,6 +157,7 @@ def _import_operator_state(
     write_id: str,
     *,
     tables: JobTables,
+    own_positions: SourcePositions,
 ) -> tuple[list[OperatorStateRef], list[DataFile]]:
     uri, into = join(path, "operator_state"), tables.layout.operator_state
     sources = {s.name for s in source.sources}
@@ -163,7 +171,7 @@ def _import_operator_state(
         copied.append(made)
         files += written
     if any(positions.values()):
-        files.append(tables.positions.write(write_id, positions))
+        files.append(own_positions.write(write_id, positions))
     return copied, files
 
 

@@ -71,6 +71,7 @@ class Savepoints:
 
     Args:
         tables: the job's tables.
+        positions: of its sources.
         spark: session, for folding keyed state.
         maintenance: pins checkpoints.
         publication: publishes the head before it is copied, so that its outputs are not left to the old root.
@@ -81,13 +82,14 @@ class Savepoints:
         self,
         *,
         tables: JobTables,
+        positions: SourcePositions,
         spark: SparkSession,
         maintenance: Maintenance,
         publication: Publication,
         declared: Declared = None,
     ) -> None:
         self._tables, self._spark, self._declared = tables, spark, declared
-        self._maintenance, self._publication = maintenance, publication
+        self._maintenance, self._publication, self._positions = maintenance, publication, positions
 
     def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> SavepointReport:
         """Pin a checkpoint, copy it, and write the manifest; see ``JobSavepoints.create``."""
@@ -197,7 +199,7 @@ class Savepoints:
         refs, files, positions = [], list[DataFile](), {}
         for ref in row.operator_state:
             if ref.operator in {s.name for s in row.sources}:
-                positions[ref.operator] = self._tables.positions.elements(on_path, ref.operator)
+                positions[ref.operator] = self._positions.elements(on_path, ref.operator)
                 refs.append(OperatorStateRef(ref.operator, copy_id, len(positions[ref.operator])))
                 continue
             uri = self._tables.layout.operator_state

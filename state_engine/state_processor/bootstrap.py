@@ -4,7 +4,7 @@
     write     they are all entries of their operator: a base (``entry_writer``)
     positions what the state holds already is put down as consumed, in each source's own terms
     others    timers are entries of a map state; operator state is written as the lists of one subtask
-    commit    one row of kind ``bootstrap``, the first of the job
+    commit    one row of kind ``bootstrap``, the first of the job (``bootstrap_row``)
 
 A crash before the row leaves files that nobody lists. Mirrors ``SavepointWriter`` of Flink's State Processor API, which
 knows nothing of sources. Decision 0014.
@@ -24,15 +24,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import (
-    MAIN,
-    CheckpointRow,
-    DataFile,
     OperatorCheckpoint,
-    OperatorStateRef,
-    SourceProgress,
     StateSchema,
 )
-from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
@@ -45,11 +39,13 @@ from state_engine.job.job_tables import JobTables
 from state_engine.queries.state_changes import ADDED
 from state_engine.queries.state_rows import KEY, STATE, WHOLE, StateForm, key_schema_of, state_rows
 from state_engine.sources.base import Element
+from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_processor.bootstrap_operator_state import (
     Elements,
     GivenOperatorState,
     given_operator_state,
 )
+from state_engine.state_processor.bootstrap_row import first_row
 from state_engine.state_processor.bootstrap_timers import SCHEMA as TIMERS_SCHEMA
 from state_engine.state_processor.bootstrap_timers import Timers, timer_entries
 from state_engine.state_processor.entry_writer import (
@@ -130,34 +126,19 @@ class Bootstrap:
         written = self._write(EntryWriter(self.spark, self.layout, dry_run=True), given)
         return self._report(written, elements, lists)
 
-    def run(self, given: Given, *, tables: JobTables) -> BootstrapReport:
+    def run(self, given: Given, *, tables: JobTables, positions: SourcePositions) -> BootstrapReport:
         """Write state and positions, and commit the row; see ``StateEngine.bootstrap``."""
         elements, lists = self._read(given)
         writer = EntryWriter(self.spark, self.layout)
         written = self._write(writer, given)
-        write_id = writer.attempt.write_id
-        refs, files = _write_operator_state(lists, elements, tables, write_id)
-        if files:
-            tables.list_operator_state(files, write_id)
-        row = CheckpointRow(
-            checkpoint_id=1,
-            parent_id=None,
-            branch=MAIN,
-            kind=CheckpointKind.BOOTSTRAP,
-            write_id=write_id,
-            created_at=writer.attempt.created_at,
+        row = first_row(
+            self.job,
+            writer.attempt,
             clock_ms=self.clock_ms,
-            watermark_ms=None,
-            rows_in=0,
-            rows_refused=0,
-            operators=[],
-            operator_state=refs,
-            operator_state_files=files,
-            sources=[self._progress(name, elements.get(name, [])) for name in self.job.sources],
-            sinks=[],
-            dead_letters=[],
-            job=self.job.name,
-            code_version=self.job.code_version,
+            operator_state=lists,
+            consumed=elements,
+            tables=tables,
+            positions=positions,
             requested_by=self.requested_by,
         )
         row = replace(row, operators=[writer.listed(one, tables=tables, path=[row]) for one in written])
@@ -250,10 +231,6 @@ class Bootstrap:
                 raise type(error)(f"job '{self.job.name}', source '{name}': {error}") from None
         return by_name
 
-    def _progress(self, name: str, elements: list[Element]) -> SourceProgress:
-        source = self.job.sources[name].source
-        return SourceProgress(name, source.empty_position(), source.position_text(elements), 0, None)
-
     def _report(
         self,
         written: Sequence[WrittenEntries],
@@ -276,24 +253,6 @@ class Bootstrap:
             committed_id=committed_id,
             operator_state={one.uid: one.counts for one in lists},
         )
-
-
-def _write_operator_state(
-    lists: Sequence[GivenOperatorState],
-    positions: Mapping[str, list[Element]],
-    tables: JobTables,
-    write_id: str,
-) -> tuple[list[OperatorStateRef], list[DataFile]]:
-    """Write operator state and source positions as files that no reader sees yet."""
-    refs, files = list[OperatorStateRef](), list[DataFile]()
-    for one in lists:
-        ref, own = one.write(uri=tables.layout.operator_state, write_id=write_id)
-        refs.append(ref)
-        files += own
-    if any(positions.values()):
-        files.append(tables.positions.write(write_id, positions))
-        refs += [OperatorStateRef(name, write_id, len(e)) for name, e in positions.items() if e]
-    return refs, files
 
 
 # -- in tasks ----------------------------------------------------------------------------------------------------------
