@@ -6,13 +6,13 @@ author changes what it puts out, the empty table has columns that nobody ever wr
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 
 import pyarrow.fs as pafs
 
 from state_engine.storage.delta.kernel import ENGINE_INFO
 from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import Location, join, open_location
 
 _LOG = "_delta_log"
@@ -33,7 +33,7 @@ def drop_unused(uri: str, owner: str) -> bool:
         log = open_location(join(uri, _LOG))
         names = [f.base_name for f in _files(log)]
         entries = [n for n in names if not n.startswith(".") and n.endswith(".json")]
-        if entries != [f"{_FIRST}.json"] or not _made_empty(log) or _others(uri, owner):
+        if entries != [f"{_FIRST}.json"] or not _made_empty(uri) or _others(uri, owner):
             return False
         log.inside(f"{_FIRST}.json").delete()  # without it, there is no table
         for name in names:
@@ -42,15 +42,9 @@ def drop_unused(uri: str, owner: str) -> bool:
         return True
 
 
-def _made_empty(log: Location) -> bool:
-    lines = log.inside(f"{_FIRST}.json").read().splitlines()
-    actions = [json.loads(line) for line in lines if line.strip()]
-    makers = [str(a["commitInfo"].get("engineInfo", "")) for a in actions if "commitInfo" in a]
-    return (
-        all(ENGINE_INFO in maker for maker in makers)
-        and bool(makers)
-        and not any("add" in a for a in actions)
-    )
+def _made_empty(uri: str) -> bool:
+    first = DeltaLog(uri).commit(0)
+    return ENGINE_INFO in first.maker and not first.added
 
 
 def _others(uri: str, owner: str) -> bool:

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
@@ -22,14 +21,22 @@ from py4j.protocol import Py4JJavaError
 from state_engine.core.errors import SourceError
 from state_engine.sources.parquet_files import parquet_row_count
 from state_engine.spark.spark_names import F
+from state_engine.storage.delta.action_json import (
+    SCANNED,
+    Action,
+    add_text,
+    reads_deletion_vectors,
+    recorded_rows,
+    rows_left,
+    uri_of,
+    with_properties,
+)
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, open_location
+from state_engine.storage.files import open_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SCAN_COLUMNS = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector",
-                 "baseRowId", "defaultRowCommitVersion")  # fmt: skip
 _READ_PROPERTIES = ("delta.columnMapping.", "delta.enableTypeWidening")
 """Table properties that decide how a scan reads a file."""
 _KEPT_LISTINGS = 4
@@ -131,14 +138,13 @@ class SourceTable:
                 f"{self.uri}: version {version} is not in the log any more (its retention is "
                 "delta.logRetentionDuration), so what it changed is unknown"
             ) from None
-        added = [add for add in entry.of("add") if add.get("dataChange", True)]
-        metadata = next(entry.of("metaData"), None)
+        table_id, schema = entry.described or (None, None)
         return TableCommit(
-            files=[self._file(add, _rows_of(add)) for add in added],
-            removes=any(remove.get("dataChange", True) for remove in entry.of("remove")),
+            files=[self._file(add, recorded_rows(add)) for add in entry.data_added],
+            removes=entry.removes_data,
             operation=entry.operation,
-            schema=metadata["schemaString"] if metadata else None,
-            table_id=metadata["id"] if metadata else None,
+            schema=schema,
+            table_id=table_id,
         )
 
     def scan(self, files: Sequence[TableFile], version: int) -> DataFrame:
@@ -159,14 +165,12 @@ class SourceTable:
         Delta's scans have it only where the protocol allows deletion vectors; for other tables the same metadata is
         described anew as such a table's. Nothing of it is written anywhere.
         """
-        if "deletionVectors" in json.loads(snapshot.protocol().json())["protocol"].get("readerFeatures", []):
+        if reads_deletion_vectors(snapshot.protocol().json()):
             return snapshot
-        action = json.loads(snapshot.metadata().json())
-        kept = {
-            k: v for k, v in action["metaData"]["configuration"].items() if k.startswith(_READ_PROPERTIES)
-        }
-        action["metaData"]["configuration"] = kept | {"delta.enableDeletionVectors": "true"}
-        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(action))
+        text = with_properties(
+            snapshot.metadata().json(), kept=_READ_PROPERTIES, added={"delta.enableDeletionVectors": "true"}
+        )
+        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(text)
         path, none = self._log.logPath(), self._jvm.scala.Option.empty()
         return self._jvm.org.apache.spark.sql.delta.DummySnapshot(path, self._log, metadata, none, none)
 
@@ -179,12 +183,14 @@ class SourceTable:
 
     def _list(self, snapshot: Any) -> list[TableFile]:
         rows = self._frame(snapshot.allFiles().toDF())
-        known = [c for c in _SCAN_COLUMNS if c in rows.columns]
+        known = [c for c in SCANNED if c in rows.columns]
         records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
         listed = []
         for row in rows.select(F.to_json(F.struct(*known)).alias("add"), records).collect():
             add = json.loads(row["add"])
-            listed.append((add["modificationTime"], add["path"], self._file(add, _left(add, row["records"]))))
+            listed.append(
+                (add["modificationTime"], add["path"], self._file(add, rows_left(add, row["records"])))
+            )
         return [file for *_, file in sorted(listed, key=lambda one: one[:2])]
 
     def _frame(self, java: Any) -> DataFrame:
@@ -192,14 +198,8 @@ class SourceTable:
 
         return DataFrame(java, self._spark)
 
-    def _file(self, add: dict[str, Any], rows: int | None) -> TableFile:
-        path = unquote(add["path"])
-        if path.startswith("file:/"):
-            uri = "file:///" + path.removeprefix("file:").lstrip("/")
-        else:
-            uri = path if "://" in path else join(self.uri, path)
-        add = {k: v for k, v in add.items() if k in _SCAN_COLUMNS}
-        return TableFile(uri, int(add["size"]), rows, json.dumps({"add": add}))
+    def _file(self, add: Action, rows: int | None) -> TableFile:
+        return TableFile(uri_of(add, self.uri), int(add["size"]), rows, add_text(add))
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -235,13 +235,3 @@ def missing(files: Sequence[TableFile]) -> str:
                 "table again"
             )
     return ""
-
-
-def _rows_of(add: dict[str, Any]) -> int | None:
-    records = json.loads(add["stats"]).get("numRecords") if add.get("stats") else None
-    return _left(add, records)
-
-
-def _left(add: dict[str, Any], records: int | None) -> int | None:
-    deleted = (add.get("deletionVector") or {}).get("cardinality", 0)
-    return None if records is None else int(records) - int(deleted)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.types.ddl import ddl_text, quoted
+from state_engine.core.types.walk import common_shape, shape_of
 
 _WAY_OUT = "Give the new field another name"
 
@@ -32,24 +33,24 @@ def conform(array: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
         return array
     if isinstance(array, pa.ChunkedArray):
         return pa.chunked_array([conform(chunk, kind) for chunk in array.chunks], kind)
-    p = pa.types
-    if p.is_struct(kind) and p.is_struct(array.type):
+    shape = common_shape(array.type, kind)
+    if shape == "record":
         have = {field.name: i for i, field in enumerate(array.type)}
         parts = [
             conform(array.field(have[f.name]), f.type) if f.name in have else pa.nulls(len(array), f.type)
             for f in kind
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
-    if p.is_list(kind) and p.is_list(array.type):
+    if shape == "list" and pa.types.is_list(kind):
         offsets, start, end = _offsets(array)
         values = conform(array.values.slice(start, end - start), kind.value_type)
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
-    if p.is_map(kind) and p.is_map(array.type):
+    if shape == "map":
         offsets, start, end = _offsets(array)
         keys = conform(array.keys.slice(start, end - start), kind.key_type)
         items = conform(array.items.slice(start, end - start), kind.item_type)
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=array.is_null())
-    if p.is_null(array.type):
+    if pa.types.is_null(array.type):
         return pa.nulls(len(array), kind)
     raise StateMigrationError(
         f"a stored column is {ddl_text(array.type)} where {ddl_text(kind)} was recorded: "
@@ -69,14 +70,14 @@ def grown(column: pa.DataType, needed: pa.DataType) -> pa.DataType:
         >>> grown(pa.struct([("a", pa.int64())]), pa.struct([("b", pa.string())]))
         StructType(struct<a: int64, b: string>)
     """
-    p = pa.types
     if column.equals(needed):
         return column
-    if p.is_struct(column) and p.is_struct(needed):
+    shape = common_shape(column, needed)
+    if shape == "record":
         return pa.struct(_grown_fields(column, needed))
-    if p.is_list(column) and p.is_list(needed):
+    if shape == "list":
         return pa.list_(grown(column.value_type, needed.value_type))
-    if p.is_map(column) and p.is_map(needed) and column.key_type.equals(needed.key_type):
+    if shape == "map" and column.key_type.equals(needed.key_type):
         return pa.map_(column.key_type, grown(column.item_type, needed.item_type))
     raise StateMigrationError(
         f"the table's column holds {ddl_text(column)}, from an earlier declaration, and cannot hold "
@@ -97,12 +98,12 @@ def added_fields(
         >>> added_fields(old, new, ("v_visits",))
         [(('v_visits', 'element', 'b'), DataType(string))]
     """
-    p = pa.types
-    if p.is_list(column):
+    shape = shape_of(column)
+    if shape == "list":
         return added_fields(column.value_type, wanted.value_type, (*at, "element"))
-    if p.is_map(column):
+    if shape == "map":
         return added_fields(column.item_type, wanted.item_type, (*at, "value"))
-    if not p.is_struct(column):
+    if shape == "plain":
         return []
     have = {field.name: field.type for field in column}
     added = []

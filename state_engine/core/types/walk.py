@@ -1,5 +1,7 @@
 """``walked``: the one walk over an Arrow type and its parts, from the inside out; and values turned along such a walk.
 
+``common_shape`` is for walks over two types at once: it says which parts both have.
+
 What a type becomes (text, JSON, another type, a converter of values) is said for a type without parts, a record, a list
 and a map. Plays the part of Flink's ``LogicalTypeVisitor``.
 """
@@ -7,11 +9,13 @@ and a map. Plays the part of Flink's ``LogicalTypeVisitor``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 Made = TypeVar("Made")
+Shape = Literal["record", "list", "map", "plain"]
+"""Which parts a type has: fields, elements, keys and values, or none."""
 Convert = Callable[[Any], Any]
 """From a value to another one."""
 
@@ -46,15 +50,44 @@ def walked(
     """
 
     def walk(part: pa.DataType) -> Made:
-        if pa.types.is_struct(part):
-            return record(part, [walk(field.type) for field in part])
-        if pa.types.is_map(part):
-            return mapping(part, walk(part.key_type), walk(part.item_type))
-        if pa.types.is_list(part) or pa.types.is_large_list(part):
-            return sequence(part, walk(part.value_type))
-        return leaf(part)
+        match shape_of(part):
+            case "record":
+                return record(part, [walk(field.type) for field in part])
+            case "map":
+                return mapping(part, walk(part.key_type), walk(part.item_type))
+            case "list":
+                return sequence(part, walk(part.value_type))
+            case "plain":
+                return leaf(part)
 
     return walk(kind)
+
+
+def shape_of(kind: pa.DataType) -> Shape:
+    """Which parts a type has.
+
+    Example:
+        >>> shape_of(pa.list_(pa.int64())), shape_of(pa.int64())
+        ('list', 'plain')
+    """
+    if pa.types.is_struct(kind):
+        return "record"
+    if pa.types.is_map(kind):
+        return "map"
+    return "list" if pa.types.is_list(kind) or pa.types.is_large_list(kind) else "plain"
+
+
+def common_shape(one: pa.DataType, other: pa.DataType) -> Shape | None:
+    """The parts that two types have in common, for whoever compares them part by part; None where they differ.
+
+    Example:
+        >>> common_shape(pa.list_(pa.int64()), pa.list_(pa.string()))
+        'list'
+        >>> common_shape(pa.list_(pa.int64()), pa.large_list(pa.int64())) is None
+        True
+    """
+    shape = shape_of(one)
+    return shape if shape == shape_of(other) and (shape == "plain" or one.id == other.id) else None
 
 
 def converter(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.storage.delta.action_json import statistics_text
 from state_engine.storage.delta.commit_ends import InactiveFilesError
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.files import join
@@ -47,7 +47,7 @@ class CommitActions:
         schema, now_ms = txn.getSchema(engine), int(time.time() * 1000)
         statuses = classes.array_list()
         for file in group.files:
-            stats = classes.statistics.deserializeFromJson(_statistics(file, group.partition), schema)
+            stats = classes.statistics.deserializeFromJson(statistics_text(file, group.partition), schema)
             statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
         return classes.transaction.generateAppendActions(engine, state, classes.iterator(statuses), context)
 
@@ -81,16 +81,6 @@ class CommitActions:
             while rows.hasNext():
                 row = rows.next()
                 yield _relative(str(utils.getAddFileStatus(row).getPath()), prefix), row
-
-
-def _statistics(file: DataFile, partition: Mapping[str, Any]) -> str:
-    statistics: dict[str, Any] = {"numRecords": file.rows}
-    if file.key_group_min is not None:
-        least = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}
-        most = {"key_group": file.key_group_max, "key_hash": file.key_hash_max}
-        statistics["minValues"] = {k: v for k, v in least.items() if k not in partition}
-        statistics["maxValues"] = {k: v for k, v in most.items() if k not in partition}
-    return json.dumps(statistics)
 
 
 def _relative(absolute: str, prefix: str) -> str:

@@ -20,11 +20,11 @@ from pyarrow.fs import FileInfo
 
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage import store_clock
+from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, newest_checkpoint
 from state_engine.storage.files import join, open_location
 from state_engine.storage.parquet_reading import read_parquet
 
-Action = dict[str, Any]
 _OF_A_TABLE = ("add", "txn", "metaData")
 _OTHER_CHECKPOINT = ".checkpoint."
 
@@ -74,9 +74,30 @@ class LogCommit:
         return next((info.get("operation") or "" for info in self.of("commitInfo")), "")
 
     @property
+    def maker(self) -> str:
+        """The program that wrote it; empty where that did not say so."""
+        return next((str(info.get("engineInfo") or "") for info in self.of("commitInfo")), "")
+
+    @property
+    def data_added(self) -> list[Action]:
+        """What it says of each file that it added, but for those of a mere rearrangement."""
+        return [add for add in self.of("add") if add.get("dataChange", True)]
+
+    @property
+    def removes_data(self) -> bool:
+        """Whether it took rows away."""
+        return any(remove.get("dataChange", True) for remove in self.of("remove"))
+
+    @property
     def changes_data(self) -> bool:
         """Whether it did more than to rearrange rows."""
-        return any(change.get("dataChange", True) for kind in ("add", "remove") for change in self.of(kind))
+        return bool(self.data_added) or self.removes_data
+
+    @property
+    def described(self) -> tuple[str, str] | None:
+        """Id of the table and its new schema as JSON; None where it left them alone."""
+        metadata = next(self.of("metaData"), None)
+        return None if metadata is None else (str(metadata["id"]), str(metadata["schemaString"]))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,100 @@
+"""The JSON texts of Delta's actions that are handed to readers of a table, and what such texts say.
+
+The names of fields of ``protocol``, ``metaData``, ``add`` and ``commitInfo`` stand here and in ``log`` only. Delta's
+protocol defines them: ``PROTOCOL.md``, "Actions".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.storage.files import join
+
+Action = dict[str, Any]
+"""What an action holds, or the object that names its kind and holds that."""
+
+SCANNED = ("path", "partitionValues", "size", "modificationTime", "dataChange", "deletionVector", "baseRowId",
+           "defaultRowCommitVersion")  # fmt: skip
+"""The fields of an ``add`` that a scan of its file needs; statistics are not among them."""
+
+
+def add_text(add: Action) -> str:
+    """An ``add`` as a scan needs it.
+
+    Example:
+        >>> add_text({"path": "a.parquet", "size": 7, "stats": "{}"})
+        '{"add": {"path": "a.parquet", "size": 7}}'
+    """
+    return json.dumps({"add": {k: v for k, v in add.items() if k in SCANNED}})
+
+
+def uri_of(add: Action, table: str) -> str:
+    """Where the file of an ``add`` is.
+
+    Example:
+        >>> uri_of({"path": "day=1/a%20b.parquet"}, "file:///t"), uri_of({"path": "file:/elsewhere/a"}, "file:///t")
+        ('file:///t/day=1/a b.parquet', 'file:///elsewhere/a')
+    """
+    path = unquote(add["path"])
+    if path.startswith("file:/"):
+        return "file:///" + path.removeprefix("file:").lstrip("/")
+    return path if "://" in path else join(table, path)
+
+
+def rows_left(add: Action, records: int | None) -> int | None:
+    """Rows of a file without those that its deletion vector takes away; None where the file's number is not known."""
+    deleted = (add.get("deletionVector") or {}).get("cardinality", 0)
+    return None if records is None else int(records) - int(deleted)
+
+
+def recorded_rows(add: Action) -> int | None:
+    """Rows of a file, by its statistics; None where there are none.
+
+    Example:
+        >>> recorded_rows({"path": "a", "stats": '{"numRecords": 5}', "deletionVector": {"cardinality": 2}})
+        3
+    """
+    return rows_left(add, json.loads(add["stats"]).get("numRecords") if add.get("stats") else None)
+
+
+def statistics_text(file: DataFile, partition: Collection[str]) -> str:
+    """The ``stats`` of a file of ours, by which readers skip files.
+
+    Args:
+        partition: columns that stand in no file.
+    """
+    stats: dict[str, Any] = {"numRecords": file.rows}
+    if file.key_group_min is not None:
+        least = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}
+        most = {"key_group": file.key_group_max, "key_hash": file.key_hash_max}
+        stats["minValues"] = {k: v for k, v in least.items() if k not in partition}
+        stats["maxValues"] = {k: v for k, v in most.items() if k not in partition}
+    return json.dumps(stats)
+
+
+def reads_deletion_vectors(protocol: str) -> bool:
+    """Whether a ``protocol`` allows deletion vectors.
+
+    Example:
+        >>> reads_deletion_vectors('{"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}}')
+        True
+    """
+    return "deletionVectors" in json.loads(protocol)["protocol"].get("readerFeatures", [])
+
+
+def with_properties(metadata: str, *, kept: tuple[str, ...], added: Mapping[str, str]) -> str:
+    """A ``metaData`` with other table properties.
+
+    Args:
+        metadata: JSON.
+        kept: what the names of those begin with that stay.
+        added: those that come.
+    """
+    action: Action = json.loads(metadata)
+    properties = action["metaData"]["configuration"]
+    action["metaData"]["configuration"] = {k: v for k, v in properties.items() if k.startswith(kept)} | added
+    return json.dumps(action)
