@@ -66,7 +66,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState"],
     ),
     "Types and time": (
-        "Types of elements, keys and state, and spans of time.",
+        "Types of elements, keys and state, and spans of time. `TypeLike` in a signature is a type in any form: one of "
+        "`Types`, a Python type, a NamedTuple or dataclass, a pyarrow or Spark type or schema, or DDL text.",
         ["Types", "Row", "RowKind", "Time", "Duration", "Instant", "TimeDomain"],
     ),
     "State backends": (

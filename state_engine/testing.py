@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.every_function import SourceFunction
+from state_engine.core.functions.function import Function
 from state_engine.core.functions.function_calls import takes_two_inputs
 from state_engine.core.functions.metrics import summed
 from state_engine.core.functions.output_tag import OutputTag
@@ -28,11 +29,14 @@ from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.columns import as_in_a_stream
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.state_backends.state_backend import StateBackend
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
+Selector = Callable[[Any], Any]
+"""From an element to its key, or to its event time in milliseconds."""
 
 
 def subtasks_in_process() -> AbstractContextManager[None]:
@@ -88,16 +92,16 @@ class OperatorHarness:
         [2, 3, 4]
     """
 
-    function: Any
-    key_by: Any = None
+    function: Function
+    key_by: Selector | tuple[Selector | None, Selector | None] | None = None
     parallelism: int = 1
     max_parallelism: int = 128
     clock_ms: int = 0
-    backend: Any = None
-    output_type: Any = None
-    input_type: Any = None
-    key_type: Any = None
-    timestamp_of: Any = None
+    backend: StateBackend | None = None
+    output_type: TypeLike | None = None
+    input_type: TypeLike | tuple[TypeLike, TypeLike] | None = None
+    key_type: TypeLike | None = None
+    timestamp_of: Selector | tuple[Selector | None, Selector | None] | None = None
     max_out_of_orderness_ms: int | None = None
     partition_by: Callable[[Any], int] | None = None
     on_error: str = "fail"
@@ -207,7 +211,7 @@ class OperatorHarness:
 
     @classmethod
     def restored(
-        cls: type[Harness], function: Any, snapshot: Snapshot, *, parallelism: int = 1, **options: Any
+        cls: type[Harness], function: Function, snapshot: Snapshot, *, parallelism: int = 1, **options: Any
     ) -> Harness:
         """A harness that continues from a snapshot, at any parallelism; ``options`` as for a new one.
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.types.type_information import TypeLike
 from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
@@ -200,7 +201,7 @@ class StateProcessor:
         *,
         code: StatefulJob | None = None,
         convert: Convert | None = None,
-        key_type: Any = None,
+        key_type: TypeLike | None = None,
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> KeyTypeReport:

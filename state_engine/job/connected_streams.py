@@ -6,11 +6,12 @@ Mirror ``ConnectedStreams``, ``BroadcastStream`` and ``BroadcastConnectedStream`
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.function import Function
 from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
+from state_engine.core.types.type_information import TypeLike
 from state_engine.job.graph import (
     Node,
     OperatorInput,
@@ -19,7 +20,7 @@ from state_engine.job.graph import (
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob
     from state_engine.job.streams import DataStream
-from state_engine.job.stream import Stream, key_of
+from state_engine.job.stream import KeyLike, Stream, key_of
 
 
 class BroadcastStream:
@@ -42,7 +43,7 @@ class ConnectedStreams(Stream):
         super().__init__(job, first.parent)
         self._inputs = (first, second)
 
-    def key_by(self, first: Any, second: Any, key_type: Any = None) -> ConnectedStreams:
+    def key_by(self, first: KeyLike, second: KeyLike, key_type: TypeLike | None = None) -> ConnectedStreams:
         """Partition both streams: columns (a name or a list of names) or functions, one for each stream.
 
         Keys that they had before are forgotten.
@@ -51,19 +52,25 @@ class ConnectedStreams(Stream):
         keys = [key_of(k if isinstance(k, list | tuple) else (k,), key_type) for k in (first, second)]
         return ConnectedStreams(self._job, replace(one, key=keys[0]), replace(two, key=keys[1]))
 
-    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def map(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``CoMapFunction``."""
         return self._two("map", function, output_type, uid)
 
-    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def flat_map(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``CoFlatMapFunction``."""
         return self._two("flat_map", function, output_type, uid)
 
-    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def process(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` where the streams are keyed."""
         return self._two("process", function, output_type, uid)
 
-    def _two(self, method: str, function: Function, output_type: Any, uid: str | None) -> DataStream:
+    def _two(self, method: str, function: Function, output_type: TypeLike, uid: str | None) -> DataStream:
         if not takes_two_inputs(function):
             raise ConfigurationError(
                 f"operator '{uid or method}': {function!r} takes one stream; connected streams need a CoMapFunction, "
@@ -97,15 +104,21 @@ class BroadcastConnectedStream(Stream):
             )
         return ConnectedStreams(self._job, self._inputs[0], second)
 
-    def map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def map(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``CoMapFunction``, where the second stream is ``broadcast()`` without descriptors."""
         return self._plain("map").map(function, output_type, uid=uid)
 
-    def flat_map(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def flat_map(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``CoFlatMapFunction``, where the second stream is ``broadcast()`` without descriptors."""
         return self._plain("flat_map").flat_map(function, output_type, uid=uid)
 
-    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def process(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` where the stream is keyed.
 
         Behind ``broadcast()`` without descriptors a ``CoProcessFunction`` as well.

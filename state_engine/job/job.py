@@ -20,6 +20,7 @@ from state_engine.core.keys.key_groups import check_parallelism, default_max_par
 from state_engine.core.names import check_name, check_text_name
 from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.code_version import code_version
 from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
@@ -112,7 +113,7 @@ class StatefulJob:
         order_by: Sequence[str] = (),
         event_time: str | None = None,
         max_out_of_orderness: timedelta | Duration | Time | int = 0,
-        output_type: Any = None,
+        output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
     ) -> DataStream:
         """Add a source.
@@ -156,7 +157,7 @@ class StatefulJob:
         return DataStream(self, node)
 
     def from_collection(
-        self, elements: Iterable[Any], type_info: Any, *, name: str = "collection", **options: Any
+        self, elements: Iterable[Any], type_info: TypeLike, *, name: str = "collection", **options: Any
     ) -> DataStream:
         """Add a source that gives a list of elements, in order; for tests.
 

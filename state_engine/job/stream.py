@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
@@ -11,6 +11,7 @@ from state_engine.core.functions.function_calls import check_stream
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.names import check_text_name
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import (
     Node,
@@ -85,7 +86,7 @@ class Stream:
         *,
         method: str,
         uid: str | None,
-        output_type: Any,
+        output_type: TypeLike,
     ) -> DataStream:
         """A new operator, and the stream that it makes."""
         job = self._job
@@ -126,7 +127,11 @@ def column_names(given: Any, *, what: str) -> tuple[str, ...]:
     return names
 
 
-def key_of(key: Sequence[Any], key_type: Any) -> tuple[str, ...] | SelectedKey:
+KeyLike = str | Sequence[str] | KeySelector | Callable[[Any], Any]
+"""What ``key_by`` of connected streams takes for each of them: columns, or a function from an element to its key."""
+
+
+def key_of(key: Sequence[Any], key_type: TypeLike | None) -> tuple[str, ...] | SelectedKey:
     """What ``key_by`` was given, checked: names of columns, or a function with the type that it gives."""
     if key and all(isinstance(c, str) for c in key):
         if key_type is not None:

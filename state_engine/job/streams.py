@@ -31,6 +31,7 @@ from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.time.watermark_strategy import WatermarkStrategy
 from state_engine.core.types.durations import Duration, Time, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.graph import (
@@ -66,7 +67,7 @@ class DataStream(StreamShortcuts):
         function: Callable[[DataFrame], DataFrame],
         *,
         order_by: Sequence[str] | None = None,
-        output_type: Any = None,
+        output_type: TypeLike | None = None,
     ) -> DataStream:
         """Apply DataFrame code to every micro-batch.
 
@@ -92,7 +93,9 @@ class DataStream(StreamShortcuts):
         return DataStream(self._job, node)
 
     def key_by(
-        self, *key: str | KeySelector | Callable[[Any], Any] | TypeInformation, key_type: Any = None
+        self,
+        *key: str | KeySelector | Callable[[Any], Any] | TypeInformation,
+        key_type: TypeLike | None = None,
     ) -> KeyedStream:
         """Partition the stream by key.
 
@@ -107,7 +110,11 @@ class DataStream(StreamShortcuts):
         return KeyedStream(self._job, self._node, key_of(key, key_type))
 
     def map(
-        self, function: MapFunction | Callable[[Any], Any], output_type: Any = None, *, uid: str | None = None
+        self,
+        function: MapFunction | Callable[[Any], Any],
+        output_type: TypeLike | None = None,
+        *,
+        uid: str | None = None,
     ) -> DataStream:
         """One output for every element."""
         made = MapFunction.of(function, what="map")
@@ -116,7 +123,7 @@ class DataStream(StreamShortcuts):
     def flat_map(
         self,
         function: FlatMapFunction | Callable[[Any], Any],
-        output_type: Any = None,
+        output_type: TypeLike | None = None,
         *,
         uid: str | None = None,
     ) -> DataStream:
@@ -131,7 +138,9 @@ class DataStream(StreamShortcuts):
         made = FilterFunction.of(function, what="filter")
         return self._add((self._input(),), made, method="filter", uid=uid, output_type=None)
 
-    def process(self, function: Function, output_type: Any = None, *, uid: str | None = None) -> DataStream:
+    def process(
+        self, function: Function, output_type: TypeLike | None = None, *, uid: str | None = None
+    ) -> DataStream:
         """Run a function over every element.
 
         Args:
@@ -317,7 +326,7 @@ class KeyedStream(DataStream):
         self._key = key
 
     def map_with_state(
-        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: Any, output_type: Any, *,
+        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike, output_type: TypeLike, *,
         uid: str | None = None,
     ) -> DataStream:  # fmt: skip
         """One output for every element, with a value state: ``function(value, state or None) -> (output, new state)``.
@@ -328,7 +337,12 @@ class KeyedStream(DataStream):
         return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
 
     def aggregate(
-        self, function: AggregateFunction, accumulator_type: Any, output_type: Any, *, uid: str | None = None
+        self,
+        function: AggregateFunction,
+        accumulator_type: TypeLike,
+        output_type: TypeLike,
+        *,
+        uid: str | None = None,
     ) -> DataStream:
         """For every element, the aggregation of all elements of its key so far.
 
@@ -339,7 +353,9 @@ class KeyedStream(DataStream):
         made = RunningAggregate(function, accumulator_type)
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
 
-    def reduce(self, function: Any, *, uid: str | None = None) -> DataStream:
+    def reduce(
+        self, function: ReduceFunction | Callable[[Any, Any], Any], *, uid: str | None = None
+    ) -> DataStream:
         """For every element, the reduction of all elements of its key so far."""
         check = ReduceFunction.of(function, what="reduce")
         made = TypedByInput(lambda kind: RollingReduce(check, kind))

@@ -1,15 +1,22 @@
-"""``Execution``: what the subtasks of all operators of one attempt wrote, on its way into a checkpoint."""
+"""``Execution``: what the subtasks of all operators of one attempt did, on its way into a checkpoint.
+
+``check_limit`` stops a micro-batch that refused more rows than its job allows, before anything is committed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.errors import DeadLetterLimitError
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.job.job import StatefulJob
 from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.reports import OperatorReport
 from state_engine.microbatch.subtask.sink_rows import SinkReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
+from state_engine.storage.files import join
+from state_engine.storage.parquet_reading import open_recorded
 
 
 @dataclass
@@ -63,3 +70,26 @@ class Execution:
         self.refused += report.rows_refused
         for source, count in rows.items():  # several operators may read one source
             self.rows_by_source.setdefault(source, count)
+
+
+def check_limit(job: StatefulJob, done: Execution, *, uri: str) -> None:
+    """Refuse to go on with what the subtasks did.
+
+    Args:
+        uri: table of dead letters; the files are in place, and no reader sees them yet.
+
+    Raises:
+        DeadLetterLimitError: too many rows were refused.
+    """
+    if job.max_dead_letters is None or not done.refused:
+        return
+    exceeded = job.max_dead_letters.exceeded(refused=done.refused, rows_in=sum(done.rows_by_source.values()))
+    if not exceeded:
+        return
+    file = done.outputs.dead_letters[0]
+    first = open_recorded(join(uri, file.path), file, of="dead letters").read().slice(0, 1).to_pylist()[0]
+    raise DeadLetterLimitError(
+        f"job '{job.name}': {exceeded}. The first one: operator '{first['operator']}', {first['position']}: "
+        f"{first['error']} (row {first['row']}). Nothing of this micro-batch was committed. Repair the input or the "
+        "function and run again, or raise max_dead_letters"
+    )

@@ -38,8 +38,8 @@ from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
 from state_engine.microbatch.batch import BatchContext, Script
+from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
-from state_engine.microbatch.dead_letter_limit import check_limit
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection

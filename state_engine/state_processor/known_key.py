@@ -7,14 +7,13 @@ part of the key's ``TypeInformation`` in a Flink job graph.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.job.graph import (
     Node,
@@ -33,7 +32,7 @@ from state_engine.sources.output_type import OutputType
 
 
 def known_key(
-    spark: SparkSession, job: StatefulJob, operator: OperatorNode, key_type: Any = None
+    spark: SparkSession, job: StatefulJob, operator: OperatorNode, key_type: TypeLike | None = None
 ) -> DeclaredKey:
     """Names and types of an operator's key, declared or not.
 
@@ -61,7 +60,7 @@ def known_key(
     return DeclaredKey(schema.names, tuple(arrow_type(kind) for kind in schema.types))
 
 
-def _given(names: tuple[str, ...], key_type: Any, what: str) -> DeclaredKey:
+def _given(names: tuple[str, ...], key_type: TypeLike, what: str) -> DeclaredKey:
     declared = to_type(key_type, parameter="key_type")
     if not isinstance(declared, StructType) or (len(names) == 1 and tuple(declared.names) != names):
         return DeclaredKey(names, (declared,))

@@ -6,8 +6,9 @@ that PyFlink nests in them (``KeyedProcessFunction.Context`` and so on).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
+from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.state_table import NO_KEY, KeyContext, no_key
 from state_engine.core.time.timer_service import TimerService
@@ -18,8 +19,13 @@ from state_engine.core.types.durations import TimeDomain
 class BroadcastStates(Protocol):
     """Gives the broadcast states of a subtask; ``OperatorStateStore`` is one."""
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor, *, read_only: bool = False) -> Any:
-        """The broadcast state of a descriptor."""
+    @overload
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState: ...
+
+    @overload
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor, *, read_only: Literal[True]
+    ) -> ReadOnlyBroadcastState: ...
 
 
 class ElementContext:
@@ -84,7 +90,7 @@ class BroadcastReader:
 
     broadcast_states: BroadcastStates
 
-    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
         """The broadcast state of a descriptor, for reading only."""
         return self.broadcast_states.get_broadcast_state(state_descriptor, read_only=True)
 
@@ -98,6 +104,6 @@ class BroadcastWriter:
 
     broadcast_states: BroadcastStates
 
-    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState:
         """The broadcast state of a descriptor."""
-        return self.broadcast_states.get_broadcast_state(state_descriptor, read_only=False)
+        return self.broadcast_states.get_broadcast_state(state_descriptor)

@@ -16,6 +16,7 @@ from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunc
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
+from state_engine.core.types.type_information import TypeLike
 
 
 class MapWithState(KeyedProcessFunction):
@@ -37,7 +38,7 @@ class MapWithState(KeyedProcessFunction):
     """
 
     def __init__(
-        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: Any, *, name: str = "state"
+        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike, *, name: str = "state"
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"map_with_state takes a callable, not {function!r}")
@@ -78,7 +79,7 @@ class RollingReduce(KeyedProcessFunction):
     def __init__(
         self,
         function: ReduceFunction | Callable[[Any, Any], Any],
-        value_type: Any,
+        value_type: TypeLike,
         *,
         name: str = "reduced",
     ) -> None:
@@ -128,7 +129,7 @@ class RunningAggregate(KeyedProcessFunction):
     """
 
     def __init__(
-        self, function: AggregateFunction, accumulator_type: Any, *, name: str = "aggregated"
+        self, function: AggregateFunction, accumulator_type: TypeLike, *, name: str = "aggregated"
     ) -> None:
         self._function = function
         self._descriptor = AggregatingStateDescriptor(name, function, accumulator_type)
@@ -174,7 +175,7 @@ class RollingAggregate(RollingReduce):
         self,
         kind: RollingKind,
         field: int | str = 0,
-        value_type: Any = None,
+        value_type: TypeLike | None = None,
         *,
         name: str = "rolling",
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from state_engine.core.names import check_text_name
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 
 
@@ -26,7 +27,7 @@ class OutputTag:
         OutputTag('late', string)
     """
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+    def __init__(self, tag_id: str, type_info: TypeLike | None = None) -> None:
         self.tag_id = check_text_name(tag_id, what="side output")
         self.type_info: TypeInformation = to_type(type_info, parameter=f"type_info of OutputTag '{tag_id}'")
 

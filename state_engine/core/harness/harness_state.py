@@ -12,11 +12,19 @@ from typing import Any
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator_state.checkpointed import CheckpointListener
-from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot, assign
-from state_engine.core.operator_state.stored_elements import stored_elements
+from state_engine.core.operator_state.operator_snapshot import (
+    BROADCAST,
+    StateElements,
+    SubtaskSnapshot,
+    assign,
+)
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.time.timers import TIMERS
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.json_values import from_json
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_parsing import to_type
 
 
 @dataclass(frozen=True)
@@ -132,3 +140,18 @@ class HarnessState:
             known = sorted({*self.keyed.entries, *operator} - {TIMERS})
             raise ConfigurationError(f"there is no state '{name}' yet; states: {known}")
         return [stored_elements(subtask_state) if subtask_state else [] for subtask_state in subtasks]
+
+
+def stored_elements(state: StateElements) -> Any:
+    """The elements of a list state, without the function that declared it; a dict of the entries of broadcast state.
+
+    Records come as tuples with the names of their fields, whatever class they were declared with.
+
+    Example:
+        >>> stored_elements(StateElements("buffered", "even_split", "bigint", ("1", "2")))
+        [1, 2]
+    """
+    plain = PlainType()
+    kind: TypeInformation = plain if state.type == str(plain) else to_type(state.type, parameter="type")
+    values = from_json(kind, state.elements)
+    return dict(values) if state.scheme == BROADCAST else values

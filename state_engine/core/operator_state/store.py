@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 from state_engine.core.errors import (
     ConfigurationError,
@@ -87,7 +87,19 @@ class OperatorStateStore:
         """
         return cast(ListState, self._get(descriptor, UNION).handle)
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor, *, read_only: bool = False) -> Any:
+    @overload
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor, *, read_only: Literal[False] = False
+    ) -> BroadcastState: ...
+
+    @overload
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor, *, read_only: Literal[True]
+    ) -> ReadOnlyBroadcastState: ...
+
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor, *, read_only: bool = False
+    ) -> BroadcastState | ReadOnlyBroadcastState:
         """A map of which every subtask has a copy, as ``BroadcastState``, or ``ReadOnlyBroadcastState`` if asked for.
 
         Raises as get_list_state does.

@@ -23,6 +23,7 @@ from state_engine.core.keys.ordering import key_order
 from state_engine.core.names import check_text_name, stored_name
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 
 TIMERS = "_timers"
@@ -45,7 +46,7 @@ class StateDescriptor:
     former_name: str | None = None
     _stored_as: str | None = None
 
-    def __init__(self, name: str, value_type: Any, *, parameter: str) -> None:
+    def __init__(self, name: str, value_type: TypeLike, *, parameter: str) -> None:
         self.name = check_text_name(name, what="state")
         if name == TIMERS:
             raise InvalidNameError(
@@ -124,7 +125,7 @@ class ValueStateDescriptor(StateDescriptor):
 
     kind = "value"
 
-    def __init__(self, name: str, value_type_info: Any, *, default: Any = None) -> None:
+    def __init__(self, name: str, value_type_info: TypeLike, *, default: Any = None) -> None:
         super().__init__(name, value_type_info, parameter="value_type_info")
         self.default = None if default is None else self.value_type.normalise(default)
 
@@ -140,7 +141,7 @@ class ListStateDescriptor(StateDescriptor):
     kind = "list"
     shape = "list"
 
-    def __init__(self, name: str, elem_type_info: Any) -> None:
+    def __init__(self, name: str, elem_type_info: TypeLike) -> None:
         super().__init__(name, elem_type_info, parameter="elem_type_info")
 
     @property
@@ -163,7 +164,7 @@ class MapStateDescriptor(StateDescriptor):
     kind = "map"
     shape = "map"
 
-    def __init__(self, name: str, key_type_info: Any, value_type_info: Any) -> None:
+    def __init__(self, name: str, key_type_info: TypeLike, value_type_info: TypeLike) -> None:
         super().__init__(name, value_type_info, parameter="value_type_info")
         self.key_type: TypeInformation = to_type(key_type_info, parameter=f"key_type_info of state '{name}'")
         try:
@@ -188,7 +189,7 @@ class SortedMapStateDescriptor(MapStateDescriptor):
 
     kind = "sorted_map"
 
-    def __init__(self, name: str, key_type_info: Any, value_type_info: Any) -> None:
+    def __init__(self, name: str, key_type_info: TypeLike, value_type_info: TypeLike) -> None:
         super().__init__(name, key_type_info, value_type_info)
         try:
             key_order(self.key_type)
@@ -212,7 +213,7 @@ class ReducingStateDescriptor(StateDescriptor):
     kind = "reducing"
 
     def __init__(
-        self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: Any
+        self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: TypeLike
     ) -> None:
         super().__init__(name, type_info, parameter="type_info")
         self.reduce_function = ReduceFunction.of(reduce_function, what=f"reduce_function of state '{name}'")
@@ -233,7 +234,7 @@ class AggregatingStateDescriptor(StateDescriptor):
 
     kind = "aggregating"
 
-    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: Any) -> None:
+    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: TypeLike) -> None:
         super().__init__(name, state_type_info, parameter="state_type_info")
         if not isinstance(agg_function, AggregateFunction):
             raise ConfigurationError(
@@ -263,7 +264,7 @@ class FoldingStateDescriptor(StateDescriptor):
         name: str,
         initial_value: Any,
         fold_function: FoldFunction | Callable[[Any, Any], Any],
-        type_info: Any,
+        type_info: TypeLike,
     ) -> None:
         warnings.warn(
             f"state '{name}': folding state is deprecated; use an AggregatingStateDescriptor",

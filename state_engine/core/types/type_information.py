@@ -3,13 +3,14 @@
 It normalises values when they are written (a value becomes its declared type, or a ``ValueTypeError`` says why not;
 overflow is an error), gives fresh copies of mutable values when they are read, and converts whole columns to and from
 Arrow. Nested values and fields may be None. Mirrors ``org.apache.flink.api.common.typeinfo.TypeInformation`` with its
-``TypeSerializer``.
+``TypeSerializer``. What users may give for one is ``TypeLike``; see docs/decisions/0038-types-in-signatures.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from types import GenericAlias, UnionType
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -91,3 +92,17 @@ class TypeInformation:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         return ValueTypeError(f"{shown} ({type(value).__name__}) is not a value of type {self}{why}")
+
+
+class SparkType(Protocol):
+    """A type of Spark, or any other object that gives one as Spark's JSON."""
+
+    def jsonValue(self) -> object:
+        """The type as Spark's JSON."""
+
+
+TypeLike = (
+    TypeInformation | type[object] | GenericAlias | UnionType | str | pa.DataType | pa.Schema | SparkType
+)
+"""A type as users declare it: one of ``Types``, a Python type such as ``int`` or ``list[int]``, a NamedTuple or a
+dataclass, a pyarrow or Spark type or schema, or DDL text. ``to_type`` makes a ``TypeInformation`` of it."""

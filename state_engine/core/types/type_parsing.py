@@ -33,6 +33,7 @@ from state_engine.core.types.every_type import (
     TimeType,
     TypeInformation,
 )
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.walk import walked
 
 _PYTHON: dict[Any, Any] = {
@@ -49,7 +50,7 @@ _PYTHON: dict[Any, Any] = {
 }
 
 
-def to_type(declared: Any, *, parameter: str) -> TypeInformation:
+def to_type(declared: TypeLike | None, *, parameter: str) -> TypeInformation:
     """The type that a user declared, in any accepted form.
 
     Args:

@@ -8,7 +8,6 @@ stand, too (``Types.LIST(int)``). Mirrors ``pyflink.common.Types``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,6 +31,7 @@ from state_engine.core.types.every_type import (
     TimeType,
     TypeInformation,
 )
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 
 
@@ -126,12 +126,12 @@ class Types:
         return PickledType(allow_pickle=allow_pickle)
 
     @staticmethod
-    def ROW(field_types: Sequence[Any]) -> TypeInformation:
+    def ROW(field_types: Sequence[TypeLike]) -> TypeInformation:
         """Rows whose fields are named ``f0``, ``f1``, …: Row."""
         return Types.ROW_NAMED([f"f{i}" for i in range(len(field_types))], field_types)
 
     @staticmethod
-    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[Any]) -> TypeInformation:
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeLike]) -> TypeInformation:
         """Rows with these field names: Row. Raises ConfigurationError where a name or a type is missing."""
         if len(field_names) != len(field_types):
             raise ConfigurationError(
@@ -140,12 +140,12 @@ class Types:
         return StructType(field_names, _fields(field_types), "row")
 
     @staticmethod
-    def TUPLE(field_types: Sequence[Any]) -> TypeInformation:
+    def TUPLE(field_types: Sequence[TypeLike]) -> TypeInformation:
         """Tuples with a type for each place: tuple."""
         return StructType([f"f{i}" for i in range(len(field_types))], _fields(field_types))
 
     @staticmethod
-    def PRIMITIVE_ARRAY(element_type: Any) -> TypeInformation:
+    def PRIMITIVE_ARRAY(element_type: TypeLike) -> TypeInformation:
         """Lists of numbers, booleans or characters: list; of bytes: bytes. Raises ConfigurationError for others."""
         element = to_type(element_type, parameter="element_type")
         if element == Types.BYTE():
@@ -153,24 +153,24 @@ class Types:
         return ListType(_one_of(element, _PRIMITIVE, "PRIMITIVE_ARRAY"))
 
     @staticmethod
-    def BASIC_ARRAY(element_type: Any) -> TypeInformation:
+    def BASIC_ARRAY(element_type: TypeLike) -> TypeInformation:
         """Lists of numbers, booleans, characters or text: list. Raises ConfigurationError for others."""
         element = to_type(element_type, parameter="element_type")
         return ListType(_one_of(element, (*_PRIMITIVE, StringType), "BASIC_ARRAY"))
 
     @staticmethod
-    def OBJECT_ARRAY(element_type: Any) -> TypeInformation:
+    def OBJECT_ARRAY(element_type: TypeLike) -> TypeInformation:
         """Lists of anything: list."""
         return ListType(to_type(element_type, parameter="element_type"))
 
     @staticmethod
-    def MAP(key_type_info: Any, value_type_info: Any) -> TypeInformation:
+    def MAP(key_type_info: TypeLike, value_type_info: TypeLike) -> TypeInformation:
         """Dicts: dict."""
         key = to_type(key_type_info, parameter="key_type_info")
         return DictType(key, to_type(value_type_info, parameter="value_type_info"))
 
     @staticmethod
-    def LIST(element_type_info: Any) -> TypeInformation:
+    def LIST(element_type_info: TypeLike) -> TypeInformation:
         """Lists: list."""
         return ListType(to_type(element_type_info, parameter="element_type_info"))
 
@@ -178,7 +178,7 @@ class Types:
 _PRIMITIVE: tuple[type, ...] = (IntegerType, FloatType, BooleanType, CharType)
 
 
-def _fields(field_types: Sequence[Any]) -> list[TypeInformation]:
+def _fields(field_types: Sequence[TypeLike]) -> list[TypeInformation]:
     return [to_type(kind, parameter=f"field_types[{i}]") for i, kind in enumerate(field_types)]
 
 
