@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.table_names import changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
 from state_engine.core.errors import (
@@ -177,21 +178,19 @@ class CheckpointCoordinator:
             history = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
             self._next_id = history.next_id
-            branch, begin_id = self._options.branch, self._options.begin_id
-            head = history.head_of(branch)
-            path = history.path(head.checkpoint_id if head else begin_id)
-            return path, self._publication.settle(path, self._declared) if branch == MAIN else []
+            path = self._path(history)
+            on_main = self._options.branch == MAIN
+            return path, self._publication.settle(path, self._declared) if on_main else []
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
-        rows, branch = self._log.history, self._options.branch
-        head = rows.head_of(branch)
-        path = rows.path(head.checkpoint_id if head else self._options.begin_id)
-        return [
-            f"source '{name}': {text}"
-            for name, node in self._job.sources.items()
-            for text in node.source.waiting(self._positions.elements(path, name))
-        ]
+        path = self._path(self._log.history)
+        return self._positions.waiting(path, {n: node.source for n, node in self._job.sources.items()})
+
+    def _path(self, history: History) -> list[CheckpointRow]:
+        """To the head of the branch of the run; to where the branch begins, if it has none yet."""
+        head = history.head_of(self._options.branch)
+        return history.path(head.checkpoint_id if head else self._options.begin_id)
 
     # -- 1 plan ----------------------------------------------------------------------------------------------------
 

@@ -83,11 +83,7 @@ class JobHistory:
     def waiting(self, job: StatefulJob) -> list[str]:
         """Files before the sources that no batch reads yet, each with the source and the reason."""
         positions = SourcePositions(self.layout.operator_state)
-        return [
-            f"source '{name}': {text}"
-            for name, node in job.sources.items()
-            for text in node.source.waiting(positions.elements(self.path, name))
-        ]
+        return positions.waiting(self.path, {n: node.source for n, node in job.sources.items()})
 
     @property
     def _places(self) -> SinkPlaces:

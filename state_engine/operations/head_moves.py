@@ -194,21 +194,16 @@ class Operations:
         """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
         try:
             return self.settled()
-        except DamagedOutputError as error:
-            history = self._tables.log.load()
-            head = history.head
-            assert head is not None
-            stay = history.ids_to(checkpoint_id) if checkpoint_id in history else set()
-            refused = self._publication.settle_what_can_be(history.main_path, self._declared)
-            if error.checkpoint_id in stay or refused:
-                raise
-            return history, head  # which is about to be left
-        except (SinkError, MissingFilesError):
+        except (SinkError, MissingFilesError) as error:
             history = self._tables.log.load()
             head = history.head
             assert head is not None
             refused = self._publication.settle_what_can_be(history.main_path, self._declared)
             stay = history.ids_to(checkpoint_id) if checkpoint_id in history else set()
+            if isinstance(error, DamagedOutputError):
+                if error.checkpoint_id in stay or refused:
+                    raise
+                return history, head  # which is about to be left
             if not refused or any(row.checkpoint_id in stay for row, _ in refused):
                 raise
             unseen: dict[int, CheckpointRow] = {}

@@ -16,7 +16,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import MissingFilesError
-from state_engine.sources.base import Element
+from state_engine.sources.base import Element, Source
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.storage.parquet_reading import open_recorded
@@ -48,6 +48,14 @@ class SourcePositions:
                 loaded = pool.map(self._load, unread, of)
                 self._read.update(zip((file.path for file in unread), loaded, strict=True))
         return [element for file in files for element in self._read[file.path].get(source, [])]
+
+    def waiting(self, path: Sequence[CheckpointRow], sources: Mapping[str, Source]) -> list[str]:
+        """What sources have before them and do not read yet, each with its source and the reason."""
+        return [
+            f"source '{name}': {text}"
+            for name, source in sources.items()
+            for text in source.waiting(self.elements(path, name))
+        ]
 
     def write(
         self, write_id: str, appended: Mapping[str, Sequence[Element]], *, attempt: int = 0

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from state_engine.core.errors import CommitUnknownError, StorageError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.storage.delta.commit_actions import FileGroup, _statistics
+from state_engine.storage.delta.action_json import statistics_text
+from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
     InactiveFilesError,
@@ -166,7 +167,7 @@ class LogKernel(DeltaKernel):
                         "size": file.bytes,
                         "modificationTime": 0,
                         "dataChange": True,
-                        "stats": _statistics(file, group.partition),
+                        "stats": statistics_text(file, group.partition),
                     }
                 }
                 for group in add

@@ -7,7 +7,7 @@ protocol defines them: ``PROTOCOL.md``, "Actions".
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import unquote
 
@@ -86,7 +86,7 @@ def reads_deletion_vectors(protocol: str) -> bool:
     return "deletionVectors" in json.loads(protocol)["protocol"].get("readerFeatures", [])
 
 
-def with_properties(metadata: str, *, kept: tuple[str, ...], added: Mapping[str, str]) -> str:
+def with_properties(metadata: str, *, kept: tuple[str, ...], added: dict[str, str]) -> str:
     """A ``metaData`` with other table properties.
 
     Args:

@@ -128,7 +128,7 @@ def test_functions_are_run_on_the_streams_they_are_for() -> None:
     with pytest.raises(
         ConfigurationError, match="is no function of a stream; derive it from one of Broadcast"
     ):
-        OperatorHarness(object()).process([1])
+        OperatorHarness(object()).process([1])  # type: ignore[arg-type]
 
 
 class Times(KeyedBroadcastProcessFunction):
