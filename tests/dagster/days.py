@@ -32,7 +32,7 @@ from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
-from tests.dagster.ground import QUIET
+from tests.dagster.sites import QUIET
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -13,24 +13,24 @@ from state_engine.dagster import watching
 from state_engine.dagster.concepts.automation import MOST_RETRIES, MOVES_ON
 from state_engine.dagster.naming import operation_key
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from tests.dagster.ground import JOB, Ground
+from tests.dagster.sites import JOB, Site
 
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
+def site(tmp_path: Path) -> Iterator[Site]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Ground(tmp_path, instance)
+        yield Site(tmp_path, instance)
 
 
 def tick(
-    ground: Ground, sensor: str, *, cursor: str | None = None
+    site: Site, sensor: str, *, cursor: str | None = None
 ) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
-    definition = ground.defs.resolve_sensor_def(JOB + sensor)
-    with dg.build_sensor_context(instance=ground.instance, cursor=cursor) as context:
+    definition = site.defs.resolve_sensor_def(JOB + sensor)
+    with dg.build_sensor_context(instance=site.instance, cursor=cursor) as context:
         found = definition(context)
-        ground.cursor = context.cursor  # type: ignore[attr-defined]
+        site.cursor = context.cursor  # type: ignore[attr-defined]
         assert found is None or isinstance(found, dg.SensorResult | dg.SkipReason | dg.RunRequest)
         return found  # type: ignore[return-value]
 
@@ -45,9 +45,9 @@ def skipped(found: object) -> str:
     return found.skip_message or ""
 
 
-def watched(ground: Ground) -> tuple[bool, str, int]:
+def watched(site: Site) -> tuple[bool, str, int]:
     """Whether the job moves on, why, and how many runs were asked for."""
-    found = tick(ground, "__watch")
+    found = tick(site, "__watch")
     assert isinstance(found, dg.SensorResult)
     [event] = found.asset_events
     assert isinstance(event, dg.AssetCheckEvaluation)
@@ -55,38 +55,38 @@ def watched(ground: Ground) -> tuple[bool, str, int]:
     return event.passed, event.description or "", len(found.run_requests or [])
 
 
-def test_sensors_of_a_job_that_never_ran(ground: Ground) -> None:
-    assert isinstance(tick(ground, "__new_data"), dg.RunRequest)
-    assert "0 files" in skipped(tick(ground, "__compaction"))
-    assert "has no checkpoint yet" in skipped(tick(ground, "__retention"))
-    assert watched(ground) == (True, f"job '{JOB}' has no checkpoint yet", 0)
-    assert not (ground.directory / "state").exists()
+def test_sensors_of_a_job_that_never_ran(site: Site) -> None:
+    assert isinstance(tick(site, "__new_data"), dg.RunRequest)
+    assert "0 files" in skipped(tick(site, "__compaction"))
+    assert "has no checkpoint yet" in skipped(tick(site, "__retention"))
+    assert watched(site) == (True, f"job '{JOB}' has no checkpoint yet", 0)
+    assert not (site.directory / "state").exists()
 
 
-def test_a_run_under_way_is_not_doubled(ground: Ground) -> None:
-    ground.instance.create_run_for_job(ground.defs.resolve_job_def(JOB), status=dg.DagsterRunStatus.STARTED)
-    assert "is under way" in skipped(tick(ground, "__new_data"))
+def test_a_run_under_way_is_not_doubled(site: Site) -> None:
+    site.instance.create_run_for_job(site.defs.resolve_job_def(JOB), status=dg.DagsterRunStatus.STARTED)
+    assert "is under way" in skipped(tick(site, "__new_data"))
 
 
 @pytest.mark.long
 @pytest.mark.spark
 def test_new_data_stuck_jobs_failures_and_retention(
-    ground: Ground, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.run()
-    assert "have new data" not in skipped(tick(ground, "__new_data"))
-    assert watched(ground)[0]
-    assert "1 files of changes" in skipped(tick(ground, "__compaction"))
+    site.run()
+    assert "have new data" not in skipped(tick(site, "__new_data"))
+    assert watched(site)[0]
+    assert "1 files of changes" in skipped(tick(site, "__compaction"))
 
-    ground.arrive("b", [(1, 8), (1, 10)])
-    assert isinstance(tick(ground, "__new_data"), dg.RunRequest)
-    assert watched(ground)[::2] == (True, 0)  # it had no chance yet
+    site.arrive("b", [(1, 8), (1, 10)])
+    assert isinstance(tick(site, "__new_data"), dg.RunRequest)
+    assert watched(site)[::2] == (True, 0)  # it had no chance yet
     with monkeypatch.context() as patched:
         later(patched, 0.6)
-        passed, why, runs = watched(ground)
+        passed, why, runs = watched(site)
         assert (passed, runs) == (False, 1)
         assert "['pairs'] have new data" in why
-        moves_on = ground.defs.resolve_job_def(f"{JOB}__check").execute_in_process(instance=ground.instance)
+        moves_on = site.defs.resolve_job_def(f"{JOB}__check").execute_in_process(instance=site.instance)
         told = {e.check_name: e.passed for e in moves_on.get_asset_check_evaluations()}
         assert told[MOVES_ON] is False
 
@@ -95,48 +95,48 @@ def test_new_data_stuck_jobs_failures_and_retention(
 
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointCoordinator, "publish", die)
-        ground.run(raise_on_error=False)
-    passed, why, runs = watched(ground)
+        site.run(raise_on_error=False)
+    passed, why, runs = watched(site)
     assert (passed, runs) == (False, 1), why
     assert "checkpoints [4] are committed, and not published" in why
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointCoordinator, "settle", die)
         for failures in range(2, MOST_RETRIES + 1):
-            ground.run(raise_on_error=False)
-            passed, why, runs = watched(ground)
+            site.run(raise_on_error=False)
+            passed, why, runs = watched(site)
             assert (passed, runs) == (False, int(failures < MOST_RETRIES)), why
             assert f"the last {failures} runs failed" in why
     # that would go on every half minute, for ever
-    assert "launch one by hand" in skipped(tick(ground, "__new_data"))
-    ground.run()
-    assert watched(ground)[0]
+    assert "launch one by hand" in skipped(tick(site, "__new_data"))
+    site.run()
+    assert watched(site)[0]
 
-    assert isinstance(tick(ground, "__retention"), dg.RunRequest)
-    cursor: str = ground.cursor  # type: ignore[attr-defined]
-    assert "less than a day ago" in skipped(tick(ground, "__retention", cursor=cursor))
+    assert isinstance(tick(site, "__retention"), dg.RunRequest)
+    cursor: str = site.cursor  # type: ignore[attr-defined]
+    assert "less than a day ago" in skipped(tick(site, "__retention", cursor=cursor))
     aged = f"0 {cursor.split()[1]}"
-    assert "nothing was committed since checkpoint 4" in skipped(tick(ground, "__retention", cursor=aged))
+    assert "nothing was committed since checkpoint 4" in skipped(tick(site, "__retention", cursor=aged))
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_partitions_follow_the_savepoints(ground: Ground, spark: SparkSession) -> None:
-    ground.run()
+def test_partitions_follow_the_savepoints(site: Site, spark: SparkSession) -> None:
+    site.run()
     name, key = f"{JOB}_savepoints", operation_key(JOB, "savepoints")
-    ground.run("__savepoint", partition="kept")
-    ground.instance.add_dynamic_partitions(name, ["planned"])
-    engine_made = ground.engine(spark)
+    site.run("__savepoint", partition="kept")
+    site.instance.add_dynamic_partitions(name, ["planned"])
+    engine_made = site.engine(spark)
     engine_made.savepoints(JOB).create("by_hand")
-    found = tick(ground, "__savepoint_partitions")
+    found = tick(site, "__savepoint_partitions")
     assert isinstance(found, dg.SensorResult)
     [request] = found.dynamic_partitions_requests or []
     assert isinstance(request, dg.AddDynamicPartitionsRequest)
     assert request.partition_keys == ["by_hand"]
     engine_made.savepoints(JOB).delete("kept")
-    ground.instance.add_dynamic_partitions(name, ["by_hand"])
-    found = tick(ground, "__savepoint_partitions")
+    site.instance.add_dynamic_partitions(name, ["by_hand"])
+    found = tick(site, "__savepoint_partitions")
     assert isinstance(found, dg.SensorResult)
     [gone] = found.dynamic_partitions_requests or []
     assert isinstance(gone, dg.DeleteDynamicPartitionsRequest)
     assert gone.partition_keys == ["kept"]  # "planned" was only named so far
-    assert ground.instance.get_materialized_partitions(key) == {"kept"}
+    assert site.instance.get_materialized_partitions(key) == {"kept"}

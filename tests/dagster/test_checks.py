@@ -21,33 +21,33 @@ from state_engine.monitoring.job_audit import RULES
 from state_engine.storage import checkpoint_log
 from state_engine.storage.checkpoint_files import plain_rows, with_digests
 from state_engine.storage.files import write_parquet
-from tests.dagster.ground import JOB, QUIET, Ground, failure_of
+from tests.dagster.sites import JOB, QUIET, Site, failure_of
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def ground(tmp_path: Path, spark: SparkSession) -> Iterator[Ground]:
+def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Ground(tmp_path, instance)
+        yield Site(tmp_path, instance)
 
 
-def check(ground: Ground) -> dict[str, tuple[bool, str]]:
+def check(site: Site) -> dict[str, tuple[bool, str]]:
     """Whether each check passed, and what it said."""
-    job = ground.defs.resolve_job_def(f"{JOB}__check")
-    done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
+    job = site.defs.resolve_job_def(f"{JOB}__check")
+    done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
     found = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
     assert set(found) == {*RULES, "moves_on", "dead_letters"}
     return found
 
 
-def failed(ground: Ground) -> dict[str, str]:
-    return {name: told for name, (passed, told) in check(ground).items() if not passed}
+def failed(site: Site) -> dict[str, str]:
+    return {name: told for name, (passed, told) in check(site).items() if not passed}
 
 
-def change_row(ground: Ground, number: int, by: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+def change_row(site: Site, number: int, by: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
     """Change a committed row, as a defect of the engine would have written it; gives what puts it back."""
-    uri = str(ground.table / "checkpoints")
+    uri = str(site.table / "checkpoints")
     before = DeltaTable(uri).to_pyarrow_table()
     rows = plain_rows(before)
     by(next(row for row in rows if row["checkpoint_id"] == number))
@@ -56,19 +56,19 @@ def change_row(ground: Ground, number: int, by: Callable[[dict[str, Any]], None]
     return lambda: write_deltalake(uri, before, mode="overwrite")
 
 
-def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(ground: Ground) -> None:
-    assert failed(ground) == {}  # a job that never ran breaks no promise
-    ground.run()
-    assert failed(ground) == {}
-    assert check(ground)["files_are_there"][1] == "4 files looked at, as of checkpoint 3"
+def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(site: Site) -> None:
+    assert failed(site) == {}  # a job that never ran breaks no promise
+    site.run()
+    assert failed(site) == {}
+    assert check(site)["files_are_there"][1] == "4 files looked at, as of checkpoint 3"
 
-    [changes] = (ground.table / "operators").rglob("changelog/*/*.parquet")
+    [changes] = (site.table / "operators").rglob("changelog/*/*.parquet")
     whole = changes.read_bytes()
     table = pq.ParquetFile(changes).read()
     groups = table.schema.get_field_index("key_group")
     table = table.set_column(groups, table.schema.field(groups), pc.add(table["key_group"], 1))
     written = write_parquet(table, f"file://{changes}")
-    assert "is damaged" in failed(ground)["keys_are_in_their_groups"]
+    assert "is damaged" in failed(site)["keys_are_in_their_groups"]
 
     def as_written(row: dict[str, Any]) -> None:
         for operator in row["operators"]:
@@ -76,68 +76,66 @@ def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(gr
                 if changes.name in file["path"]:
                     file |= {"bytes": written.bytes, "footer": written.footer}
 
-    puts_back = [change_row(ground, number, as_written) for number in (1, 2, 3)]
-    assert "1 of 1 rows are in another key group" in failed(ground)["keys_are_in_their_groups"]
+    puts_back = [change_row(site, number, as_written) for number in (1, 2, 3)]
+    assert "1 of 1 rows are in another key group" in failed(site)["keys_are_in_their_groups"]
     puts_back[0]()
     changes.unlink()
-    assert "is gone" in failed(ground)["files_are_there"]
+    assert "is gone" in failed(site)["files_are_there"]
     changes.write_bytes(whole)
 
-    put_back = change_row(ground, 3, lambda row: row.update(parent_id=row["parent_id"] - 1))
-    found = failed(ground)
+    put_back = change_row(site, 3, lambda row: row.update(parent_id=row["parent_id"] - 1))
+    found = failed(site)
     assert found["one_commit_per_parent"] == "checkpoints [2, 3] all continue 1"
     assert found["positions_are_contiguous"].startswith("checkpoint 3: source 'pairs' starts at")
     put_back()
-    assert failed(ground) == {}
+    assert failed(site) == {}
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_was_not_published_is_named(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_was_not_published_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(self: CheckpointCoordinator, attempt: object) -> None:
         raise RuntimeError("killed after the commit")
 
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointCoordinator, "publish", die)
-        ground.run(raise_on_error=False)
-    assert "sink 'averages'" in failed(ground)["outputs_are_published"]
-    ground.run()
-    assert failed(ground) == {}
+        site.run(raise_on_error=False)
+    assert "sink 'averages'" in failed(site)["outputs_are_published"]
+    site.run()
+    assert failed(site) == {}
 
 
 def test_a_commit_that_would_break_an_invariant_is_stopped_and_shown(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = [Violation("source positions are contiguous", "a hole"), Violation("counts add up", "2 are 3")]
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_log, "violations", lambda row, parent, rows: broken)
-        done = ground.run(raise_on_error=False)
+        done = site.run(raise_on_error=False)
     assert "InvariantError" in failure_of(done)
-    assert not list((ground.table / "checkpoints").glob("checkpoint-*.parquet"))
+    assert not list((site.table / "checkpoints").glob("checkpoint-*.parquet"))
     names = ["positions_are_contiguous", "rows_fit_their_parents"]
     keys = [dg.AssetCheckKey(checkpoint_key(JOB), name) for name in names]
-    latest = ground.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    latest = site.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     for key in keys:
         assert latest[key].status.value == "FAILED"
         event = latest[key].event
         assert event is not None
         assert "counts add up: 2 are 3" in event.user_message
-    ground.run()
-    assert failed(ground) == {}, "nothing of it is in the tables"
+    site.run()
+    assert failed(site) == {}, "nothing of it is in the tables"
 
 
-def test_a_row_that_cannot_follow_its_parent_is_named(ground: Ground) -> None:
-    ground.run()
-    change_row(ground, 2, lambda row: row.update(clock_ms=1))
-    assert "checkpoint 2: clock never goes back: clock 1 is below" in failed(ground)["rows_fit_their_parents"]
+def test_a_row_that_cannot_follow_its_parent_is_named(site: Site) -> None:
+    site.run()
+    change_row(site, 2, lambda row: row.update(clock_ms=1))
+    assert "checkpoint 2: clock never goes back: clock 1 is below" in failed(site)["rows_fit_their_parents"]
 
 
 @pytest.mark.long
-def test_checks_block_and_are_no_part_of_the_micro_batch(ground: Ground) -> None:
+def test_checks_block_and_are_no_part_of_the_micro_batch(site: Site) -> None:
     keys = {dg.AssetCheckKey(checkpoint_key(JOB), rule) for rule in RULES}
-    assert set(ground.defs.resolve_job_def(JOB).graph.node_dict) == {f"{JOB}_micro_batches"}
-    found = [c for c in ground.defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
+    assert set(site.defs.resolve_job_def(JOB).graph.node_dict) == {f"{JOB}_micro_batches"}
+    found = [c for c in site.defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
     [checks] = [c for c in found if c.node_def.name == f"{JOB}_invariants"]
     assert {spec.key for spec in checks.check_specs} == keys
     assert all(spec.blocking for spec in checks.check_specs)

@@ -15,7 +15,7 @@ from state_engine.dagster.concepts import checkpointing, expectations
 from state_engine.dagster.naming import sink_key, state_key
 from state_engine.expectations.suites import Expectation, OfSink, Suite
 from state_engine.registry import load_jobs
-from tests.dagster.ground import JOB, QUIET, Ground
+from tests.dagster.sites import JOB, QUIET, Site
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]
 UNMET = (
@@ -47,15 +47,15 @@ UNMET = (
 
 
 @pytest.fixture
-def ground(tmp_path: Path, spark: SparkSession) -> Iterator[Ground]:
+def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
-        yield Ground(tmp_path, instance)
+        yield Site(tmp_path, instance)
 
 
-def test_what_the_example_expects_is_met(ground: Ground) -> None:
-    ground.run()
-    job = ground.defs.resolve_job_def(f"{JOB}__expect")
-    done = job.execute_in_process(instance=ground.instance, run_config=QUIET)
+def test_what_the_example_expects_is_met(site: Site) -> None:
+    site.run()
+    job = site.defs.resolve_job_def(f"{JOB}__expect")
+    done = job.execute_in_process(instance=site.instance, run_config=QUIET)
     found = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
     window = found[state_key(JOB, JOB, "window"), "window_is_open"]
     assert (window.passed, window.description) == (True, "all 1 rows are as expected")
@@ -63,24 +63,24 @@ def test_what_the_example_expects_is_met(ground: Ground) -> None:
     assert (key.passed, key.metadata["rows_looked_at"].value) == (True, 2)
     page = Path(urlparse(str(key.metadata["data_docs"].value)).path)
     assert "expect_column_values_to_not_be_null" in page.read_text() or "null" in page.read_text()
-    assert page.is_relative_to(ground.instance.storage_directory())
-    job.execute_in_process(instance=ground.instance, run_config=QUIET)
+    assert page.is_relative_to(site.instance.storage_directory())
+    job.execute_in_process(instance=site.instance, run_config=QUIET)
     assert page.exists()  # of a run before this one
 
 
 def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be_checked_says_why(
-    ground: Ground,
+    site: Site,
 ) -> None:
-    ground.run()
-    [registered] = load_jobs(ground.settings)
+    site.run()
+    [registered] = load_jobs(site.settings)
     suite = Suite(name="unmet", of=OfSink("averages"), expectations=UNMET, identified_by=("key", "average"))
     registered = replace(registered, expectations=(suite,))
     defs = dg.Definitions.merge(
-        expectations.definitions(registered, ground.settings),
-        dg.Definitions(resources=ground.defs.resources),
+        expectations.definitions(registered, site.settings),
+        dg.Definitions(resources=site.defs.resources),
     )
     job = defs.resolve_job_def(f"{JOB}__expect")
-    done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
+    done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
     found = {e.check_name: e for e in done.get_asset_check_evaluations()}
     five = found["average_is_five"]
     assert (five.passed, five.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -102,10 +102,8 @@ def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_only_what_is_declared_blocking_holds_back_what_is_downstream(
-    ground: Ground, *, blocking: bool
-) -> None:
-    [registered] = load_jobs(ground.settings)
+def test_only_what_is_declared_blocking_holds_back_what_is_downstream(site: Site, *, blocking: bool) -> None:
+    [registered] = load_jobs(site.settings)
     unmet = replace(UNMET[1], blocking=blocking)
     registered = replace(
         registered, expectations=(Suite(name="unmet", of=OfSink("averages"), expectations=(unmet,)),)
@@ -116,15 +114,15 @@ def test_only_what_is_declared_blocking_holds_back_what_is_downstream(
         """Somebody else's asset, which reads the sink."""
 
     defs = dg.Definitions.merge(
-        checkpointing.definitions(registered, ground.settings),
-        expectations.definitions(registered, ground.settings),
-        dg.Definitions(assets=[report], resources=ground.defs.resources),
+        checkpointing.definitions(registered, site.settings),
+        expectations.definitions(registered, site.settings),
+        dg.Definitions(assets=[report], resources=site.defs.resources),
     )
     job = defs.resolve_implicit_global_asset_job_def()
-    done = job.execute_in_process(instance=ground.instance, run_config=QUIET, raise_on_error=False)
+    done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
     [judged] = done.get_asset_check_evaluations()
     assert (judged.check_name, judged.passed) == ("has_three_rows", False)
-    assert ground.versions(sink_key(JOB, "averages")), "what was published stays published"
+    assert site.versions(sink_key(JOB, "averages")), "what was published stays published"
     shown = {e.asset_key for e in done.get_asset_materialization_events()}
     assert (report.key in shown) is not blocking
     assert done.success is not blocking

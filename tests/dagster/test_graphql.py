@@ -21,7 +21,7 @@ from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import Settings
 from tests.dagster import days as days_module
 from tests.dagster.days import Days
-from tests.dagster.ground import JOB, QUIET, Ground
+from tests.dagster.sites import JOB, QUIET, Site
 
 pytestmark = [
     pytest.mark.spark,
@@ -203,7 +203,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def page(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> Iterator[Page]:
-    with opened(tmp_path, Ground(tmp_path, instance).settings, monkeypatch, JOB, instance) as one:
+    with opened(tmp_path, Site(tmp_path, instance).settings, monkeypatch, JOB, instance) as one:
         yield one
 
 

@@ -20,7 +20,7 @@ from state_engine.dagster.time_partitions import definition_of
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.registry import load_jobs
 from tests.dagster.days import ASSETS, CHECKPOINT, JOB, KEYS, SUMS, TOTAL, Days
-from tests.dagster.ground import QUIET, failure_of
+from tests.dagster.sites import QUIET, failure_of
 
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
 RIGHT = [(1, "a", 1), (2, "b", 2), (3, "a", 4), (4, "b", 6), (5, "a", 9), (6, "b", 12)]

@@ -21,7 +21,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.dagster.watching import describe
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_status import JobStatus, status_of
-from tests.dagster.ground import JOB, Ground
+from tests.dagster.sites import JOB, Site
 
 PROJECT = Path(__file__).parents[2]
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -117,10 +117,10 @@ def test_a_job_that_begins_with_state_is_as_old_as_that(kind: str) -> None:
     assert (found.state, found.batch_id, found.batch_age_s) == ("stuck", 1, 50 * 60)
 
 
-def command(ground: Ground, *arguments: str) -> tuple[int, str]:
+def command(site: Site, *arguments: str) -> tuple[int, str]:
     """Exit code and output of ``statelake status``, where there is no Java to be found."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
-    given = ground.settings.jobs
+    given = site.settings.jobs
     done = subprocess.run(
         [sys.executable, "-c", "from state_engine.cli.main import main; main()", "status", *arguments],
         env=inherited
@@ -128,11 +128,11 @@ def command(ground: Ground, *arguments: str) -> tuple[int, str]:
             "PYTHONPATH": str(PROJECT),
             "PATH": "/nonexistent",
             "COLUMNS": "200",
-            "STATELAKE__ROOT": ground.settings.root,
+            "STATELAKE__ROOT": site.settings.root,
             "STATELAKE__JOBS__MODULES": json.dumps(given.modules),
             "STATELAKE__JOBS__PARAMETERS": json.dumps(given.parameters),
         },
-        cwd=ground.directory,
+        cwd=site.directory,
         capture_output=True,
         text=True,
         timeout=120,
@@ -151,26 +151,26 @@ def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
         raise RuntimeError("killed after the commit")
 
     with dg.DagsterInstance.ephemeral() as instance:
-        ground = Ground(tmp_path, instance)
-        assert command(ground)[0] == 2
-        ground.run()
-        code, text = command(ground)
+        site = Site(tmp_path, instance)
+        assert command(site)[0] == 2
+        site.run()
+        code, text = command(site)
         assert (code, "pairs: no" in text) == (0, True), text
-        ground.arrive("b", [(1, 8), (1, 10)])
-        assert command(ground, "--stuck-minutes", "1")[0] == 0
+        site.arrive("b", [(1, 8), (1, 10)])
+        assert command(site, "--stuck-minutes", "1")[0] == 0
         (tmp_path / "feed" / "half.parquet").write_bytes(b"PAR1 and no footer")
         (tmp_path / "feed" / "c.parquet.tmp").write_bytes(b"PAR1")
-        code, text = command(ground)
+        code, text = command(site)
         assert "half.parquet has no Parquet footer yet" in text, text
         assert "c.parquet.tmp is being copied" in text, text
-        assert command(ground, JOB, "--stuck-minutes", "0")[0] == 1
+        assert command(site, JOB, "--stuck-minutes", "0")[0] == 1
         with monkeypatch.context() as patched:
             patched.setattr(CheckpointCoordinator, "publish", die)
-            ground.run(raise_on_error=False)
-        code, text = command(ground, JOB, "--json")
+            site.run(raise_on_error=False)
+        code, text = command(site, JOB, "--json")
         found = json.loads(text)[JOB]
         assert (code, found["state"], found["unpublished"], found["head_id"]) == (1, "unpublished", [4], 4)
-        assert command(ground, "no_such_job")[0] == 2
+        assert command(site, "no_such_job")[0] == 2
 
 
 def test_settings_that_are_wrong_are_no_state_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

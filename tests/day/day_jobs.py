@@ -1,6 +1,6 @@
 """The jobs of somebody's own: sums of meter readings, as they come (``readings``) and day by day (``daily``).
 
-Every workspace of these tests has a copy of this file, registered by its settings. The function does what files in the
+Every site of these tests has a copy of this file, registered by its settings. The function does what files in the
 directory ``signals`` tell it, so that a run can be hit in the middle, whatever the machine's pace is:
 
     hold    holds a number: at the reading of that number, wait until the file is gone, and say who waits in ``held_by``

@@ -1,7 +1,7 @@
 """A day of two jobs by commands alone: ticks, kills, recovery, maintenance, a backfill; it ends as if nothing had been.
 
 Nothing is done by this process: the schedule ticks in a daemon, the rest are commands as somebody types them. What is
-compared is another workspace, where the same input was run in one go.
+compared is another site, where the same input was run in one go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import normal_uri
 from tests.day.day_jobs import BATCH_ROWS, FIRST_DAY, TTL_HOURS
-from tests.day.workspace import Reading, Workspace, readings, sums, until, workspace
+from tests.day.sites import Reading, Site, new_site, readings, sums, until
 
 FILE_ROWS = 1_300
 """No multiple of the rows of a batch: in the day, batches are cut otherwise than in one go."""
@@ -37,22 +37,22 @@ def is_late(row: Reading) -> bool:
 
 
 @pytest.fixture
-def day(tmp_path: Path) -> Iterator[Workspace]:
-    with workspace(tmp_path / "day") as made:
+def day(tmp_path: Path) -> Iterator[Site]:
+    with new_site(tmp_path / "day") as made:
         yield made
 
 
 @pytest.fixture
-def right(tmp_path: Path) -> Iterator[Workspace]:
+def right(tmp_path: Path) -> Iterator[Site]:
     """Where all of the input is there from the first."""
-    with workspace(tmp_path / "right") as made:
+    with new_site(tmp_path / "right") as made:
         for i, rows in enumerate(FILES):
             made.put("readings", f"{i}", rows)
         made.put("daily", "all", DAYS)
         yield made
 
 
-def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: Workspace) -> None:
+def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: Site) -> None:
     told = json.loads(day.run("statelake", "status", "--json", code=2))
     assert {name: job["state"] for name, job in told.items()} == {
         "readings": "never_ran",
@@ -64,7 +64,7 @@ def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: W
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1_500)
-def test_a_day_from_the_command_line_alone(day: Workspace, right: Workspace) -> None:
+def test_a_day_from_the_command_line_alone(day: Site, right: Site) -> None:
     daemon = day.start("dagster-daemon", "run", "-w", "workspace.yaml")
     day.put("daily", "on_time", [row for row in DAYS if not is_late(row)])
     # what has nothing to do with one another goes side by side: the first tick is up to a minute away
@@ -94,7 +94,7 @@ def test_a_day_from_the_command_line_alone(day: Workspace, right: Workspace) -> 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_backfill_that_ignores_the_order_does_no_harm(day: Workspace, right: Workspace) -> None:
+def test_a_backfill_that_ignores_the_order_does_no_harm(day: Site, right: Site) -> None:
     """`dagster job backfill` makes a run of each partition; those whose turn it is not fail, and change nothing."""
     beside = right.start("statelake", "run", "daily")
     day.start("dagster-daemon", "run", "-w", "workspace.yaml")
@@ -114,7 +114,7 @@ def test_a_backfill_that_ignores_the_order_does_no_harm(day: Workspace, right: W
     assert day.problems("daily") == []
 
 
-def ticks_and_a_kill(day: Workspace) -> None:
+def ticks_and_a_kill(day: Site) -> None:
     """A tick's run dies in its second batch while that of the next one waits; both take the rest."""
     day.put("readings", "0", FILES[0])
     day.signal("hold", str(IN_THE_SECOND_BATCH))
@@ -134,7 +134,7 @@ def ticks_and_a_kill(day: Workspace) -> None:
     assert {requested_by(row) for row in day.path("readings")} <= {f"dagster run {i}" for i in runs}
 
 
-def a_run_of_the_shell_is_killed_before_it_publishes(day: Workspace) -> None:
+def a_run_of_the_shell_is_killed_before_it_publishes(day: Site) -> None:
     """Whoever holds the sink's lock keeps the run between its commit and its publishing."""
     day.put("readings", "2", FILES[2])
     with table_lock(normal_uri(str(day.directory / "sinks" / "readings"))):
@@ -147,7 +147,7 @@ def a_run_of_the_shell_is_killed_before_it_publishes(day: Workspace) -> None:
     assert day.rows_in("readings") == 2 * FILE_ROWS + BATCH_ROWS
 
 
-def the_doctor_and_a_recovery(day: Workspace) -> None:
+def the_doctor_and_a_recovery(day: Site) -> None:
     """The dead run holds its slot until the doctor gives it back; a recovery publishes; the next run takes the rest."""
     doctor = ("python", "-m", "state_engine.dagster.doctor")
     assert "pool readings_head: held by run" in day.run(*doctor, code=1)
@@ -160,7 +160,7 @@ def the_doctor_and_a_recovery(day: Workspace) -> None:
     assert day.rows_in("readings") == 3 * FILE_ROWS
 
 
-def maintenance(day: Workspace) -> None:
+def maintenance(day: Site) -> None:
     """A compaction and a rescale, and the rest of the input upon them."""
     day.run("statelake", "compact", "readings")
     day.run("statelake", "rescale", "readings", "--parallelism", "3")
@@ -172,7 +172,7 @@ def maintenance(day: Workspace) -> None:
     assert [operator.parallelism for operator in path[-1].operators] == [3]
 
 
-def a_backfill_that_is_killed(day: Workspace) -> None:
+def a_backfill_that_is_killed(day: Site) -> None:
     """Rows of three days come late; the days are run again, and once more after a kill in the second of them."""
     before = day.outputs("daily")
     day.put("daily", "late", [row for row in DAYS if is_late(row)])
@@ -188,7 +188,7 @@ def a_backfill_that_is_killed(day: Workspace) -> None:
     assert "nothing new" in day.run("statelake", "run", "daily")
 
 
-def unpublished(day: Workspace) -> list[int]:
+def unpublished(day: Site) -> list[int]:
     """Checkpoints that the sink has not seen."""
     history = day.history("readings")
     return [row.checkpoint_id for row, _ in history.unpublished()] if history else []

@@ -66,7 +66,7 @@ def cases(action: Action) -> Iterator[Case]:
 
 
 @dataclass(frozen=True)
-class Ground:
+class SavedSite:
     """A workload after its first micro-batches, to be broken again and again, and what must be seen.
 
     Attributes:
@@ -82,7 +82,7 @@ class Ground:
     @classmethod
     def prepare(
         cls, workload: Workload, base: Path, spark: SparkSession, *, cut: int = CUT, begun: int = 1
-    ) -> Ground:
+    ) -> SavedSite:
         site = Site(base / "work", workload, spark, cut=cut)
         after, saved = [site.seen()], base / "saved"
         while not site.run(max_batches=1).caught_up:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ground import Ground, Grounds
+from tests.faults.sites import SavedSite, SavedSites
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,13 +17,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Grounds:
-    """Makes the ground of each operation once, for all tests of a worker."""
-    known: dict[str, Ground] = {}
+def saved_sites(tmp_path_factory: pytest.TempPathFactory) -> SavedSites:
+    """Makes the saved_site of each operation once, for all tests of a worker."""
+    known: dict[str, SavedSite] = {}
 
-    def ground(operation: str) -> Ground:
+    def saved_site(operation: str) -> SavedSite:
         if operation not in known:
-            known[operation] = Ground.of(tmp_path_factory.mktemp("site"), operation)
+            known[operation] = SavedSite.of(tmp_path_factory.mktemp("site"), operation)
         return known[operation]
 
-    return ground
+    return saved_site

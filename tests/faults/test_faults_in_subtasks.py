@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import SubtaskLostError, UserFunctionError
 from state_engine.microbatch import operator_run
 from state_engine.sources.frames import StreamFrame
-from tests.faults.cases import Ground
+from tests.faults.cases import SavedSite
 from tests.faults.subtask_faults import TOLD, UIDS, Planted, SubtaskFault, Where, breakable
 from tests.faults.workloads import Site
 
@@ -41,8 +41,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Ground:
-    return Ground.prepare(breakable(), tmp_path_factory.mktemp("subtasks"), spark)
+def saved_site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSite:
+    return SavedSite.prepare(breakable(), tmp_path_factory.mktemp("subtasks"), spark)
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list
 
 @pytest.mark.parametrize(("route", "fault"), CASES)
 def test_a_fault_in_a_subtask_changes_no_result(
-    route: str, fault: SubtaskFault, ground: Ground, sent_by_driver: list[int], tmp_path: Path
+    route: str, fault: SubtaskFault, saved_site: SavedSite, sent_by_driver: list[int], tmp_path: Path
 ) -> None:
     marker = tmp_path / "happened"
-    site = ground.fresh()
+    site = saved_site.fresh()
     broken = Site(site.directory, breakable(Planted(fault, marker)), site.spark, cut=site.cut)
     kind = UserFunctionError if fault.where == "user function" else SubtaskLostError
     with pytest.raises(kind) as failed:
@@ -74,8 +74,8 @@ def test_a_fault_in_a_subtask_changes_no_result(
     assert marker.exists()
     check_told(failed.value, fault)
     assert len(site.rows()) == 1
-    assert site.seen() == ground.after[1]
-    ground.check_recovery(broken)
+    assert site.seen() == saved_site.after[1]
+    saved_site.check_recovery(broken)
 
 
 def check_told(error: BaseException, fault: SubtaskFault) -> None:

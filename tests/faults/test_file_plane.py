@@ -12,32 +12,32 @@ import pytest
 
 from state_engine.core.errors import StatelakeError
 from tests.faults.file_plane import Access, Plane, What, installed
-from tests.faults.ground import CLOCK_MS, OPERATIONS, Ground, Grounds
+from tests.faults.sites import CLOCK_MS, OPERATIONS, SavedSite, SavedSites
 from tests.protocol.model_job import JOB
 
 
-def accesses_of(ground: Ground) -> list[Access]:
+def accesses_of(saved_site: SavedSite) -> list[Access]:
     """Every access of an operation to a file, in a run without faults."""
-    with ground.anew() as clock:
-        with installed(Plane(str(ground.site.directory))) as plane:
-            ground.perform(clock)
-        ground.finish_and_check(clock, ended=True)
+    with saved_site.anew() as clock:
+        with installed(Plane(str(saved_site.site.directory))) as plane:
+            saved_site.perform(clock)
+        saved_site.finish_and_check(clock, ended=True)
     return sorted(set(plane.accesses))
 
 
-def attempt(ground: Ground, access: Access, what: What) -> str:
+def attempt(saved_site: SavedSite, access: Access, what: What) -> str:
     """Try one case; how the operation that met it ended."""
-    site = ground.site
+    site = saved_site.site
 
     def rival() -> None:
         with suppress(StatelakeError), site.engine(lock_timeout_s=0.05) as engine:
             engine.run(site.job(), clock=CLOCK_MS, max_batches=1)
 
-    with ground.anew() as clock:
+    with saved_site.anew() as clock:
         ended: Exception | None = None
         with installed(Plane(str(site.directory), access, what, rival)) as plane:
             try:
-                ground.perform(clock)
+                saved_site.perform(clock)
             except StatelakeError as error:
                 ended = error
         if not plane.fired:
@@ -46,18 +46,18 @@ def attempt(ground: Ground, access: Access, what: What) -> str:
             assert f"job '{JOB}'" in str(ended), f"names no job: {ended}"
             assert "/" in str(ended), f"names no path: {ended}"
             assert "committed" in str(ended), f"does not say what was kept: {ended}"
-        ground.finish_and_check(clock, ended=ended is None)
+        saved_site.finish_and_check(clock, ended=ended is None)
     return "went on" if ended is None else type(ended).__name__
 
 
-def tried(ground: Ground, *, every: int = 1) -> Counter[tuple[str, str, str]]:
+def tried(saved_site: SavedSite, *, every: int = 1) -> Counter[tuple[str, str, str]]:
     """Try all cases of an operation, or one of ``every``; how many of each access and fault ended how."""
     found: Counter[tuple[str, str, str]] = Counter()
-    cases = [(access, what) for access in accesses_of(ground) for what in access.happens()]
+    cases = [(access, what) for access in accesses_of(saved_site) for what in access.happens()]
     wrong = []
     for access, what in cases[::every]:
         try:
-            found[access.kind, what, attempt(ground, access, what)] += 1
+            found[access.kind, what, attempt(saved_site, access, what)] += 1
         except Exception as error:
             wrong.append(f"{what} {access}: {type(error).__name__}: {str(error)[:400]}")
     assert not wrong, f"{len(wrong)} of {len(cases[::every])} cases went wrong:\n" + "\n".join(wrong)
@@ -65,8 +65,8 @@ def tried(ground: Ground, *, every: int = 1) -> Counter[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("operation", ["first batch", "batch"])
-def test_a_sample_of_file_faults_changes_no_result(operation: str, grounds: Grounds) -> None:
-    found = tried(grounds(operation), every=97)
+def test_a_sample_of_file_faults_changes_no_result(operation: str, saved_sites: SavedSites) -> None:
+    found = tried(saved_sites(operation), every=97)
     assert sum(found.values()) >= 5
 
 
@@ -74,9 +74,9 @@ def test_a_sample_of_file_faults_changes_no_result(operation: str, grounds: Grou
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_file_fault_changes_no_result(
-    operation: str, grounds: Grounds, capsys: pytest.CaptureFixture[str]
+    operation: str, saved_sites: SavedSites, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(grounds(operation))
+    found = tried(saved_sites(operation))
     with capsys.disabled():
         print(f"\n{operation}: {sum(found.values())} cases, 0 wrong")
         for (kind, what, end), count in sorted(found.items()):

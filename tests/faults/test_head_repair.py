@@ -24,7 +24,7 @@ from state_engine.publication.publication import Publication
 from state_engine.sinks.file_moves import Mover
 from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.faults.file_plane import Access, Plane, installed
-from tests.faults.ground import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
+from tests.faults.sites import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
 from tests.protocol.model_job import JOB
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.cases import ONCE, Case, Ground, broken, cases
+from tests.faults.cases import ONCE, Case, SavedSite, broken, cases
 from tests.faults.child import Told, killed
 from tests.faults.plane import POINTS, Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS
@@ -55,66 +55,66 @@ def marks_of(case: Case) -> list[pytest.MarkDecorator]:
     return marks
 
 
-Grounds = Callable[[str], Ground]
+SavedSites = Callable[[str], SavedSite]
 
 
 @pytest.fixture(scope="module")
-def grounds(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Grounds:
-    """The ground of a workload, made when it is first asked for."""
-    made: dict[str, Ground] = {}
+def saved_sites(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSites:
+    """The saved_site of a workload, made when it is first asked for."""
+    made: dict[str, SavedSite] = {}
 
-    def ground(name: str) -> Ground:
+    def saved_site(name: str) -> SavedSite:
         if name not in made:
-            made[name] = Ground.prepare(WORKLOADS[name], tmp_path_factory.mktemp(name), spark)
+            made[name] = SavedSite.prepare(WORKLOADS[name], tmp_path_factory.mktemp(name), spark)
         return made[name]
 
-    return ground
+    return saved_site
 
 
 @pytest.mark.parametrize("case", items("raise", "zombie"))
-def test_a_fault_changes_no_result(case: Case, grounds: Grounds) -> None:
-    ground = grounds(case.workload.name)
-    site = ground.fresh()
+def test_a_fault_changes_no_result(case: Case, saved_sites: SavedSites) -> None:
+    saved_site = saved_sites(case.workload.name)
+    site = saved_site.fresh()
     broken(site, case)
     # a raise loses the attempt, or only its publication; a zombie goes on where it may
     if case.fault.action == "raise":
         assert len(site.rows()) == (2 if case.committed else 1)
-    ground.check_recovery(site)
+    saved_site.check_recovery(site)
 
 
-def test_a_fault_that_keeps_coming_back_loses_nothing(grounds: Grounds) -> None:
+def test_a_fault_that_keeps_coming_back_loses_nothing(saved_sites: SavedSites) -> None:
     """The second run stumbles where the first left its outputs to settle, the third just behind it."""
-    ground = grounds("chained")
-    site = ground.fresh()
+    saved_site = saved_sites("chained")
+    site = saved_site.fresh()
     for point in ("before publish", "after sink published", "before plan"):
         with installed([Fault(point)]), pytest.raises(InjectedFault):
             site.run()
-    ground.check_recovery(site)
+    saved_site.check_recovery(site)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", ["chained", "sinks"])
-def test_a_micro_batch_that_is_slow_is_not_noticed(name: str, grounds: Grounds) -> None:
-    ground = grounds(name)
-    site = ground.fresh()
-    schedule = [Fault(point, 1, "delay") for point in (*ONCE, *ground.workload.reached())]
+def test_a_micro_batch_that_is_slow_is_not_noticed(name: str, saved_sites: SavedSites) -> None:
+    saved_site = saved_sites(name)
+    site = saved_site.fresh()
+    schedule = [Fault(point, 1, "delay") for point in (*ONCE, *saved_site.workload.reached())]
     with installed(schedule) as plane:
         assert site.run(max_batches=1).batches
     assert set(plane.fired) == set(schedule)
     assert len(site.rows()) == 2
-    ground.check_recovery(site)
+    saved_site.check_recovery(site)
 
 
-def test_settle_publishes_without_running(grounds: Grounds) -> None:
-    ground = grounds("chained")
-    site = ground.fresh()
+def test_settle_publishes_without_running(saved_sites: SavedSites) -> None:
+    saved_site = saved_sites("chained")
+    site = saved_site.fresh()
     with installed([Fault("before publish")]), pytest.raises(InjectedFault):
         site.run()
-    assert site.outputs() == ground.after[1].outputs
+    assert site.outputs() == saved_site.after[1].outputs
     with site.engine() as engine:
         assert engine.publish_pending(site.job()) == [2]
         assert engine.publish_pending(site.job()) == []
-    assert site.outputs() == ground.after[2].outputs
+    assert site.outputs() == saved_site.after[2].outputs
     assert len(site.rows()) == 2
 
 
@@ -146,30 +146,30 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", items("sigkill"))
-def test_a_killed_process_changes_no_result(case: Case, grounds: Grounds, dead: Killed) -> None:
-    site = grounds(case.workload.name).at(dead(case))
+def test_a_killed_process_changes_no_result(case: Case, saved_sites: SavedSites, dead: Killed) -> None:
+    site = saved_sites(case.workload.name).at(dead(case))
     assert len(site.rows()) == (2 if case.committed else 1)
-    grounds(case.workload.name).check_recovery(site)
+    saved_sites(case.workload.name).check_recovery(site)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("point", ["after entry of checkpoints", "before entry of checkpoints"])
 def test_a_process_that_dies_at_the_very_point_changes_no_result(
-    point: str, grounds: Grounds, tmp_path: Path
+    point: str, saved_sites: SavedSites, tmp_path: Path
 ) -> None:
     case = Case(WORKLOADS["sinks"], Fault(point, action="sigkill"))
     assert killed([told(case, tmp_path / "site")]) == ""
-    site = grounds("sinks").at(tmp_path / "site")
+    site = saved_sites("sinks").at(tmp_path / "site")
     assert len(site.rows()) == (2 if case.committed else 1)
-    grounds("sinks").check_recovery(site)
+    saved_sites("sinks").check_recovery(site)
 
 
 # -- the matrix is whole -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["chained", *(pytest.param(n, marks=pytest.mark.faults) for n in WORKLOADS)])
-def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, grounds: Grounds) -> None:
-    site = grounds(name).fresh()
+def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, saved_sites: SavedSites) -> None:
+    site = saved_sites(name).fresh()
     with installed([], watch=POINTS) as plane:
         site.run(max_batches=1)
     elsewhere = {"after table created", "before row appended", "after row appended"}
@@ -182,8 +182,8 @@ TABLES = 6
 
 
 @pytest.mark.faults
-def test_a_first_run_makes_so_many_tables(grounds: Grounds, tmp_path: Path) -> None:
-    site = grounds("sinks").at(tmp_path)
+def test_a_first_run_makes_so_many_tables(saved_sites: SavedSites, tmp_path: Path) -> None:
+    site = saved_sites("sinks").at(tmp_path)
     with installed([], watch=["after table created"]) as plane:
         site.run(max_batches=1)
     assert plane.hits == {"after table created": TABLES}
@@ -193,14 +193,14 @@ def test_a_first_run_makes_so_many_tables(grounds: Grounds, tmp_path: Path) -> N
 @pytest.mark.parametrize("action", ["raise", "zombie"])
 @pytest.mark.parametrize("nth", list(range(1, TABLES + 1)))
 def test_a_fault_in_the_very_first_run_changes_no_result(
-    nth: int, action: str, grounds: Grounds, tmp_path: Path
+    nth: int, action: str, saved_sites: SavedSites, tmp_path: Path
 ) -> None:
     """Between the creation of two tables: the root is half there."""
-    ground = grounds("sinks")
-    site = ground.at(tmp_path)
-    case = Case(ground.workload, Fault("after table created", nth, action))  # type: ignore[arg-type]
+    saved_site = saved_sites("sinks")
+    site = saved_site.at(tmp_path)
+    case = Case(saved_site.workload, Fault("after table created", nth, action))  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         # the first table is that of checkpoints, made before the head is read; the last is made behind the commit
         patch.setattr(Case, "loses", 1 < nth < TABLES)
         broken(site, case)
-    ground.check_recovery(site)
+    saved_site.check_recovery(site)

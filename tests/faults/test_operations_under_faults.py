@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
-from tests.faults.cases import Ground
+from tests.faults.cases import SavedSite
 from tests.faults.child import killed
 from tests.faults.operations import (
     CUT_OF_OPERATIONS,
@@ -44,31 +44,31 @@ class Prepared:
     """Three sinks, with what is there before an operation, to be broken again and again.
 
     Attributes:
-        ground: an uninterrupted run of three micro-batches.
+        saved_site: an uninterrupted run of three micro-batches.
         saved: copies of what ``prepare`` left, by operation.
     """
 
-    ground: Ground
+    saved_site: SavedSite
     saved: dict[str, Path] = field(default_factory=dict)
 
     def fresh(self, operation: str) -> Site:
         """Always in the same directory, for sinks are recorded by path."""
-        directory = self.ground.site.directory
+        directory = self.saved_site.site.directory
         shutil.rmtree(directory, ignore_errors=True)
         if operation not in self.saved:
-            prepare(self.ground.site.again(), operation)
+            prepare(self.saved_site.site.again(), operation)
             self.saved[operation] = directory.parent / f"before {operation}"
             shutil.copytree(directory, self.saved[operation])
         else:
             shutil.copytree(self.saved[operation], directory)
-        return self.ground.site.again()
+        return self.saved_site.site.again()
 
     def expected(self, operation: str, *, batches: int) -> Seen:
         """What is seen after so many micro-batches; a job that began with a savepoint has outputs since then."""
-        seen = self.ground.after[batches]
+        seen = self.saved_site.after[batches]
         if operation != "import":
             return seen
-        before = self.ground.after[2].outputs
+        before = self.saved_site.after[2].outputs
         since = {name: Counter(rows) - Counter(before[name]) for name, rows in seen.outputs.items()}
         return Seen({name: sorted(rows.elements()) for name, rows in since.items()}, seen.state)
 
@@ -92,7 +92,7 @@ class Prepared:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Prepared:
     base = tmp_path_factory.mktemp("operations")
-    return Prepared(Ground.prepare(WORKLOADS["sinks"], base, spark, cut=CUT_OF_OPERATIONS, begun=2))
+    return Prepared(SavedSite.prepare(WORKLOADS["sinks"], base, spark, cut=CUT_OF_OPERATIONS, begun=2))
 
 
 @pytest.mark.parametrize("case", list(operation_cases("raise")), ids=str)
@@ -178,7 +178,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 def test_an_operation_that_was_killed_can_be_done_again(
     case: OperationCase, prepared: Prepared, dead: Killed
 ) -> None:
-    prepared.finish(prepared.ground.at(dead(case)), case)
+    prepared.finish(prepared.saved_site.at(dead(case)), case)
 
 
 @pytest.mark.parametrize("operation", list(REACHED))

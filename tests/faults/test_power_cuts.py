@@ -15,84 +15,86 @@ import pytest
 from state_engine.core.errors import StatelakeError
 from state_engine.storage import durability
 from tests.faults.file_plane import installed
-from tests.faults.ground import OPERATIONS, Ground, Grounds, in_this_process
 from tests.faults.power_cut import Disk, PowerCut
+from tests.faults.sites import OPERATIONS, SavedSite, SavedSites, in_this_process
 
 
-def accesses_of(ground: Ground) -> int:
+def accesses_of(saved_site: SavedSite) -> int:
     """How many accesses the operation has."""
-    disk = _cut(ground, None)
+    disk = _cut(saved_site, None)
     return disk.seen
 
 
-def cut_at(ground: Ground, number: int, seed: int) -> str:
+def cut_at(saved_site: SavedSite, number: int, seed: int) -> str:
     """Cut the power before an access, lose something, and go on; how much was lost, in short."""
-    disk = _cut(ground, number)
-    lost = disk.lose(random.Random(f"{ground.operation} {number} {seed}"))
+    disk = _cut(saved_site, number)
+    lost = disk.lose(random.Random(f"{saved_site.operation} {number} {seed}"))
     with in_this_process() as clock:
-        ground.pass_time(clock)
+        saved_site.pass_time(clock)
         try:
-            ground.finish_and_check(clock, ended=not disk.is_off)
+            saved_site.finish_and_check(clock, ended=not disk.is_off)
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {str(error)[:300]}; lost: {lost}") from error
     return "lost something" if lost else "lost nothing"
 
 
-def _cut(ground: Ground, number: int | None) -> Disk:
+def _cut(saved_site: SavedSite, number: int | None) -> Disk:
     durability.forget()  # another disk
-    with ground.anew() as clock:
-        disk = Disk(str(ground.site.directory), number)
+    with saved_site.anew() as clock:
+        disk = Disk(str(saved_site.site.directory), number)
         with installed(disk):
             try:
-                ground.perform(clock)
+                saved_site.perform(clock)
             except (PowerCut, StatelakeError):
                 assert disk.is_off
     return disk
 
 
-def tried(ground: Ground, *, every: int, seeds: range) -> Counter[str]:
+def tried(saved_site: SavedSite, *, every: int, seeds: range) -> Counter[str]:
     """Cut the power before one of ``every`` accesses; how it went."""
     found: Counter[str] = Counter()
     wrong = []
-    for number in range(1, accesses_of(ground) + 2, every):
+    for number in range(1, accesses_of(saved_site) + 2, every):
         for seed in seeds:
             try:
-                found[cut_at(ground, number, seed)] += 1
+                found[cut_at(saved_site, number, seed)] += 1
             except AssertionError as error:
                 wrong.append(f"before access {number}, seed {seed}: {error}")
-    assert not wrong, f"{len(wrong)} cuts of {ground.operation} went wrong:\n" + "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} cuts of {saved_site.operation} went wrong:\n" + "\n".join(wrong)
     return found
 
 
 @pytest.mark.parametrize("operation", ["batch"])
-def test_a_power_cut_loses_nothing(operation: str, grounds: Grounds) -> None:
-    assert tried(grounds(operation), every=43, seeds=range(1))
+def test_a_power_cut_loses_nothing(operation: str, saved_sites: SavedSites) -> None:
+    assert tried(saved_sites(operation), every=43, seeds=range(1))
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_power_cut_anywhere_loses_anything(
-    operation: str, grounds: Grounds, capsys: pytest.CaptureFixture[str]
+    operation: str, saved_sites: SavedSites, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(grounds(operation), every=3, seeds=range(2))
+    found = tried(saved_sites(operation), every=3, seeds=range(2))
     with capsys.disabled():
         print(f"\n{operation}: {sum(found.values())} power cuts ({dict(found)}), 0 wrong")
 
 
-def test_without_syncs_a_power_cut_does_harm(grounds: Grounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_syncs_a_power_cut_does_harm(
+    saved_sites: SavedSites, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bed finds what the syncs are for."""
-    ground = grounds("batch")
+    saved_site = saved_sites("batch")
     monkeypatch.setattr("state_engine.storage.durability._side_by_side", lambda paths: None)
-    disk = _cut(ground, None)
+    disk = _cut(saved_site, None)
     disk.lose_all_content()
     with in_this_process() as clock, pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):
-        ground.finish_and_check(clock, ended=True)
+        saved_site.finish_and_check(clock, ended=True)
 
 
-def test_with_syncs_it_does_none(grounds: Grounds) -> None:
-    ground = grounds("batch")
-    disk = _cut(ground, None)
+def test_with_syncs_it_does_none(saved_sites: SavedSites) -> None:
+    saved_site = saved_sites("batch")
+    disk = _cut(saved_site, None)
     disk.lose_all_content()
     with in_this_process() as clock:
-        ground.finish_and_check(clock, ended=True)
+        saved_site.finish_and_check(clock, ended=True)

@@ -20,7 +20,7 @@ from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.table_names import base_table, changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from tests.core.checkpoints.rows import tree
-from tests.operations.collecting_ground import Ground, crashed
+from tests.operations.collected_site import CollectedSite, crashed
 
 pytestmark = pytest.mark.spark
 
@@ -30,8 +30,8 @@ Rows = list[tuple[object, ...]]
 class Story:
     """A history, what every checkpoint of it held, and what the sinks showed then."""
 
-    def __init__(self, ground: Ground, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
-        self.ground, self.chance, self.patch = ground, chance, patch
+    def __init__(self, site: CollectedSite, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self.site, self.chance, self.patch = site, chance, patch
         self.outputs: dict[int, Rows] = {}
         self.batches = 0
 
@@ -46,35 +46,33 @@ class Story:
             step()
 
     def batch(self) -> None:
-        self.ground.run(self.batches)
+        self.site.run(self.batches)
         self.batches += 1
-        self.outputs[self.rows()[-1].checkpoint_id] = self.ground.outputs()
+        self.outputs[self.rows()[-1].checkpoint_id] = self.site.outputs()
 
     def compact(self) -> None:
-        self.ground.engine().compact("tiny")
+        self.site.engine().compact("tiny")
 
     def restore(self) -> None:
         known = sorted(self.restorable() & self.outputs.keys() - {self.rows()[-1].checkpoint_id})
         if known:
-            self.ground.engine().restore("tiny", checkpoint_id=self.chance.choice(known))
+            self.site.engine().restore("tiny", checkpoint_id=self.chance.choice(known))
 
     def savepoint(self) -> None:
-        made = self.ground.engine().savepoints("tiny").list()
+        made = self.site.engine().savepoints("tiny").list()
         if made and self.chance.random() < 0.5:
-            self.ground.engine().savepoints("tiny").delete(self.chance.choice(sorted(made)))
+            self.site.engine().savepoints("tiny").delete(self.chance.choice(sorted(made)))
         else:
             pinned = self.chance.choice(sorted(self.restorable()))
-            self.ground.engine().savepoints("tiny").create(f"s{len(self.rows())}", checkpoint_id=pinned)
+            self.site.engine().savepoints("tiny").create(f"s{len(self.rows())}", checkpoint_id=pinned)
 
     def crash(self) -> None:
-        crashed(
-            self.ground, self.patch, self.chance.choice(["commit_files", "stage", "commit"]), self.batches
-        )
+        crashed(self.site, self.patch, self.chance.choice(["commit_files", "stage", "commit"]), self.batches)
         self.batches += 1
 
     def branch(self) -> None:
         """The first row of a replay, from anywhere."""
-        engine, rows = self.ground.engine(), self.rows()
+        engine, rows = self.site.engine(), self.rows()
         wanted = self.chance.choice(sorted(self.restorable()))
         begun = next(row for row in rows if row.checkpoint_id == wanted)
         row = continuing(
@@ -86,17 +84,17 @@ class Story:
         log.commit([AddCheckpoint(first)], NewestIs(log.load().newest_id))
 
     def retain(self) -> None:
-        self.ground.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
+        self.site.engine().expire_checkpoints("tiny", RetentionPolicy(keep_last=self.chance.randint(1, 2)))
 
     def rows(self) -> list:  # type: ignore[type-arg]
-        return self.ground.engine().checkpoints("tiny")
+        return self.site.engine().checkpoints("tiny")
 
     def restorable(self) -> set[int]:
         rows = {row.checkpoint_id: row for row in self.rows()}
         return set(rows) - tree(rows).expired
 
     def needed(self) -> set[str]:
-        """Every file that reading, or going back to, a restorable checkpoint takes; relative to the ground."""
+        """Every file that reading, or going back to, a restorable checkpoint takes; relative to the site."""
         rows = {row.checkpoint_id: row for row in self.rows()}
         found: set[str] = set()
         for at in self.restorable():
@@ -112,45 +110,45 @@ class Story:
         return found
 
 
-def collected_tells_no_lies(ground: Ground, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:
+def collected_tells_no_lies(site: CollectedSite, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    story = Story(ground, chance, patch)
+    story = Story(site, chance, patch)
     story.grow(steps)
     story.retain()
     story.batch()
-    before, states, outputs = ground.files(), ground.restorable(), ground.outputs()
+    before, states, outputs = site.files(), site.restorable(), site.outputs()
 
-    assert not ground.collect(hours=23).files
-    planned = ground.collect(hours=25, dry_run=True)
-    assert ground.files() == before
-    assert ground.collect(hours=25).files == planned.files
-    ground.collect(hours=49)
-    assert not ground.collect(hours=49, dry_run=True).files
+    assert not site.collect(hours=23).files
+    planned = site.collect(hours=25, dry_run=True)
+    assert site.files() == before
+    assert site.collect(hours=25).files == planned.files
+    site.collect(hours=49)
+    assert not site.collect(hours=49, dry_run=True).files
 
-    needed, after = story.needed(), ground.files()
+    needed, after = story.needed(), site.files()
     published = {path for path in after if "checkpoint_id=" in path}
-    listed = {f"sink/{path}" for path in DeltaTable(str(ground.sink)).file_uris()}
+    listed = {f"sink/{path}" for path in DeltaTable(str(site.sink)).file_uris()}
     listed = {f"sink/{path.rsplit('/', 1)[-1]}" for path in listed}
     rows = {path for path in after if path.startswith(("root/tiny/checkpoints", "root/tiny/savepoints"))}
     assert after - needed - published - listed - rows == set(), "all that nobody needs is gone"
     # published files of the directory are where readers look, not where they were staged
     missing = {p for p in needed - after if not any(q.endswith(p.rsplit("/", 1)[-1]) for q in published)}
     assert missing == set(), "and nothing else"
-    assert ground.restorable().items() >= states.items()
-    assert ground.outputs() == outputs
+    assert site.restorable().items() >= states.items()
+    assert site.outputs() == outputs
 
     head = story.rows()[-1].checkpoint_id
     known = sorted(story.restorable() & story.outputs.keys() - {head})
     for target in chance.sample(known, min(2, len(known))):
-        ground.engine().restore("tiny", checkpoint_id=target)
-        assert ground.outputs() == story.outputs[target]
-        assert tuple(sorted(ground.state().items())) == states[target]
+        site.engine().restore("tiny", checkpoint_id=target)
+        assert site.outputs() == story.outputs[target]
+        assert tuple(sorted(site.state().items())) == states[target]
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    collected_tells_no_lies(Ground(tmp_path, spark), 7, 7, monkeypatch)
+    collected_tells_no_lies(CollectedSite(tmp_path, spark), 7, 7, monkeypatch)
 
 
 @pytest.mark.long
@@ -158,4 +156,4 @@ def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pyte
 def test_random_histories(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    collected_tells_no_lies(Ground(tmp_path, spark), seed, 14, monkeypatch)
+    collected_tells_no_lies(CollectedSite(tmp_path, spark), seed, 14, monkeypatch)

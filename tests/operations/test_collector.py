@@ -24,7 +24,7 @@ from state_engine.publication.publication import Publication
 from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.store_clock import StoreClock
-from tests.operations.collecting_ground import HOUR_MS, Crash, Ground, crashed
+from tests.operations.collected_site import HOUR_MS, CollectedSite, Crash, crashed
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -32,12 +32,12 @@ KEEP_ONE = RetentionPolicy(keep_last=1)
 
 
 @pytest.fixture
-def ground(tmp_path: Path, spark: SparkSession) -> Ground:
+def site(tmp_path: Path, spark: SparkSession) -> CollectedSite:
     """After three micro-batches."""
-    ground = Ground(tmp_path, spark)
+    site = CollectedSite(tmp_path, spark)
     for i in range(3):
-        ground.run(i)
-    return ground
+        site.run(i)
+    return site
 
 
 STATE = ("root/tiny/operators/sums/changelog", "root/tiny/operators/sums/base", "root/tiny/operator_state")
@@ -47,124 +47,118 @@ def steps(report: VacuumReport) -> set[tuple[str, str]]:
     return {(f.why, f.step) for f in report.files}
 
 
-def test_files_of_expired_checkpoints_go_in_two_collections(ground: Ground) -> None:
-    ground.engine().compact("tiny")
-    ground.run(3)
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    before, states, outputs = ground.files(), ground.restorable(), ground.outputs()
-    assert not ground.collect(hours=23).files, "nothing is that old yet"
+def test_files_of_expired_checkpoints_go_in_two_collections(site: CollectedSite) -> None:
+    site.engine().compact("tiny")
+    site.run(3)
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    before, states, outputs = site.files(), site.restorable(), site.outputs()
+    assert not site.collect(hours=23).files, "nothing is that old yet"
 
-    first = ground.collect(hours=25)
+    first = site.collect(hours=25)
     assert steps(first) == {("expired checkpoint", "remove")}
     assert {f.table for f in first.files} == {"operators/sums/changelog"}
-    assert ground.files() == before, "readers of the table may still have them open"
+    assert site.files() == before, "readers of the table may still have them open"
     removed = {f"root/tiny/operators/sums/changelog/{f.path}" for f in first.files}
     assert removed < before
     assert all(
-        f.bytes == (ground.directory / at).stat().st_size
+        f.bytes == (site.directory / at).stat().st_size
         for f, at in zip(first.files, sorted(removed), strict=True)
     )
-    changelog = ground.spark.read.format("delta").load(
-        f"{ground.directory}/root/tiny/operators/sums/changelog"
-    )
+    changelog = site.spark.read.format("delta").load(f"{site.directory}/root/tiny/operators/sums/changelog")
     assert changelog.select("write_id").distinct().count() == 1
-    assert not ground.collect(hours=23).files, "removed an hour before that"
+    assert not site.collect(hours=23).files, "removed an hour before that"
 
-    second = ground.collect(hours=25)
+    second = site.collect(hours=25)
     assert steps(second) == {("removed earlier", "delete")}
-    assert before - ground.files() == removed
+    assert before - site.files() == removed
     assert second.bytes_deleted == sum(f.bytes for f in first.files)
-    assert not ground.collect(hours=25).files
-    assert not any(
-        path.is_dir() and not list(path.iterdir()) for path in ground.directory.rglob("write_id=*")
-    )
-    assert (ground.restorable(), ground.outputs()) == (states, outputs)
-    ground.run(4)
-    assert ground.state() == {"a": 208, "b": 255, "c": 102}
+    assert not site.collect(hours=25).files
+    assert not any(path.is_dir() and not list(path.iterdir()) for path in site.directory.rglob("write_id=*"))
+    assert (site.restorable(), site.outputs()) == (states, outputs)
+    site.run(4)
+    assert site.state() == {"a": 208, "b": 255, "c": 102}
 
 
 def test_nothing_goes_that_savepoints_open_paths_or_unpublished_rows_need(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.engine().savepoints("tiny").create("kept", checkpoint_id=2)
-    ground.engine().compact("tiny")
+    site.engine().savepoints("tiny").create("kept", checkpoint_id=2)
+    site.engine().compact("tiny")
     with monkeypatch.context() as patch:
         patch.setattr(Publication, "publish", lambda *_: (_ for _ in ()).throw(Crash()))
         with pytest.raises(Crash):
-            ground.run(3)
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    states = ground.restorable()
+            site.run(3)
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    states = site.restorable()
     assert 2 in states
     assert 1 not in states
-    staged = {f for f in ground.files("files_of_tiny") if "_staged-" in f}
+    staged = {f for f in site.files("files_of_tiny") if "_staged-" in f}
     assert staged
     for _ in range(2):
-        ground.collect(hours=49)
-    assert ground.restorable() == states
-    assert staged <= ground.files("files_of_tiny"), "not published yet"
-    ground.engine().publish_pending(ground.both())
-    assert len(ground.outputs()) == 12
-    ground.engine().restore("tiny", checkpoint_id=2)
-    assert ground.restorable()[2] == states[2]
-    assert len(ground.outputs()) == 6
-    ground.engine().savepoints("tiny").delete("kept")
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    assert ground.collect(hours=49).removed
+        site.collect(hours=49)
+    assert site.restorable() == states
+    assert staged <= site.files("files_of_tiny"), "not published yet"
+    site.engine().publish_pending(site.both())
+    assert len(site.outputs()) == 12
+    site.engine().restore("tiny", checkpoint_id=2)
+    assert site.restorable()[2] == states[2]
+    assert len(site.outputs()) == 6
+    site.engine().savepoints("tiny").delete("kept")
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    assert site.collect(hours=49).removed
 
 
-def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_expired(ground: Ground) -> None:
-    outputs, states = ground.outputs(), ground.restorable()
-    ground.engine().restore("tiny", checkpoint_id=1)
+def test_withdrawn_outputs_come_back_after_a_collection_and_go_when_expired(site: CollectedSite) -> None:
+    outputs, states = site.outputs(), site.restorable()
+    site.engine().restore("tiny", checkpoint_id=1)
     for _ in range(2):
-        assert not ground.collect(hours=49).files
-    ground.engine().restore("tiny", checkpoint_id=3)
-    assert ground.outputs() == outputs
-    assert ground.restorable().items() >= states.items()
-    assert not [path for path in ground.files("files_of_tiny") if "_staged-" in path]
+        assert not site.collect(hours=49).files
+    site.engine().restore("tiny", checkpoint_id=3)
+    assert site.outputs() == outputs
+    assert site.restorable().items() >= states.items()
+    assert not [path for path in site.files("files_of_tiny") if "_staged-" in path]
 
-    ground.engine().restore("tiny", checkpoint_id=1)
-    ground.run(3)
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    shown = ground.outputs()
-    assert not ground.collect(hours=23).files
-    gone = ground.collect(hours=25).deleted
+    site.engine().restore("tiny", checkpoint_id=1)
+    site.run(3)
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    shown = site.outputs()
+    assert not site.collect(hours=23).files
+    gone = site.collect(hours=25).deleted
     assert {(f.table.rsplit("/", 1)[-1], f.why) for f in gone} == {
         ("sink", "expired checkpoint"),
         ("files_of_tiny", "expired checkpoint"),
     }
-    assert ground.outputs() == shown
-    assert not [f for f in ground.files("files_of_tiny") if "_staged-" in f]
-    assert not list(ground.directory.glob("files_of_tiny/_staged-*"))
+    assert site.outputs() == shown
+    assert not [f for f in site.files("files_of_tiny") if "_staged-" in f]
+    assert not list(site.directory.glob("files_of_tiny/_staged-*"))
 
 
 def test_orphans_of_a_crashed_attempt_go_after_their_age(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, outputs = ground.files(), ground.outputs()
-    write_id = crashed(ground, monkeypatch)
-    orphans = ground.files() - before
+    before, outputs = site.files(), site.outputs()
+    write_id = crashed(site, monkeypatch)
+    orphans = site.files() - before
     assert {path.split(write_id)[0].split("/part-")[0].removesuffix("/write_id=") for path in orphans} == {
         *STATE[::2], "sink", "files_of_tiny/_staged-",
     }  # fmt: skip
-    (ground.directory / "root" / "tiny" / "exchange" / write_id).mkdir(parents=True)
-    left = (
-        ground.directory / "root" / "tiny" / "exchange" / write_id / f"sums-part-00000-{write_id}-1.parquet"
-    )
-    row = ground.directory / "root" / "tiny" / "checkpoints" / f"checkpoint-000000000004-{write_id}.parquet"
+    (site.directory / "root" / "tiny" / "exchange" / write_id).mkdir(parents=True)
+    left = site.directory / "root" / "tiny" / "exchange" / write_id / f"sums-part-00000-{write_id}-1.parquet"
+    row = site.directory / "root" / "tiny" / "checkpoints" / f"checkpoint-000000000004-{write_id}.parquet"
     foreign = [
-        ground.sink / f"part-00000-{write_id}-{owner_mark('another')}-1.parquet",
-        ground.sink / f"part-00000-{write_id}-1.parquet",
-        ground.sink / "part-00000-0d9f1a2c-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",
-        ground.directory / "root" / "tiny" / "operator_state" / "part-00000-by-hand.parquet",
+        site.sink / f"part-00000-{write_id}-{owner_mark('another')}-1.parquet",
+        site.sink / f"part-00000-{write_id}-1.parquet",
+        site.sink / "part-00000-0d9f1a2c-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",
+        site.directory / "root" / "tiny" / "operator_state" / "part-00000-by-hand.parquet",
     ]
     for path in [left, row, *foreign]:
         path.write_bytes(b"x" * 100)
-    assert not ground.collect(hours=23.9).files
+    assert not site.collect(hours=23.9).files
 
-    dry = ground.collect(hours=24.1, dry_run=True)
+    dry = site.collect(hours=24.1, dry_run=True)
     assert left.exists()
-    assert orphans <= ground.files()
-    done = ground.collect(hours=24.1)
+    assert orphans <= site.files()
+    done = site.collect(hours=24.1)
     assert done.files == dry.files
     assert {f.why for f in done.files} == {f"orphan of attempt {write_id}"}
     assert {f.table.rsplit("/", 1)[-1] for f in done.deleted} == {
@@ -173,59 +167,59 @@ def test_orphans_of_a_crashed_attempt_go_after_their_age(
     assert {f.table for f in done.removed} == {"operators/sums/changelog", "operator_state"}
     assert not left.parent.exists()
     assert not row.exists()
-    assert not list(ground.directory.glob("files_of_tiny/_staged-*"))
-    ground.collect(hours=24.1)
-    assert not orphans & ground.files()
-    assert before <= ground.files()
+    assert not list(site.directory.glob("files_of_tiny/_staged-*"))
+    site.collect(hours=24.1)
+    assert not orphans & site.files()
+    assert before <= site.files()
     assert all(path.exists() for path in foreign)
-    assert ground.outputs() == outputs
-    assert ground.engine().checkpoints("tiny")[-1].kind == "retention", "the fence"
-    assert len(ground.engine().run(ground.both()).batches) == 1  # the input of the crashed attempt
+    assert site.outputs() == outputs
+    assert site.engine().checkpoints("tiny")[-1].kind == "retention", "the fence"
+    assert len(site.engine().run(site.both()).batches) == 1  # the input of the crashed attempt
 
 
 def test_sinks_without_any_checkpoint_are_reached_through_the_job(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground = Ground(tmp_path, spark)
-    ground.put({"k": ["a"], "v": [1]})
-    ground.engine().run(ground.job(max_parallelism=8))
-    crashed(ground, monkeypatch)
+    site = CollectedSite(tmp_path, spark)
+    site.put({"k": ["a"], "v": [1]})
+    site.engine().run(site.job(max_parallelism=8))
+    crashed(site, monkeypatch)
     assert "files_of_tiny" not in {
-        f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=25, job="tiny").files
+        f.table.rsplit("/", 1)[-1] for f in site.collect(hours=25, job="tiny").files
     }
-    assert "files_of_tiny" in {f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=25).files}
+    assert "files_of_tiny" in {f.table.rsplit("/", 1)[-1] for f in site.collect(hours=25).files}
 
 
 def test_a_shared_sink_keeps_the_files_of_the_other_job(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.engine().run(ground.both("other"))
+    site.engine().run(site.both("other"))
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCoordinator, "commit", lambda *_: (_ for _ in ()).throw(Crash()))
-        ground.put({"k": ["z"], "v": [1]}, "9000")
+        site.put({"k": ["z"], "v": [1]}, "9000")
         with pytest.raises(Crash):
-            ground.engine().run(ground.both("other"))
-    theirs = {owner_in(p.rsplit("/", 1)[-1]) for p in ground.files("sink")}
+            site.engine().run(site.both("other"))
+    theirs = {owner_in(p.rsplit("/", 1)[-1]) for p in site.files("sink")}
     assert len(theirs) == 2
-    before = ground.files("sink")
-    assert not ground.collect(hours=25).files
-    assert ground.files("sink") == before
-    assert ground.collect(hours=25, job=ground.both("other")).files
-    assert len(ground.files("sink")) < len(before)
+    before = site.files("sink")
+    assert not site.collect(hours=25).files
+    assert site.files("sink") == before
+    assert site.collect(hours=25, job=site.both("other")).files
+    assert len(site.files("sink")) < len(before)
 
 
 def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.engine().compact("tiny")
-    ground.run(3)
-    ground.engine().restore("tiny", checkpoint_id=2)
-    ground.run(4)
-    crashed(ground, monkeypatch)
-    ground.engine().compact("tiny")
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    states, outputs = ground.restorable(), ground.outputs()
-    planned = ground.collect(hours=25, dry_run=True)
+    site.engine().compact("tiny")
+    site.run(3)
+    site.engine().restore("tiny", checkpoint_id=2)
+    site.run(4)
+    crashed(site, monkeypatch)
+    site.engine().compact("tiny")
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    states, outputs = site.restorable(), site.outputs()
+    planned = site.collect(hours=25, dry_run=True)
     assert len({f.table for f in planned.removed}) > 1
     assert len(planned.deleted) > 1
     done = []
@@ -243,25 +237,25 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
             lambda self, *a, **o: (change(self, *a, **o), (_ for _ in ()).throw(Crash())),
         )
         with pytest.raises(Crash):
-            ground.collect(hours=25)
+            site.collect(hours=25)
     with pytest.raises(Crash):
-        ground.collect(hours=25, on_progress=dies)
+        site.collect(hours=25, on_progress=dies)
     for _ in range(2):
-        ground.collect(hours=49)
-    assert not ground.collect(hours=49, dry_run=True).files
+        site.collect(hours=49)
+    assert not site.collect(hours=49, dry_run=True).files
     named = {f.path for f in planned.files}
-    assert not {p for p in ground.files() for name in named if p.endswith(name)}
-    assert ground.restorable().items() >= states.items(), "and rows of fences"
-    assert ground.outputs() == outputs
+    assert not {p for p in site.files() for name in named if p.endswith(name)}
+    assert site.restorable().items() >= states.items(), "and rows of fences"
+    assert site.outputs() == outputs
 
 
 def test_the_age_counts_from_when_a_file_was_needed_last(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground = Ground(tmp_path, spark)
+    site = CollectedSite(tmp_path, spark)
     for i in range(2):
-        ground.run(i)
-    ground.engine().restore("tiny", checkpoint_id=1)
+        site.run(i)
+    site.engine().restore("tiny", checkpoint_id=1)
 
     class Later(StoreClock):
         """Thirty hours after the files were written."""
@@ -271,18 +265,18 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
 
     with monkeypatch.context() as patch:
         patch.setattr(job_tables, "StoreClock", Later)
-        ground.engine().expire_checkpoints("tiny", KEEP_ONE)
-    assert not ground.collect(hours=53, dry_run=True).files
-    told = {f.table.rsplit("/", 1)[-1] for f in ground.collect(hours=55, dry_run=True).files}
+        site.engine().expire_checkpoints("tiny", KEEP_ONE)
+    assert not site.collect(hours=53, dry_run=True).files
+    told = {f.table.rsplit("/", 1)[-1] for f in site.collect(hours=55, dry_run=True).files}
     assert told == {"changelog", "operator_state", "sink", "files_of_tiny"}
 
 
 def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.engine().compact("tiny")
-    ground.run(3)
-    ground.engine().expire_checkpoints("tiny", KEEP_ONE)
+    site.engine().compact("tiny")
+    site.run(3)
+    site.engine().expire_checkpoints("tiny", KEEP_ONE)
     fetched = DeltaKernel.change
 
     def second(self: DeltaKernel, uri: str, **asked: Any) -> int:
@@ -291,11 +285,11 @@ def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
         return fetched(self, uri, **asked)
 
     monkeypatch.setattr(DeltaKernel, "change", second)
-    assert len(ground.collect(hours=25).removed) > 2
-    assert not ground.collect(hours=25, dry_run=True).removed
+    assert len(site.collect(hours=25).removed) > 2
+    assert not site.collect(hours=25, dry_run=True).removed
 
 
-def test_an_old_attempt_refuses_to_commit(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_attempt_refuses_to_commit(site: CollectedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     class Earlier(StoreClock):
         """Of a process that stood still since."""
 
@@ -307,17 +301,17 @@ def test_an_old_attempt_refuses_to_commit(ground: Ground, monkeypatch: pytest.Mo
         with pytest.raises(
             CommitFailedError, match=r"checkpoint 4 \(attempt .*\) began 12\.0 hours ago.*run again"
         ):
-            ground.run(3)
-    assert len(ground.engine().checkpoints("tiny")) == 3
-    ground.run(3)
-    assert len(ground.engine().checkpoints("tiny")) == 4
+            site.run(3)
+    assert len(site.engine().checkpoints("tiny")) == 3
+    site.run(3)
+    assert len(site.engine().checkpoints("tiny")) == 4
 
 
 @pytest.mark.parametrize(
     ("hours", "why"), [(25, r"began 25\.0 hours ago"), (0, "its files are not what it wrote any more")]
 )
 def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, hours: int, why: str
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch, hours: int, why: str
 ) -> None:
     """It was young enough when it looked at its age; then its files went, and so did its id."""
     append, written_ms = DeltaKernel.append, store_clock.written_ms
@@ -327,7 +321,7 @@ def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
         nonlocal asleep, passed_ms
         if uri.endswith("/checkpoints") and not asleep:
             asleep = True
-            assert ground.collect(hours=25).files
+            assert site.collect(hours=25).files
             passed_ms = hours * HOUR_MS
         return append(self, uri, *args, **options)
 
@@ -336,17 +330,17 @@ def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
 
     monkeypatch.setattr(DeltaKernel, "append", sleeps)
     monkeypatch.setattr(store_clock, "written_ms", later)
-    outputs = ground.outputs()
+    outputs = site.outputs()
     with pytest.raises(CommitFailedError, match=why):
-        ground.run(3)
+        site.run(3)
     monkeypatch.undo()
-    assert ground.outputs() == outputs
-    assert [r.kind for r in ground.engine().checkpoints("tiny")[3:]] == ["retention"]
+    assert site.outputs() == outputs
+    assert [r.kind for r in site.engine().checkpoints("tiny")[3:]] == ["retention"]
 
 
 @pytest.mark.parametrize("behind_days", [2, -2])
 def test_a_runner_whose_clock_is_wrong_loses_nothing_and_a_collector_deletes_no_more(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, behind_days: int
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch, behind_days: int
 ) -> None:
     """Both went by the local clock: files of a runner two days behind looked old to every collector."""
     real, append = time.time_ns, DeltaKernel.append
@@ -356,39 +350,39 @@ def test_a_runner_whose_clock_is_wrong_loses_nothing_and_a_collector_deletes_no_
         if uri.endswith("/checkpoints") and not collected:
             with monkeypatch.context() as patch:  # a collector whose clock is right, or wrong the other way
                 patch.setattr(time, "time_ns", lambda: real() + behind_days * 24 * HOUR_MS * 1_000_000)
-                collected.append(ground.engine().vacuum(ground.both()).files)
+                collected.append(site.engine().vacuum(site.both()).files)
         return append(self, uri, *args, **options)
 
     monkeypatch.setattr(DeltaKernel, "append", meanwhile)
     monkeypatch.setattr(time, "time_ns", lambda: real() - behind_days * 24 * HOUR_MS * 1_000_000)
-    ground.run(3)
+    site.run(3)
     assert collected == [[]]
-    assert [r.kind for r in ground.engine().checkpoints("tiny")] == ["checkpoint"] * 4
-    assert len(ground.outputs()) == 12
+    assert [r.kind for r in site.engine().checkpoints("tiny")] == ["checkpoint"] * 4
+    assert len(site.outputs()) == 12
 
 
-def test_a_short_age_and_a_job_that_never_ran_are_refused(ground: Ground) -> None:
+def test_a_short_age_and_a_job_that_never_ran_are_refused(site: CollectedSite) -> None:
     with pytest.raises(ConfigurationError, match="orphan_age must be at least 1 day, 0:00:00, not 1:00:00"):
-        ground.collect(hours=25, orphan_age=timedelta(hours=1))
+        site.collect(hours=25, orphan_age=timedelta(hours=1))
     with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
-        ground.collect(hours=25, job="other")
+        site.collect(hours=25, job="other")
 
 
 @pytest.mark.long
-def test_vacuum_takes_only_what_is_in_no_log_and_old(ground: Ground) -> None:
-    changelog = ground.directory / "root" / "tiny" / "operators" / "sums" / "changelog"
+def test_vacuum_takes_only_what_is_in_no_log_and_old(site: CollectedSite) -> None:
+    changelog = site.directory / "root" / "tiny" / "operators" / "sums" / "changelog"
     old, young = changelog / "by-hand-1.parquet", changelog / "by-hand-2.parquet"
     for path in (old, young):
         path.write_bytes(b"x")
-    before, states = ground.files(), ground.restorable()
+    before, states = site.files(), site.restorable()
     week_ago = time.time() - 8 * 24 * 3600
     for path in [old, *changelog.rglob("part-*.parquet")]:
         os.utime(path, (week_ago, week_ago))
-    told = ground.collect(hours=0, vacuum=True, dry_run=True)
+    told = site.collect(hours=0, vacuum=True, dry_run=True)
     assert {uri.split("/root/tiny/")[1] for uri in told.vacuumed} == {
         "checkpoints", "operator_state", "operators/sums/changelog",
     }  # fmt: skip
-    assert ground.files() == before
-    assert ground.collect(hours=0, vacuum=True).vacuumed == told.vacuumed
-    assert before - ground.files() == {str(old.relative_to(ground.directory))}
-    assert ground.restorable() == states
+    assert site.files() == before
+    assert site.collect(hours=0, vacuum=True).vacuumed == told.vacuumed
+    assert before - site.files() == {str(old.relative_to(site.directory))}
+    assert site.restorable() == states

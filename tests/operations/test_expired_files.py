@@ -68,7 +68,7 @@ def lives(descriptor: Any, ttl: Any) -> Any:
     return descriptor
 
 
-class Place:
+class Site:
     """The job, and everything that lies below its directory."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
@@ -114,43 +114,43 @@ CHANGELOG, BASE = "operators/hourly/changelog", "operators/hourly/base"
 
 @pytest.mark.long
 def test_what_has_expired_is_in_no_file(tmp_path: Path, spark: SparkSession) -> None:
-    place = Place(tmp_path, spark)
-    place.run(GONE, hours=1)
-    place.engine.compact("hourly")  # an older base that holds them, too
-    place.run([*GONE[:6], *KEPT[:6]], hours=1)
-    place.run(KEPT, hours=3)
-    assert set(place.holding("gone")) == {CHANGELOG, BASE}
+    site = Site(tmp_path, spark)
+    site.run(GONE, hours=1)
+    site.engine.compact("hourly")  # an older base that holds them, too
+    site.run([*GONE[:6], *KEPT[:6]], hours=1)
+    site.run(KEPT, hours=3)
+    assert set(site.holding("gone")) == {CHANGELOG, BASE}
 
-    base = set(place.holding("kept").get(BASE, ()))
-    place.engine.compact("hourly")
-    compacted = place.holding("kept")[BASE] - base
+    base = set(site.holding("kept").get(BASE, ()))
+    site.engine.compact("hourly")
+    compacted = site.holding("kept")[BASE] - base
     assert compacted
-    assert not compacted & place.holding("gone")[BASE]
-    place.run(KEPT[:1], hours=3)  # a checkpoint that needs nothing from before the compaction
-    assert place.engine.expire_checkpoints("hourly", RetentionPolicy(keep_last=1))
-    place.collect(days=1.1)
-    assert set(place.holding("gone")) == {CHANGELOG, BASE}, "readers may still have them open"
-    place.collect(days=2.2)
+    assert not compacted & site.holding("gone")[BASE]
+    site.run(KEPT[:1], hours=3)  # a checkpoint that needs nothing from before the compaction
+    assert site.engine.expire_checkpoints("hourly", RetentionPolicy(keep_last=1))
+    site.collect(days=1.1)
+    assert set(site.holding("gone")) == {CHANGELOG, BASE}, "readers may still have them open"
+    site.collect(days=2.2)
     week_ago = time.time() - 8 * 24 * 3600
     for file in (tmp_path / "root" / "hourly").rglob("*.parquet"):
         os.utime(file, (week_ago, week_ago))
-    place.collect(days=2.3, vacuum=True)
+    site.collect(days=2.3, vacuum=True)
 
-    assert place.holding("gone") == {}
-    assert set(place.holding("kept")) == {CHANGELOG, BASE}
+    assert site.holding("gone") == {}
+    assert set(site.holding("kept")) == {CHANGELOG, BASE}
     for name in ("last", "recent", "seen"):
-        read = place.engine.read_state("hourly", "hourly", name).collect()
+        read = site.engine.read_state("hourly", "hourly", name).collect()
         assert sorted(r["k"] for r in read) == sorted(KEPT), name
-    place.run(KEPT, hours=3)
+    site.run(KEPT, hours=3)
 
 
 def test_a_run_compacts_by_itself_what_has_expired(tmp_path: Path, spark: SparkSession) -> None:
-    place, policy = Place(tmp_path, spark), CompactionPolicy()
-    place.run(GONE, hours=1)
-    place.engine.compact("hourly")
-    assert not place.run(KEPT[:1], hours=1, compaction=policy)
-    [done] = place.run(KEPT, hours=3, compaction=policy)
+    site, policy = Site(tmp_path, spark), CompactionPolicy()
+    site.run(GONE, hours=1)
+    site.engine.compact("hourly")
+    assert not site.run(KEPT[:1], hours=1, compaction=policy)
+    [done] = site.run(KEPT, hours=3, compaction=policy)
     assert done.committed_id is not None
-    assert not place.run(KEPT, hours=3, compaction=policy), "it is done"
-    read = place.engine.read_state("hourly", "hourly", "last", include_expired=True).collect()
+    assert not site.run(KEPT, hours=3, compaction=policy), "it is done"
+    read = site.engine.read_state("hourly", "hourly", "last", include_expired=True).collect()
     assert sorted(r["k"] for r in read) == sorted(KEPT)

@@ -57,7 +57,7 @@ class Latest(KeyedProcessFunction):
         yield value.k, self.total.value(), len(list(self.recent.get()))
 
 
-class Place:
+class LatestSite:
     """The job in a directory of its own, fed one file a run."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
@@ -101,64 +101,62 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, spark: SparkSession) -> Place:
-    return Place(tmp_path, spark)
+def site(tmp_path: Path, spark: SparkSession) -> LatestSite:
+    return LatestSite(tmp_path, spark)
 
 
-def test_only_key_groups_that_changed_are_written(place: Place) -> None:
-    place.run(KEYS, clock_ms=0)
-    first = place.engine.compact("latest")
+def test_only_key_groups_that_changed_are_written(site: LatestSite) -> None:
+    site.run(KEYS, clock_ms=0)
+    first = site.engine.compact("latest")
     assert first.key_groups == {"latest": GROUPS}
-    place.run(KEYS[:2], clock_ms=1)
+    site.run(KEYS[:2], clock_ms=1)
     changed = {assign_to_key_group(k, GROUPS) for k in KEYS[:2]}
-    before = {name: place.state(name) for name in ("total", "recent")}
+    before = {name: site.state(name) for name in ("total", "recent")}
 
-    second = place.engine.compact("latest")
+    second = site.engine.compact("latest")
     assert second.key_groups == {"latest": len(changed)}
-    assert {g for g, base_id in place.bases().items() if base_id == place.head.write_id} == changed
-    assert {b.checkpoint_id for b in place.operator.bases} == {second.checkpoint_id}
-    assert {name: place.state(name) for name in ("total", "recent")} == before
+    assert {g for g, base_id in site.bases().items() if base_id == site.head.write_id} == changed
+    assert {b.checkpoint_id for b in site.operator.bases} == {second.checkpoint_id}
+    assert {name: site.state(name) for name in ("total", "recent")} == before
 
     # nothing is left to fold, and the bases that were kept are found by readers and by the collector
-    assert place.engine.compact("latest").committed_id is None
-    assert place.engine.compact("latest", full=True).key_groups == {"latest": GROUPS}
-    place.run(KEYS, clock_ms=2)
-    assert place.state("total") == {k: 3 if k in KEYS[:2] else 2 for k in KEYS}
+    assert site.engine.compact("latest").committed_id is None
+    assert site.engine.compact("latest", full=True).key_groups == {"latest": GROUPS}
+    site.run(KEYS, clock_ms=2)
+    assert site.state("total") == {k: 3 if k in KEYS[:2] else 2 for k in KEYS}
 
 
 @pytest.mark.long
-def test_key_groups_in_which_something_expired_are_written_without_any_change(place: Place) -> None:
-    place.run(KEYS, clock_ms=0)
-    place.engine.compact("latest")
-    assert place.engine.compact("latest").committed_id is None
-    place.run(KEYS[:1], clock_ms=2 * HOUR_MS, v=0)  # touches one key; all elements have expired by now
-    assert place.engine.compact("latest").key_groups == {"latest": GROUPS}
-    files = [
-        f"{place.directory}/root/latest/operators/latest/base/{f.path}" for f in place.operator.base_files
-    ]
+def test_key_groups_in_which_something_expired_are_written_without_any_change(site: LatestSite) -> None:
+    site.run(KEYS, clock_ms=0)
+    site.engine.compact("latest")
+    assert site.engine.compact("latest").committed_id is None
+    site.run(KEYS[:1], clock_ms=2 * HOUR_MS, v=0)  # touches one key; all elements have expired by now
+    assert site.engine.compact("latest").key_groups == {"latest": GROUPS}
+    files = [f"{site.directory}/root/latest/operators/latest/base/{f.path}" for f in site.operator.base_files]
     assert {s for f in files for s in pq.ParquetFile(f).read()["state"].to_pylist()} == {"total"}
-    assert place.state("total") == dict.fromkeys(KEYS, 1)
+    assert site.state("total") == dict.fromkeys(KEYS, 1)
 
 
 @pytest.mark.long
 def test_state_is_the_same_after_any_sequence_of_compactions(
-    place: Place, tmp_path: Path, spark: SparkSession
+    site: LatestSite, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Beside a job that never compacts; checkpoints in between read as they did."""
     (tmp_path / "plain").mkdir()
-    plain = Place(tmp_path / "plain", spark)
+    plain = LatestSite(tmp_path / "plain", spark)
     remembered = {}
     for number in range(9):
         keys = KEYS[number : number + 5] if number else KEYS
-        for one in (place, plain):
+        for one in (site, plain):
             one.run(keys, clock_ms=number * HOUR_MS // 3)
-        remembered[place.head.checkpoint_id] = place.state("total")
+        remembered[site.head.checkpoint_id] = site.state("total")
         if number % 2:
-            place.engine.compact("latest", full=number == 5)
+            site.engine.compact("latest", full=number == 5)
         for name in ("total", "recent"):
-            assert place.state(name) == plain.state(name)
+            assert site.state(name) == plain.state(name)
     for checkpoint_id, total in remembered.items():
-        rows = place.engine.read_state("latest", "latest", "total", checkpoint_id=checkpoint_id).collect()
+        rows = site.engine.read_state("latest", "latest", "total", checkpoint_id=checkpoint_id).collect()
         assert {r["k"]: r["value"] for r in rows} == total
 
 

@@ -19,7 +19,7 @@ from state_engine.dagster.definitions import build
 from state_engine.dagster.naming import sink_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
-from tests.dagster.ground import QUIET
+from tests.dagster.sites import QUIET
 
 JOB = "daily_delays"
 LAST = date(2013, 1, 4)

@@ -37,7 +37,7 @@ NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri
 Name = Literal["files", "sql"]
 
 
-class Place:
+class Site:
     """A root, a directory of files and a database; and the path of a job that puts its checkpoint's id into both."""
 
     def __init__(self, directory: Path) -> None:
@@ -89,19 +89,19 @@ class Place:
         return target.staged([write_sink_file(rows, target, target.file_name(f"w{i}", 0, 0), 0)])
 
 
-def waiting(place: Place, *names: Name) -> list[tuple[int, str]]:
+def waiting(site: Site, *names: Name) -> list[tuple[int, str]]:
     """What sinks do not show, as a runner and as somebody who only looks know it: the same."""
-    job: Any = SimpleNamespace(sinks={name: place.node(name) for name in names})
-    history = JobHistory(JobLayout(place.root, "job"), "0123", History(place.path))
+    job: Any = SimpleNamespace(sinks={name: site.node(name) for name in names})
+    history = JobHistory(JobLayout(site.root, "job"), "0123", History(site.path))
     looked_up = history.unpublished(job if names else None)
-    declared = place.code(*names) if names else None
-    assert list(place.publication().unpublished(place.path, declared)) == looked_up
+    declared = site.code(*names) if names else None
+    assert list(site.publication().unpublished(site.path, declared)) == looked_up
     return [(row.checkpoint_id, staged.name) for row, staged in looked_up]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
 @pytest.fixture
@@ -123,175 +123,175 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_the_last_row_can_wait_and_is_published_by_the_next_process(place: Place) -> None:
-    place.run("files", "sql", batches=2)
-    place.commit("files", "sql")
-    place.commit(kind="compaction")
-    assert place.shown("files") == place.shown("sql") == [1, 2]
-    assert place.publication().settle(place.path, place.code("files", "sql")) == [3]
-    assert place.shown("files") == place.shown("sql") == [1, 2, 3]
-    assert place.publication().settle(place.path, place.code("files", "sql")) == []
+def test_only_the_last_row_can_wait_and_is_published_by_the_next_process(site: Site) -> None:
+    site.run("files", "sql", batches=2)
+    site.commit("files", "sql")
+    site.commit(kind="compaction")
+    assert site.shown("files") == site.shown("sql") == [1, 2]
+    assert site.publication().settle(site.path, site.code("files", "sql")) == [3]
+    assert site.shown("files") == site.shown("sql") == [1, 2, 3]
+    assert site.publication().settle(site.path, site.code("files", "sql")) == []
 
 
-def test_whoever_only_looks_knows_the_same_of_what_waits(place: Place) -> None:
-    place.run("files", "sql", batches=2)
-    assert waiting(place, "files", "sql") == []
-    backup = backup_of_the_database(place)
-    place.run("files", "sql")
-    place.commit("files", "sql")
-    assert waiting(place) == waiting(place, "files", "sql") == [(4, "files"), (4, "sql")]
-    assert waiting(place, "sql") == [(4, "sql")]
-    shutil.copy(backup, place.directory / "out.db")
-    assert waiting(place, "files", "sql") == [(3, "sql"), (4, "files"), (4, "sql")]
+def test_whoever_only_looks_knows_the_same_of_what_waits(site: Site) -> None:
+    site.run("files", "sql", batches=2)
+    assert waiting(site, "files", "sql") == []
+    backup = backup_of_the_database(site)
+    site.run("files", "sql")
+    site.commit("files", "sql")
+    assert waiting(site) == waiting(site, "files", "sql") == [(4, "files"), (4, "sql")]
+    assert waiting(site, "sql") == [(4, "sql")]
+    shutil.copy(backup, site.directory / "out.db")
+    assert waiting(site, "files", "sql") == [(3, "sql"), (4, "files"), (4, "sql")]
 
 
-def test_sinks_are_asked_once_and_not_again_after_every_batch(place: Place, asked: list[str]) -> None:
-    place.run("files", "sql", batches=3)
+def test_sinks_are_asked_once_and_not_again_after_every_batch(site: Site, asked: list[str]) -> None:
+    site.run("files", "sql", batches=3)
     del asked[:]
-    place.run("files", "sql", batches=5)
+    site.run("files", "sql", batches=5)
     assert sorted(asked) == ["files", "sql"]
     del asked[:]
-    place.commit("files")
-    assert place.publication().settle(place.path) == [9]
+    site.commit("files")
+    assert site.publication().settle(site.path) == [9]
     assert asked == ["files"], "without code only the sinks of the last row"
 
 
 def test_sinks_of_a_job_that_begins_are_not_known_from_what_it_publishes_itself(
-    place: Place, asked: list[str]
+    site: Site, asked: list[str]
 ) -> None:
     """So another root that writes to the same table is looked for before every batch of the first process."""
-    publication, code = place.publication(), place.code("files")
-    assert publication.settle(place.path, code) == []
-    place.commit("files")
-    publication.publish(place.path[-1])
-    assert publication.settle(place.path, code) == []
+    publication, code = site.publication(), site.code("files")
+    assert publication.settle(site.path, code) == []
+    site.commit("files")
+    publication.publish(site.path[-1])
+    assert publication.settle(site.path, code) == []
     assert asked == []
     assert not publication.knows("files")
 
 
 @pytest.mark.parametrize("gone", ["files", "sql"])
 def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
-    place: Place, gone: Name, asked: list[str], caplog: pytest.LogCaptureFixture
+    site: Site, gone: Name, asked: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    place.run("files", "sql", batches=2)
-    place.commit("files", "sql")
+    site.run("files", "sql", batches=2)
+    site.commit("files", "sql")
     left: Name = "sql" if gone == "files" else "files"
     if gone == "files":
-        shutil.rmtree(place.directory / "files")
+        shutil.rmtree(site.directory / "files")
     else:  # nobody can open it
-        (place.directory / "out.db").unlink()
-        (place.directory / "out.db").mkdir()
+        (site.directory / "out.db").unlink()
+        (site.directory / "out.db").mkdir()
     del asked[:]
     with caplog.at_level(logging.INFO, logger="state_engine"):
-        assert place.publication().settle(place.path, place.code(left)) == [3]
-    assert place.shown(left) == [1, 2, 3]
+        assert site.publication().settle(site.path, site.code(left)) == [3]
+    assert site.shown(left) == [1, 2, 3]
     assert asked == [left]
     [told] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
     assert told.levelno == logging.WARNING
     assert "checkpoint 3 was not looked up" in told.getMessage()
-    place.run(left, batches=2)
-    assert place.shown(left) == [1, 2, 3, 4, 5]
-    assert [s.name for s in place.publication().left_alone(place.path, place.code(left))] == [gone]
+    site.run(left, batches=2)
+    assert site.shown(left) == [1, 2, 3, 4, 5]
+    assert [s.name for s in site.publication().left_alone(site.path, site.code(left))] == [gone]
 
 
-def backup_of_the_database(place: Place) -> Path:
-    return Path(shutil.copy(place.directory / "out.db", place.directory / "backup.db"))
+def backup_of_the_database(site: Site) -> Path:
+    return Path(shutil.copy(site.directory / "out.db", site.directory / "backup.db"))
 
 
-def test_a_sink_that_was_put_back_from_a_backup_stops_the_job_and_is_repaired(place: Place) -> None:
-    place.run("files", "sql", batches=2)
-    backup = backup_of_the_database(place)
-    place.run("files", "sql", batches=2)
-    place.commit("files", "sql")
-    shutil.copy(backup, place.directory / "out.db")
-    code = place.code("files", "sql")
+def test_a_sink_that_was_put_back_from_a_backup_stops_the_job_and_is_repaired(site: Site) -> None:
+    site.run("files", "sql", batches=2)
+    backup = backup_of_the_database(site)
+    site.run("files", "sql", batches=2)
+    site.commit("files", "sql")
+    shutil.copy(backup, site.directory / "out.db")
+    code = site.code("files", "sql")
     for _ in range(2):
         with pytest.raises(
             SinkBehindError,
             match=r"job 'job', sink 'sql': .* does not show what checkpoints 3 to 4 published to it "
             r"\(2 rows\).*publish_pending\(job, from_checkpoint=3\)",
         ):
-            place.publication().settle(place.path, code)
-    assert (place.shown("files"), place.shown("sql")) == ([1, 2, 3, 4], [1, 2]), "nothing was done"
+            site.publication().settle(site.path, code)
+    assert (site.shown("files"), site.shown("sql")) == ([1, 2, 3, 4], [1, 2]), "nothing was done"
     with pytest.raises(SinkBehindError, match="what checkpoint 3 published"):
-        place.publication().settle(place.path, code, again_from=4)
-    assert place.publication().settle(place.path, code, again_from=3) == [3, 4, 5]
-    assert place.publication().settle(place.path, code, again_from=1) == []
-    assert place.shown("files") == place.shown("sql") == [1, 2, 3, 4, 5]
-    place.run("files", "sql")
-    assert place.shown("files") == place.shown("sql") == [1, 2, 3, 4, 5, 6]
+        site.publication().settle(site.path, code, again_from=4)
+    assert site.publication().settle(site.path, code, again_from=3) == [3, 4, 5]
+    assert site.publication().settle(site.path, code, again_from=1) == []
+    assert site.shown("files") == site.shown("sql") == [1, 2, 3, 4, 5]
+    site.run("files", "sql")
+    assert site.shown("files") == site.shown("sql") == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_sink_that_comes_back_into_the_code_is_behind_by_what_it_did_not_get(place: Place) -> None:
-    place.run("files", "sql", batches=2)
-    place.commit("files", "sql")
-    place.run("sql", batches=2)
-    both = place.code("files", "sql")
+def test_a_sink_that_comes_back_into_the_code_is_behind_by_what_it_did_not_get(site: Site) -> None:
+    site.run("files", "sql", batches=2)
+    site.commit("files", "sql")
+    site.run("sql", batches=2)
+    both = site.code("files", "sql")
     with pytest.raises(SinkBehindError, match=r"sink 'files'.*checkpoint 3 published"):
-        place.publication().settle(place.path, both)
-    assert place.publication().settle(place.path, both, again_from=3) == [3]
-    assert (place.shown("files"), place.shown("sql")) == ([1, 2, 3], [1, 2, 3, 4, 5])
+        site.publication().settle(site.path, both)
+    assert site.publication().settle(site.path, both, again_from=3) == [3]
+    assert (site.shown("files"), site.shown("sql")) == ([1, 2, 3], [1, 2, 3, 4, 5])
 
 
-def test_an_operation_by_name_does_not_spare_a_run_the_look_at_its_sinks(place: Place) -> None:
-    place.run("sql", batches=2)
-    backup = backup_of_the_database(place)
-    place.run("sql")
-    place.run("files")
-    shutil.copy(backup, place.directory / "out.db")
-    publication = place.publication()
-    assert publication.settle(place.path) == []
+def test_an_operation_by_name_does_not_spare_a_run_the_look_at_its_sinks(site: Site) -> None:
+    site.run("sql", batches=2)
+    backup = backup_of_the_database(site)
+    site.run("sql")
+    site.run("files")
+    shutil.copy(backup, site.directory / "out.db")
+    publication = site.publication()
+    assert publication.settle(site.path) == []
     with pytest.raises(SinkBehindError, match="checkpoint 3 published"):
-        publication.settle(place.path, place.code("files", "sql"))
+        publication.settle(site.path, site.code("files", "sql"))
 
 
-def test_a_consumer_takes_the_newest_directory_of_files_away(place: Place) -> None:
-    place.run("files", batches=3)
-    shutil.move(place.directory / "files" / "checkpoint_id=000000000003", place.directory / "taken")
-    place.run("files", batches=2)
-    assert place.shown("files") == [1, 2, 4, 5]
-    assert place.publication().settle(place.path, place.code("files"), again_from=1) == []
-    shutil.rmtree(place.directory / "files" / "checkpoint_id=000000000005")
-    place.commit("files")
-    assert place.publication().settle(place.path, place.code("files")) == [6]
+def test_a_consumer_takes_the_newest_directory_of_files_away(site: Site) -> None:
+    site.run("files", batches=3)
+    shutil.move(site.directory / "files" / "checkpoint_id=000000000003", site.directory / "taken")
+    site.run("files", batches=2)
+    assert site.shown("files") == [1, 2, 4, 5]
+    assert site.publication().settle(site.path, site.code("files"), again_from=1) == []
+    shutil.rmtree(site.directory / "files" / "checkpoint_id=000000000005")
+    site.commit("files")
+    assert site.publication().settle(site.path, site.code("files")) == [6]
 
 
-def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(place: Place) -> None:
-    place.run("files", batches=3)
+def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(site: Site) -> None:
+    site.run("files", batches=3)
     for checkpoint_id in (1, 2):
-        [shown] = (place.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
+        [shown] = (site.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
         shutil.copy(shown, shown.with_name(shown.name.replace("-0.parquet", "-1.parquet")))
-    assert place.shown("files") == [1, 1, 2, 2, 3]
-    assert place.publication().settle(place.path, place.code("files"), again_from=2) == []
-    assert place.shown("files") == [1, 1, 2, 3]
-    assert place.publication().settle(place.path, place.code("files"), again_from=1) == []
-    assert place.shown("files") == [1, 2, 3]
+    assert site.shown("files") == [1, 1, 2, 2, 3]
+    assert site.publication().settle(site.path, site.code("files"), again_from=2) == []
+    assert site.shown("files") == [1, 1, 2, 3]
+    assert site.publication().settle(site.path, site.code("files"), again_from=1) == []
+    assert site.shown("files") == [1, 2, 3]
 
 
-def test_what_can_never_be_published_is_told_apart_for_a_restore(place: Place) -> None:
-    place.run("files", "sql", batches=2)
-    backup = backup_of_the_database(place)
-    place.run("files", "sql")
-    place.commit("files", "sql")
-    [waiting] = place.path[-1].sinks[0].files
-    (place.directory / "files" / waiting.path).unlink()
+def test_what_can_never_be_published_is_told_apart_for_a_restore(site: Site) -> None:
+    site.run("files", "sql", batches=2)
+    backup = backup_of_the_database(site)
+    site.run("files", "sql")
+    site.commit("files", "sql")
+    [waiting] = site.path[-1].sinks[0].files
+    (site.directory / "files" / waiting.path).unlink()
     with pytest.raises(MissingFilesError):
-        place.publication().settle(place.path, place.code("files"))
-    refused = place.publication().settle_what_can_be(place.path, place.code("files", "sql"))
+        site.publication().settle(site.path, site.code("files"))
+    refused = site.publication().settle_what_can_be(site.path, site.code("files", "sql"))
     assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files")]
-    shutil.copy(backup, place.directory / "out.db")
-    refused = place.publication().settle_what_can_be(place.path, place.code("files", "sql"))
+    shutil.copy(backup, site.directory / "out.db")
+    refused = site.publication().settle_what_can_be(site.path, site.code("files", "sql"))
     assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files"), (3, "sql"), (4, "sql")]
-    assert place.shown("sql") == [1, 2]
+    assert site.shown("sql") == [1, 2]
 
 
-def test_a_root_that_was_moved_knows_its_sinks(place: Place) -> None:
-    place.run("sql", batches=2)
-    (place.directory / "root").rename(place.directory / "moved")
-    place.root = f"file://{place.directory}/moved"
-    assert place.publication().left_alone(place.path, place.code("sql")) == []
-    place.run("sql")
-    assert place.shown("sql") == [1, 2, 3]
+def test_a_root_that_was_moved_knows_its_sinks(site: Site) -> None:
+    site.run("sql", batches=2)
+    (site.directory / "root").rename(site.directory / "moved")
+    site.root = f"file://{site.directory}/moved"
+    assert site.publication().left_alone(site.path, site.code("sql")) == []
+    site.run("sql")
+    assert site.shown("sql") == [1, 2, 3]
 
 
 def test_a_place_is_what_checkpoints_record(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_place_is_what_checkpoints_record(tmp_path: Path) -> None:
     assert DeltaSink(str(tmp_path / "t")).place(f"{APP}/out", staging) == f"file://{tmp_path}/t"
     function = ForeachBatchSink(lambda rows, checkpoint_id: None, name="place_of_a_function")
     assert function.place(f"{APP}/out", staging) == "file:///root/job/sinks/out/place_of_a_function"
-    publication = Place(tmp_path).publication()
+    publication = Site(tmp_path).publication()
     assert list(publication.places.declared([])) == [
         (DEAD_LETTERS, f"file://{tmp_path}/root/job/dead_letters")
     ]

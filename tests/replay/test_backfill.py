@@ -81,7 +81,7 @@ class Sum(KeyedProcessFunction):
         yield str(value.k), value.v, total
 
 
-class Place:
+class Site:
     """A directory with an input, a root and a sink."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
@@ -89,11 +89,11 @@ class Place:
         self.feed, self.sink = directory / "feed", directory / "sink"
         self.feed.mkdir(parents=True)
 
-    def put(self, rows: Sequence[Row], name: str) -> Place:
+    def put(self, rows: Sequence[Row], name: str) -> Site:
         pq.write_table(table(rows), self.feed / f"{name}.parquet")
         return self
 
-    def filled(self, *more: Sequence[Row]) -> Place:
+    def filled(self, *more: Sequence[Row]) -> Site:
         for i, rows in enumerate([*ROWS, *more]):
             self.put(rows, f"{i}")
         return self
@@ -125,7 +125,7 @@ class Place:
     def told(self) -> dict[str, str]:
         return {p.key: p.state for p in self.engine().partitions(self.job(), clock=END_MS)}
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: Site) -> bool:
         return self.outputs() == other.outputs() and self.state() == other.state()
 
 
@@ -136,148 +136,146 @@ def table(rows: Sequence[Row]) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Place:
+def right(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Site:
     """A run that never failed."""
-    place = Place(tmp_path_factory.mktemp("right"), spark).filled()
-    assert place.run() == DAYS
-    return place
+    site = Site(tmp_path_factory.mktemp("right"), spark).filled()
+    assert site.run() == DAYS
+    return site
 
 
 @pytest.fixture(scope="module")
-def mended(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Place:
+def mended(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Site:
     """A run that never failed, with the other code."""
-    place = Place(tmp_path_factory.mktemp("mended"), spark).filled()
-    assert place.run(place.job(10)) == DAYS
-    return place
+    site = Site(tmp_path_factory.mktemp("mended"), spark).filled()
+    assert site.run(site.job(10)) == DAYS
+    return site
 
 
 @pytest.fixture
-def place(tmp_path: Path, spark: SparkSession) -> Place:
-    return Place(tmp_path, spark).filled()
+def site(tmp_path: Path, spark: SparkSession) -> Site:
+    return Site(tmp_path, spark).filled()
 
 
-def test_partitions_run_in_order_and_late_rows_are_counted(place: Place, right: Place) -> None:
+def test_partitions_run_in_order_and_late_rows_are_counted(site: Site, right: Site) -> None:
     with pytest.raises(PartitionOrderError, match="none was run yet: run 2013-01-01 first"):
-        place.run(partition=DAYS[1])
-    assert place.run(partition=DAYS[0]) == DAYS[:1]
-    assert place.run(partition=DAYS[0]) == []
-    assert place.run(clock=START_MS + 3 * DAY_MS - 1) == DAYS[1:2]
+        site.run(partition=DAYS[1])
+    assert site.run(partition=DAYS[0]) == DAYS[:1]
+    assert site.run(partition=DAYS[0]) == []
+    assert site.run(clock=START_MS + 3 * DAY_MS - 1) == DAYS[1:2]
     for day, message in ((DAYS[3], "run 2013-01-03 first"), (DAYS[0], "was run already.*backfill")):
         with pytest.raises(PartitionOrderError, match=message):
-            place.run(partition=day)
-    place.put(LATE, "late")
-    report = place.engine().run(place.job(), clock=END_MS)
+            site.run(partition=day)
+    site.put(LATE, "late")
+    report = site.engine().run(site.job(), clock=END_MS)
     assert [(b.partition, b.late_rows) for b in report.batches] == [(DAYS[2], 1), (DAYS[3], 0), (DAYS[4], 0)]
     # that of the third day was in time
-    assert [r.rows_in for r in place.engine().checkpoints("days")] == [2, 3, 2, 2, 2]
-    found = place.engine().partitions(place.job(), clock=END_MS)
+    assert [r.rows_in for r in site.engine().checkpoints("days")] == [2, 3, 2, 2, 2]
+    found = site.engine().partitions(site.job(), clock=END_MS)
     assert [(p.key, p.state, p.rows) for p in found] == list(
         zip(DAYS, ["done"] * 5, [2, 3, 2, 2, 2], strict=True)
     )
     assert [p.late_rows for p in found] == [0, 0, 1, 0, 0]
-    assert place.run() == []
+    assert site.run() == []
 
 
-def test_continuous_jobs_have_no_partitions(place: Place) -> None:
+def test_continuous_jobs_have_no_partitions(site: Site) -> None:
     job = StatefulJob("days")
-    job.source("events", FileSource(str(place.feed))).sink("out", DeltaSink(str(place.sink)))
+    job.source("events", FileSource(str(site.feed))).sink("out", DeltaSink(str(site.sink)))
     for call in (
-        lambda: place.engine().run(job, partition=DAYS[0]),
-        lambda: place.engine().backfill(job, *DAYS[:2]),
-        lambda: place.engine().partitions(job),
+        lambda: site.engine().run(job, partition=DAYS[0]),
+        lambda: site.engine().backfill(job, *DAYS[:2]),
+        lambda: site.engine().partitions(job),
     ):
         with pytest.raises(ConfigurationError, match=r"is continuous.*engine\.replay"):
             call()
-    place.run(partition=DAYS[0])
+    site.run(partition=DAYS[0])
     with pytest.raises(ConfigurationError, match="was run in time partitions up to 2013-01-01"):
-        place.engine().run(job)
+        site.engine().run(job)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", ["ignore", "next"])
-def test_late_rows_are_left_or_taken(place: Place, late: str) -> None:
-    job = place.job(late=late)
-    place.run(job, partition=DAYS[0])
-    place.run(job, partition=DAYS[1])
-    place.put(LATE, "late")
-    place.run(job)
-    third = place.engine().checkpoints("days")[2]
+def test_late_rows_are_left_or_taken(site: Site, late: str) -> None:
+    job = site.job(late=late)
+    site.run(job, partition=DAYS[0])
+    site.run(job, partition=DAYS[1])
+    site.put(LATE, "late")
+    site.run(job)
+    third = site.engine().checkpoints("days")[2]
     assert (third.late_rows, third.rows_in) == (1, 3 if late == "next" else 2)
-    assert (("b", 100, 106) in place.outputs()) is (late == "next")
+    assert (("b", 100, 106) in site.outputs()) is (late == "next")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 4), (1, 2), (2, 4), (4, 4)])
-def test_the_same_code_gives_the_same_from_any_day_on(
-    place: Place, right: Place, first: int, last: int
-) -> None:
-    place.run()
-    seen = place.engine().backfill(place.job(), DAYS[first], DAYS[last], dry_run=True)
+def test_the_same_code_gives_the_same_from_any_day_on(site: Site, right: Site, first: int, last: int) -> None:
+    site.run()
+    seen = site.engine().backfill(site.job(), DAYS[first], DAYS[last], dry_run=True)
     assert seen.partitions == DAYS[first:]
-    assert len(place.engine().checkpoints("days")) == 5
-    report = place.engine().backfill(place.job(), DAYS[first], DAYS[last], clock=None)
+    assert len(site.engine().checkpoints("days")) == 5
+    report = site.engine().backfill(site.job(), DAYS[first], DAYS[last], clock=None)
     assert [b.partition for b in report.batches] == DAYS[first:]
     assert report.rows_withdrawn == report.rows_added == seen.rows_withdrawn == seen.rows_added
-    assert place.same(right)
-    assert place.told() == dict.fromkeys(DAYS, "done")
-    assert place.run() == []
-    assert [r.clock_ms for r in place.engine().checkpoints("days")] == [END_MS] * (11 - first)
+    assert site.same(right)
+    assert site.told() == dict.fromkeys(DAYS, "done")
+    assert site.run() == []
+    assert [r.clock_ms for r in site.engine().checkpoints("days")] == [END_MS] * (11 - first)
 
 
 @pytest.mark.long
-def test_mended_code_and_late_rows(place: Place, mended: Place, tmp_path: Path, spark: SparkSession) -> None:
-    place.run(clock=END_MS - DAY_MS)
+def test_mended_code_and_late_rows(site: Site, mended: Site, tmp_path: Path, spark: SparkSession) -> None:
+    site.run(clock=END_MS - DAY_MS)
     # never run: the last day; it runs on the branch too
-    report = place.engine().backfill(place.job(), DAYS[0], DAYS[4], code=place.job(10), clock=END_MS)
+    report = site.engine().backfill(site.job(), DAYS[0], DAYS[4], code=site.job(10), clock=END_MS)
     assert report.branch == "backfill_1"
-    assert place.same(mended)
+    assert site.same(mended)
 
-    place.put(LATE, "late")
-    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0])
-    assert place.same(mended)  # as recorded
-    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], rebatch=True)
+    site.put(LATE, "late")
+    report = site.engine().backfill(site.job(10), DAYS[0], DAYS[0])
+    assert site.same(mended)  # as recorded
+    report = site.engine().backfill(site.job(10), DAYS[0], DAYS[0], rebatch=True)
     assert [b.partition for b in report.batches] == DAYS
-    whole = Place(tmp_path / "whole", spark).filled(LATE)
+    whole = Site(tmp_path / "whole", spark).filled(LATE)
     whole.run(whole.job(10))
-    assert place.same(whole)
+    assert site.same(whole)
 
 
 @pytest.mark.long
-def test_the_rest_stays_until_it_runs_again(place: Place, mended: Place) -> None:
-    place.run()
-    before = place.outputs()
-    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[1], "stop")
+def test_the_rest_stays_until_it_runs_again(site: Site, mended: Site) -> None:
+    site.run()
+    before = site.outputs()
+    report = site.engine().backfill(site.job(10), DAYS[0], DAYS[1], "stop")
     assert report.stale == DAYS[2:]
-    assert place.told() == dict(zip(DAYS, ["done"] * 2 + ["stale"] * 3, strict=True))
-    assert len(place.outputs()) == len(before)
-    mixed = set(place.outputs())
+    assert site.told() == dict(zip(DAYS, ["done"] * 2 + ["stale"] * 3, strict=True))
+    assert len(site.outputs()) == len(before)
+    mixed = set(site.outputs())
     assert mixed - set(before)
     assert mixed & set(before)
-    assert place.run(place.job(10), partition=DAYS[2]) == [DAYS[2]]
-    assert len(place.outputs()) == len(before)
-    assert place.told()[DAYS[2]] == "done"
+    assert site.run(site.job(10), partition=DAYS[2]) == [DAYS[2]]
+    assert len(site.outputs()) == len(before)
+    assert site.told()[DAYS[2]] == "done"
     # what is stale goes with a backfill that reaches over it, too
-    place.engine().backfill(place.job(10), DAYS[1], DAYS[3], clock=END_MS)
-    assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
-    assert place.run(place.job(10)) == DAYS[4:]
-    assert place.same(mended)
+    site.engine().backfill(site.job(10), DAYS[1], DAYS[3], clock=END_MS)
+    assert site.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert site.run(site.job(10)) == DAYS[4:]
+    assert site.same(mended)
 
 
 @pytest.mark.long
 def test_outputs_may_be_kept_where_a_sink_cannot_let_go(
-    place: Place, mended: Place, spark: SparkSession
+    site: Site, mended: Site, spark: SparkSession
 ) -> None:
-    place.run()
-    before = place.outputs()
-    spark.sql(f"ALTER TABLE delta.`{place.sink}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    site.run()
+    before = site.outputs()
+    spark.sql(f"ALTER TABLE delta.`{site.sink}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     with pytest.raises(SinkError, match=r'outputs="keep" \(--outputs keep\)'):
-        place.engine().backfill(place.job(10), DAYS[0], DAYS[0], clock=END_MS)
-    assert place.outputs() == before
-    seen = place.engine().backfill(place.job(10), DAYS[0], DAYS[0], outputs="keep", clock=END_MS)
+        site.engine().backfill(site.job(10), DAYS[0], DAYS[0], clock=END_MS)
+    assert site.outputs() == before
+    seen = site.engine().backfill(site.job(10), DAYS[0], DAYS[0], outputs="keep", clock=END_MS)
     assert seen.batches == []  # all had run before the swap was refused
     assert (seen.rows_withdrawn, seen.rows_added) == ({"out": 0}, {"out": len(before)})
-    assert place.outputs() == sorted(before + mended.outputs())
-    assert place.state() == mended.state()
+    assert site.outputs() == sorted(before + mended.outputs())
+    assert site.state() == mended.state()
 
 
 @pytest.mark.parametrize(
@@ -287,36 +285,36 @@ def test_outputs_may_be_kept_where_a_sink_cannot_let_go(
      ("roll_forward", "leave", "outputs must be 'withdraw' or 'keep', not 'leave'")],
 )  # fmt: skip
 def test_outputs_that_cannot_be_kept(tmp_path: Path, mode: str, outputs: Any, message: str) -> None:
-    job = Place(tmp_path, cast(Any, None)).job()
+    job = Site(tmp_path, cast(Any, None)).job()
     with pytest.raises(ConfigurationError, match=message):
         StateEngine(tmp_path / "root").backfill(job, DAYS[0], DAYS[0], mode, outputs=outputs)
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.long
-def test_a_branch_is_compared_and_promoted(place: Place, mended: Place, right: Place) -> None:
-    place.run()
-    report = place.engine().backfill(place.job(), DAYS[0], DAYS[2], "branch", code=place.job(10))
-    assert place.same(right)
-    assert not place.engine().compare("days", report.branch).is_equal
-    place.engine().promote("days", report.branch)
-    assert place.same(mended)
-    assert place.run(place.job(10)) == []
+def test_a_branch_is_compared_and_promoted(site: Site, mended: Site, right: Site) -> None:
+    site.run()
+    report = site.engine().backfill(site.job(), DAYS[0], DAYS[2], "branch", code=site.job(10))
+    assert site.same(right)
+    assert not site.engine().compare("days", report.branch).is_equal
+    site.engine().promote("days", report.branch)
+    assert site.same(mended)
+    assert site.run(site.job(10)) == []
 
 
 @pytest.mark.long
-def test_a_promoted_branch_takes_what_a_stop_left_behind(place: Place, mended: Place, right: Place) -> None:
-    place.run()
-    place.engine().backfill(place.job(10), DAYS[0], DAYS[1], "stop")
-    report = place.engine().backfill(place.job(10), DAYS[0], DAYS[3], "branch", clock=END_MS)
-    place.engine().promote("days", report.branch)
-    assert place.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
-    assert len(place.outputs()) == len(right.outputs())
+def test_a_promoted_branch_takes_what_a_stop_left_behind(site: Site, mended: Site, right: Site) -> None:
+    site.run()
+    site.engine().backfill(site.job(10), DAYS[0], DAYS[1], "stop")
+    report = site.engine().backfill(site.job(10), DAYS[0], DAYS[3], "branch", clock=END_MS)
+    site.engine().promote("days", report.branch)
+    assert site.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert len(site.outputs()) == len(right.outputs())
     # and back to where all began, whose outputs are in the sinks as they were
-    place.engine().restore(place.job(10), checkpoint_id=5)
-    assert place.same(right)
-    place.engine().backfill(place.job(10), DAYS[0], DAYS[4], clock=END_MS)
-    assert place.same(mended)
+    site.engine().restore(site.job(10), checkpoint_id=5)
+    assert site.same(right)
+    site.engine().backfill(site.job(10), DAYS[0], DAYS[4], clock=END_MS)
+    assert site.same(mended)
 
 
 @pytest.mark.long
@@ -333,32 +331,32 @@ def test_a_promoted_branch_takes_what_a_stop_left_behind(place: Place, mended: P
     ],
     ids=str,
 )
-def test_a_killed_backfill_goes_on(place: Place, mended: Place, fault: Fault, mode: str) -> None:
+def test_a_killed_backfill_goes_on(site: Site, mended: Site, fault: Fault, mode: str) -> None:
     def backfill() -> Any:
-        return place.engine().backfill(place.job(10, version="2"), DAYS[0], DAYS[1], mode)
+        return site.engine().backfill(site.job(10, version="2"), DAYS[0], DAYS[1], mode)
 
-    place.run()
+    site.run()
     with installed([fault]), pytest.raises(InjectedFault):
         backfill()
-    swapped = sum(r.kind.moves_head for r in place.engine().checkpoints("days"))
-    place.engine().publish_pending(place.job(10))
+    swapped = sum(r.kind.moves_head for r in site.engine().checkpoints("days"))
+    site.engine().publish_pending(site.job(10))
     if not swapped:
-        ran = len(place.engine().checkpoints("days")) - 5
+        ran = len(site.engine().checkpoints("days")) - 5
         report = backfill()
         assert report.branch == "backfill_1"
         assert [b.partition for b in report.batches] == report.partitions[ran:]
-    place.run(place.job(10, version="2"))
-    assert place.same(mended)
+    site.run(site.job(10, version="2"))
+    assert site.same(mended)
 
 
 @pytest.mark.long
-def test_two_runners_of_one_partition(place: Place, right: Place) -> None:
-    place.run(partition=DAYS[0])
+def test_two_runners_of_one_partition(site: Site, right: Site) -> None:
+    site.run(partition=DAYS[0])
     done, errors = list[str](), list[Exception]()
     together = threading.Barrier(2)
 
     def run() -> None:
-        engine, job = place.engine(), place.job()
+        engine, job = site.engine(), site.job()
         together.wait()
         try:
             done.extend(engine.run(job, partition=DAYS[1], clock=END_MS).partitions)
@@ -372,14 +370,14 @@ def test_two_runners_of_one_partition(place: Place, right: Place) -> None:
         thread.join()
     assert done == [DAYS[1]]
     assert len(errors) <= 1  # one that comes when all is over has nothing to do
-    assert [r.partition for r in place.engine().checkpoints("days")] == DAYS[:2]
-    place.run()
-    assert place.same(right)
+    assert [r.partition for r in site.engine().checkpoints("days")] == DAYS[:2]
+    site.run()
+    assert site.same(right)
 
 
 @pytest.mark.long
 def test_a_runner_that_is_overtaken_loses_nothing(
-    place: Place, right: Place, monkeypatch: pytest.MonkeyPatch
+    site: Site, right: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from state_engine.microbatch.coordinator import CheckpointCoordinator
 
@@ -388,32 +386,32 @@ def test_a_runner_that_is_overtaken_loses_nothing(
     def late(self: Any, attempt: Any) -> Any:
         calls.append(attempt)
         if len(calls) == 1:
-            place.run(partition=DAYS[0])
+            site.run(partition=DAYS[0])
         return stage(self, attempt)
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCoordinator, "stage", late)
         with pytest.raises(StaleParentError):
-            place.run(partition=DAYS[0])
-    assert place.run() == DAYS[1:]
-    assert place.same(right)
+            site.run(partition=DAYS[0])
+    assert site.run() == DAYS[1:]
+    assert site.same(right)
 
 
 @pytest.mark.long
 def test_delta_tables_empty_days_and_hours(
-    place: Place, right: Place, tmp_path: Path, spark: SparkSession
+    site: Site, right: Site, tmp_path: Path, spark: SparkSession
 ) -> None:
     feed = str(tmp_path / "table")
     for rows in ROWS:
         write_deltalake(feed, table(rows), mode="append")
-    other = Place(tmp_path / "other", spark)
+    other = Site(tmp_path / "other", spark)
     job = other.job(source=DeltaSource(feed, max_rows_per_batch=2))
     assert other.run(job) == DAYS
     assert other.same(right)
     assert other.engine().backfill(job, DAYS[2], DAYS[3]).partitions == DAYS[2:]
     assert other.same(right)
 
-    hours = Place(tmp_path / "hours", spark).filled()
+    hours = Site(tmp_path / "hours", spark).filled()
     job = hours.job(every="hour", end="2013-01-01-07:00")
     assert hours.run(job) == [f"2013-01-01-0{h}:00" for h in range(7)]
     assert hours.outputs() == [("a", 1, 1), ("b", 2, 2)]
@@ -422,52 +420,52 @@ def test_delta_tables_empty_days_and_hours(
 
 
 @pytest.mark.long
-def test_what_a_backfill_refuses(place: Place) -> None:
-    engine = place.engine()
+def test_what_a_backfill_refuses(site: Site) -> None:
+    engine = site.engine()
     with pytest.raises(PartitionOrderError, match="the last one that was run is none: begin with 2013-01-01"):
-        engine.backfill(place.job(), DAYS[1], DAYS[2])
+        engine.backfill(site.job(), DAYS[1], DAYS[2])
     # for the first time, and gone on with
     with installed([Fault("before commit", nth=2)]), pytest.raises(InjectedFault):
-        engine.backfill(place.job(), DAYS[0], DAYS[2])
-    report = place.engine().backfill(place.job(), DAYS[0], DAYS[2])
+        engine.backfill(site.job(), DAYS[0], DAYS[2])
+    report = site.engine().backfill(site.job(), DAYS[0], DAYS[2])
     assert (report.branch, [b.partition for b in report.batches]) == ("main", DAYS[1:3])
     with pytest.raises(ConfigurationError, match="mode must be one of"):
-        engine.backfill(place.job(), DAYS[0], DAYS[1], "forward")
+        engine.backfill(site.job(), DAYS[0], DAYS[1], "forward")
     with pytest.raises(ConfigurationError, match="must have its name and its partitions"):
-        engine.backfill(place.job(), *DAYS[:2], code=place.job(every="hour"))
+        engine.backfill(site.job(), *DAYS[:2], code=site.job(every="hour"))
     with pytest.raises(ConfigurationError, match="sliced otherwise"):
-        place.engine().run(place.job(timezone="Asia/Tokyo"))
+        site.engine().run(site.job(timezone="Asia/Tokyo"))
     empty = table([("a", 1, 100)]).set_column(2, "at", pa.array([None], pa.timestamp("us", "UTC")))
-    pq.write_table(empty, place.feed / "null.parquet")
+    pq.write_table(empty, site.feed / "null.parquet")
     with pytest.raises(SourceError, match=r"1 rows of .*null\.parquet have no 'at'"):
-        place.run()
-    assert place.run(place.job(nulls="ignore")) == DAYS[3:]
+        site.run()
+    assert site.run(site.job(nulls="ignore")) == DAYS[3:]
 
 
 @pytest.mark.long
-def test_from_the_command_line(place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_the_command_line(site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
     from state_engine.cli.main import app
     from state_engine.cli.session import console
 
-    (place.directory / "days_job.py").write_text(
+    (site.directory / "days_job.py").write_text(
         f"""
 from types import SimpleNamespace
 from state_engine import DeltaSink, FileSource, StatefulJob
 from state_engine.core.checkpoints.partitions import TimePartitions
 def jobs(settings):
     job = StatefulJob("days", partitions=TimePartitions("at", start="2013-01-01", end="2013-01-04"))
-    rows = job.source("events", FileSource("{place.feed}"), order_by=["at"])
+    rows = job.source("events", FileSource("{site.feed}"), order_by=["at"])
     sums = rows.key_by("k").map_with_state(
         lambda row, total: ((row.k, (total or 0) + row.v), (total or 0) + row.v), int, "k string, v bigint"
     )
-    sums.uid("totals").sink("out", DeltaSink("{place.sink}"))
+    sums.uid("totals").sink("out", DeltaSink("{site.sink}"))
     return [SimpleNamespace(job=job, prepare=lambda: None)]
 """
     )
-    monkeypatch.chdir(place.directory)
-    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    monkeypatch.chdir(site.directory)
+    monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     monkeypatch.setenv("STATELAKE__JOBS__MODULES", "days_job")
     monkeypatch.setattr(console, "width", 200)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -489,34 +487,34 @@ def jobs(settings):
 
 @pytest.mark.long
 def test_rows_that_cannot_be_read_are_set_aside_once(tmp_path: Path, spark: SparkSession) -> None:
-    place = Place(tmp_path, spark)
+    site = Site(tmp_path, spark)
 
     def job() -> StatefulJob:
         partitions = TimePartitions("at", start=DAYS[0], end=DAYS[2])
         job = StatefulJob("days", on_error="dead_letter", partitions=partitions)
-        source = FileSource(str(place.feed), schema="k string, v bigint, at timestamp", format="csv")
+        source = FileSource(str(site.feed), schema="k string, v bigint, at timestamp", format="csv")
         keyed = job.source("events", source, event_time="at").key_by("k")
         out = keyed.process(Sum(), uid="sums", output_type="k string, v bigint, total bigint")
-        out.sink("out", DeltaSink(str(place.sink)))
+        out.sink("out", DeltaSink(str(site.sink)))
         return job
 
     def refused() -> list[str]:
-        letters = DeltaTable(str(place.directory / "root" / "days" / "dead_letters")).to_pyarrow_table()
+        letters = DeltaTable(str(site.directory / "root" / "days" / "dead_letters")).to_pyarrow_table()
         return sorted(row["position"].split("/")[-1] for row in letters.to_pylist())
 
-    (place.feed / "0.csv").write_text("a,1,2013-01-01T01:00:00Z\nb,x,2013-01-01T02:00:00Z\n")
-    place.run(job(), partition=DAYS[0])
-    (place.feed / "1.csv").write_text("a,2,2013-01-02T01:00:00Z\nb,y,2013-01-02T02:00:00Z\n")
-    report = place.engine().run(job(), clock=END_MS)
+    (site.feed / "0.csv").write_text("a,1,2013-01-01T01:00:00Z\nb,x,2013-01-01T02:00:00Z\n")
+    site.run(job(), partition=DAYS[0])
+    (site.feed / "1.csv").write_text("a,2,2013-01-02T01:00:00Z\nb,y,2013-01-02T02:00:00Z\n")
+    report = site.engine().run(job(), clock=END_MS)
     assert [b.rows_refused for b in report.batches] == [1]
-    was, outputs = refused(), place.outputs()
+    was, outputs = refused(), site.outputs()
     assert len(was) == 2
     assert outputs == [("a", 1, 1), ("a", 2, 3)]
     # the second day is stale, and the micro-batch that replaces it takes its letters out and puts new ones in
-    assert place.engine().backfill(job(), DAYS[0], DAYS[0], "stop").stale == DAYS[1:2]
-    assert (refused(), place.outputs()) == (was, outputs)
-    place.run(job())
-    assert (refused(), place.outputs()) == (was, outputs)
+    assert site.engine().backfill(job(), DAYS[0], DAYS[0], "stop").stale == DAYS[1:2]
+    assert (refused(), site.outputs()) == (was, outputs)
+    site.run(job())
+    assert (refused(), site.outputs()) == (was, outputs)
 
 
 def test_sources_that_cannot_be_cut() -> None:

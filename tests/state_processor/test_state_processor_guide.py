@@ -76,7 +76,7 @@ class Counted(StatefulProcessor):
         pass
 
 
-class Place:
+class Site:
     """A directory with input, a root and sinks; makes the job of the guide."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
@@ -103,8 +103,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, spark: SparkSession) -> Place:
-    return Place(tmp_path, spark)
+def site(tmp_path: Path, spark: SparkSession) -> Site:
+    return Site(tmp_path, spark)
 
 
 def block(part: str, language: str = "python") -> str:
@@ -119,21 +119,21 @@ def test_no_block_is_left_out() -> None:
     assert sorted(kinds) == ["", "", "python", "python", "python", "python", "python", "python"]
 
 
-def test_a_job_begins_with_state(place: Place, spark: SparkSession) -> None:
+def test_a_job_begins_with_state(site: Site, spark: SparkSession) -> None:
     names: dict[str, Any] = {
-        "engine": place.engine,
-        "job": place.job(),
+        "engine": site.engine,
+        "job": site.job(),
         "last": spark.createDataFrame([("N123", 8)], "tailnum string, value int"),
         "recent": spark.createDataFrame([("N123", 1), ("N123", 2)], "tailnum string, value int"),
     }
     code = block('"recent": recent')
     entries = eval(code, names)
     assert entries == {"planes": {"last_flight": 1, "recent": 1}}
-    assert place.engine.checkpoints("planes") == []
+    assert site.engine.checkpoints("planes") == []
     assert eval(code.replace("dry_run=True", "dry_run=False"), names) == entries
-    assert (place.state("last_flight"), place.state("recent")) == ({"N123": 8}, {"N123": [1, 2]})
-    place.arrive([("N9", 4)])  # what was there before is in the state already
-    assert place.engine.run(place.job()).rows_in == 1
+    assert (site.state("last_flight"), site.state("recent")) == ({"N123": 8}, {"N123": [1, 2]})
+    site.arrive([("N9", 4)])  # what was there before is in the state already
+    assert site.engine.run(site.job()).rows_in == 1
 
 
 class Export(ProcessFunction, CheckpointedFunction):
@@ -151,35 +151,35 @@ class Export(ProcessFunction, CheckpointedFunction):
         pass
 
 
-def test_a_job_begins_with_timers_and_operator_state(place: Place, spark: SparkSession) -> None:
-    job = place.job()
+def test_a_job_begins_with_timers_and_operator_state(site: Site, spark: SparkSession) -> None:
+    job = site.job()
     totals = DataStream(job, job.operators["planes"])
     totals.process(Export(), uid="export", output_type="total string, buffered bigint").set_parallelism(
         1
-    ).sink("exported", DeltaSink(str(place.directory / "exported")))
+    ).sink("exported", DeltaSink(str(site.directory / "exported")))
     names: dict[str, Any] = {
-        "engine": place.engine,
+        "engine": site.engine,
         "job": job,
         "last": spark.createDataFrame([("N123", 8)], "tailnum string, value int"),
         "alarms": spark.createDataFrame([("N123", 5000)], "tailnum string, at bigint"),
     }
     exec(block("operator_state="), names)
-    (row,) = place.engine.checkpoints("planes")
+    (row,) = site.engine.checkpoints("planes")
     assert row.operators[0].next_timers_ms == {"processing": 5000}
-    place.engine.run(job)
-    exported = spark.read.format("delta").load(str(place.directory / "exported")).collect()
+    site.engine.run(job)
+    exported = spark.read.format("delta").load(str(site.directory / "exported")).collect()
     assert {r["buffered"] for r in exported} == {16}
 
 
-def test_a_key_gets_another_type(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.engine.run(place.job())
-    exec(block("change_key_type("), {"engine": place.engine, "job": place.job()})
-    assert place.state("count") == {"123": 2, "456": 1, "TEST1": 1}
-    assert [r.kind for r in place.engine.checkpoints("planes")] == ["checkpoint", "transform"]
+def test_a_key_gets_another_type(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.engine.run(site.job())
+    exec(block("change_key_type("), {"engine": site.engine, "job": site.job()})
+    assert site.state("count") == {"123": 2, "456": 1, "TEST1": 1}
+    assert [r.kind for r in site.engine.checkpoints("planes")] == ["checkpoint", "transform"]
     line = block("change-key-type", "").strip()
-    registered = SimpleNamespace(job=place.job(), prepare=lambda: None)
+    registered = SimpleNamespace(job=site.job(), prepare=lambda: None)
     monkeypatch.setattr(cli_state, "declared", {"planes": registered}.__getitem__)
-    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     done = CliRunner().invoke(app, shlex.split(line)[1:])
     assert done.exit_code == 0, done.output
     assert "stored alike" in done.output
@@ -200,30 +200,30 @@ def streaming(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
-def test_a_query_is_taken_over(place: Place, streaming: SparkSession) -> None:
-    queries = place.directory / "queries"
+def test_a_query_is_taken_over(site: Site, streaming: SparkSession) -> None:
+    queries = site.directory / "queries"
 
     def drain(rows: DataFrame, name: str) -> None:
         writer = rows.writeStream.outputMode("update").format("noop")
         query = writer.option("checkpointLocation", str(queries / name)).trigger(availableNow=True).start()
         query.awaitTermination()
 
-    flights = streaming.readStream.schema(SCHEMA).parquet(str(place.directory / "flights"))
+    flights = streaming.readStream.schema(SCHEMA).parquet(str(site.directory / "flights"))
     by_plane = flights.groupBy("tailnum")
     drain(by_plane.transformWithState(Counted(), "tailnum string, count bigint", "Update", "None"), "planes")
     drain(by_plane.agg(F.sum("delay").alias("total")), "sums")
 
     tree = ast.parse(block("bootstrap_from_spark").replace('"/queries/', f'"{queries}/'))
-    names: dict[str, Any] = {"engine": place.engine}
+    names: dict[str, Any] = {"engine": site.engine}
     jobs = iter(["planes", "sums"])  # a job begins once
     for statement in tree.body:
         if isinstance(statement, ast.Expr):
-            names["job"] = place.job(next(jobs))
+            names["job"] = site.job(next(jobs))
         exec(compile(ast.Module([statement], []), str(GUIDE), "exec"), names)
     assert next(jobs, None) is None
-    assert place.state("count") == {"N123": 2, "N456": 1, "TEST1": 1}
-    assert place.state("total", "sums") == {"N123": 6, "N456": 7, "TEST1": 9}
-    assert not place.engine.run(place.job()).batches  # the query had read all there is
+    assert site.state("count") == {"N123": 2, "N456": 1, "TEST1": 1}
+    assert site.state("total", "sums") == {"N123": 6, "N456": 7, "TEST1": 9}
+    assert not site.engine.run(site.job()).batches  # the query had read all there is
 
 
 def test_outputs_are_compared(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,24 +238,24 @@ def test_outputs_are_compared(spark: SparkSession, capsys: pytest.CaptureFixture
     assert "N456" in capsys.readouterr().out
 
 
-def test_state_is_changed_and_a_key_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.engine.run(place.job())
-    names: dict[str, Any] = {"engine": place.engine, "job": place.job(), "F": F}
+def test_state_is_changed_and_a_key_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.engine.run(site.job())
+    names: dict[str, Any] = {"engine": site.engine, "job": site.job(), "F": F}
     exec(block("transform_state"), names)
-    assert place.state("seen") == {"TEST1": 1}  # the filter was a dry run, the keys were taken out
-    assert place.state("minutes") == {"TEST1": 540}
-    assert [r.kind for r in place.engine.checkpoints("planes")] == ["checkpoint", "transform", "transform"]
+    assert site.state("seen") == {"TEST1": 1}  # the filter was a dry run, the keys were taken out
+    assert site.state("minutes") == {"TEST1": 540}
+    assert [r.kind for r in site.engine.checkpoints("planes")] == ["checkpoint", "transform", "transform"]
 
-    place.arrive([("N123", 3), ("N9", 4)])
-    place.engine.run(place.job())
-    monkeypatch.chdir(place.directory)
-    monkeypatch.setenv("STATELAKE__ROOT", str(place.directory / "root"))
+    site.arrive([("N123", 3), ("N9", 4)])
+    site.engine.run(site.job())
+    monkeypatch.chdir(site.directory)
+    monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     dry, real = block("statelake state erase-keys", "").splitlines()
     for line, left in ((dry, {"N123", "N9", "TEST1"}), (real, {"N9", "TEST1"})):
         command, *arguments = shlex.split(line)
         assert command == "statelake"
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, (line, done.output, done.exception)
-        assert set(place.state("total")) == left
-    sink = place.spark.read.format("delta").load(str(place.directory / "totals_planes"))
+        assert set(site.state("total")) == left
+    sink = site.spark.read.format("delta").load(str(site.directory / "totals_planes"))
     assert sink.where("tailnum = 'N123'").count() == 0

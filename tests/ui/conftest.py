@@ -8,7 +8,7 @@ import pytest
 
 from tests.ui.browser import find_chromium, opened
 from tests.ui.dagster_pages import Ui
-from tests.ui.server import Ground, Tables, serving
+from tests.ui.server import Site, Tables, serving
 
 FIRST_DAYS = (1, 2)
 
@@ -20,23 +20,23 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two days of flights are there."""
-    found = Ground(tmp_path_factory.mktemp("ui"))
+    found = Site(tmp_path_factory.mktemp("ui"))
     found.lay_out()
     found.arrive(*FIRST_DAYS)
     return found
 
 
 @pytest.fixture(scope="module")
-def tables(ground: Ground) -> Tables:
-    return Tables(ground)
+def tables(site: Site) -> Tables:
+    return Tables(site)
 
 
 @pytest.fixture(scope="module")
-def ui(chromium: str, ground: Ground) -> Iterator[Ui]:
+def ui(chromium: str, site: Site) -> Iterator[Ui]:
     """A browser at a server; where a test fails, what the page showed is printed with the failure."""
-    with serving(ground) as address, opened(chromium) as page:
+    with serving(site) as address, opened(chromium) as page:
         yield Ui(page, address)
 
 

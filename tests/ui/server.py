@@ -34,7 +34,7 @@ COMMAND_S = 180
 
 
 @dataclass(frozen=True)
-class Ground:
+class Site:
     """Directories of one server, and the variables that lead Statelake and Dagster there."""
 
     home: Path
@@ -85,7 +85,7 @@ class Ground:
 class Tables:
     """What the engine's own tables say, whatever a page shows."""
 
-    ground: Ground
+    site: Site
 
     def status(self, job: str = "flights") -> dict[str, Any]:
         """``statelake status JOB --json``."""
@@ -106,13 +106,13 @@ class Tables:
         return self.rows(job)[-1]
 
     def history(self, job: str = "flights") -> JobHistory | None:
-        return read_history(self.ground.root, job)
+        return read_history(self.site.root, job)
 
     def _statelake(self, *arguments: str) -> str:
         done = subprocess.run(
             [_beside_python("statelake"), *arguments],
             cwd=PROJECT,
-            env={**self.ground.variables, "COLUMNS": "250"},
+            env={**self.site.variables, "COLUMNS": "250"},
             capture_output=True,
             text=True,
             timeout=COMMAND_S,
@@ -123,18 +123,18 @@ class Tables:
 
 
 @contextmanager
-def serving(ground: Ground) -> Iterator[str]:
+def serving(site: Site) -> Iterator[str]:
     """``dagster dev`` from ``workspace.yaml``; gives its address, and leaves no process behind."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [_beside_python("dagster"), "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
-    log = ground.home / "dagster.log"
+    log = site.home / "dagster.log"
     with log.open("w") as output:
         server = subprocess.Popen(
             command,
             cwd=PROJECT,
-            env=ground.variables,
+            env=site.variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

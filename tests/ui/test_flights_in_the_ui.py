@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from state_engine import CheckpointRow
 from tests.ui.dagster_pages import Ui
-from tests.ui.server import Ground, Tables
+from tests.ui.server import Site, Tables
 
 pytestmark = [pytest.mark.ui, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -24,9 +24,9 @@ STATES = ("airports", "last_flight", "recent_delays", "totals")
 SINKS = ("plane_delays", "route_ranking")
 
 
-def published(ground: Ground, sink: str) -> int:
+def published(site: Site, sink: str) -> int:
     """Rows of a sink, as another reader of Delta tables counts them."""
-    table = DeltaTable(str(ground.home / "sinks" / "flights" / sink))
+    table = DeltaTable(str(site.home / "sinks" / "flights" / sink))
     return int(table.to_pyarrow_table(columns=["departed_at"]).num_rows)
 
 
@@ -36,9 +36,9 @@ def left(feed: Path) -> list[int]:
     return [len(column) - column.null_count for column in times]
 
 
-def rows_of_days(ground: Ground) -> list[tuple[object, ...]]:
+def rows_of_days(site: Site) -> list[tuple[object, ...]]:
     """All rows of the sink of `daily_delays`."""
-    table = DeltaTable(str(ground.home / "sinks" / "daily_delays" / "delays")).to_pyarrow_table()
+    table = DeltaTable(str(site.home / "sinks" / "daily_delays" / "delays")).to_pyarrow_table()
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
@@ -59,19 +59,19 @@ def test_groups_and_lineage_are_there_before_anything_ran(ui: Ui, tables: Tables
 
 
 def test_a_click_on_materialize_runs_micro_batches_and_checks_them(
-    ui: Ui, ground: Ground, tables: Tables
+    ui: Ui, site: Site, tables: Tables
 ) -> None:
     run_id = ui.materialize("flights/sinks/plane_delays")
     ui.ends_with("Success", run_id)
     first, second = tables.rows()
-    expected = left(ground.feeds[0])
+    expected = left(site.feeds[0])
     assert [first.kind, second.kind] == ["checkpoint", "checkpoint"]
     assert [row.requested_by for row in (first, second)] == [f"dagster run {run_id}"] * 2
     assert [sink.rows for sink in second.sinks] == [expected[1]] * 2
     status = tables.status()
     assert (status["state"], status["head_id"], status["unpublished"]) == ("ok", 2, [])
     assert status["lag"] == {"flights": False}
-    assert published(ground, "plane_delays") == published(ground, "route_ranking") == sum(expected)
+    assert published(site, "plane_delays") == published(site, "route_ranking") == sum(expected)
 
     assert ui.newest_event("flights/sinks/plane_delays", "rows_out")["rows_out"] == str(sum(expected))
     ui.asset("flights/sinks/plane_delays", view="checks")
@@ -99,14 +99,14 @@ def test_nonsense_in_the_launchpad_is_refused_in_words(ui: Ui, tables: Tables) -
     assert tables.rows() == before
 
 
-def test_recovery_tells_first_and_goes_back_then(ui: Ui, ground: Ground, tables: Tables) -> None:
-    kept, withdrawn = left(ground.feeds[0])
+def test_recovery_tells_first_and_goes_back_then(ui: Ui, site: Site, tables: Tables) -> None:
+    kept, withdrawn = left(site.feeds[0])
     ui.launchpad("flights__recover")
     ui.type_config("ops:\n  flights_recover:\n    config:\n      checkpoint_id: 1\n")
     ui.sees("No errors")
     ui.ends_with("Success", ui.launch())
     assert tables.status()["head_id"] == 2
-    assert published(ground, "plane_delays") == kept + withdrawn
+    assert published(site, "plane_delays") == kept + withdrawn
 
     ui.launchpad("flights__recover")
     ui.type_config("ops:\n  flights_recover:\n    config:\n      checkpoint_id: 1\n      dry_run: false\n")
@@ -117,11 +117,11 @@ def test_recovery_tells_first_and_goes_back_then(ui: Ui, ground: Ground, tables:
     assert (shown["restored_checkpoint_id"], shown["kind"]) == ("1", "restore")
     assert [(r.checkpoint_id, r.parent_id, r.kind) for r in tables.rows()][2:] == [(3, 1, "restore")]
     assert tables.head().requested_by == f"dagster run {run_id}"
-    assert published(ground, "plane_delays") == published(ground, "route_ranking") == kept
+    assert published(site, "plane_delays") == published(site, "route_ranking") == kept
     assert tables.status()["lag"] == {"flights": True}
 
 
-def test_rescaling_holds_for_the_runs_after_it(ui: Ui, ground: Ground, tables: Tables) -> None:
+def test_rescaling_holds_for_the_runs_after_it(ui: Ui, site: Site, tables: Tables) -> None:
     ui.launchpad("flights__rescale")
     ui.type_config("ops:\n  flights_rescale:\n    config:\n      parallelism: 8\n")
     ui.sees("No errors")
@@ -129,27 +129,27 @@ def test_rescaling_holds_for_the_runs_after_it(ui: Ui, ground: Ground, tables: T
     assert ui.newest_event("flights/operations/layout", "subtasks")["subtasks"] == "16"
     assert (tables.head().kind, parallelism(tables.head())) == ("rescale", {8})
 
-    ground.arrive(3)
+    site.arrive(3)
     ui.ends_with("Success", ui.materialize("flights/sinks/plane_delays"))
     assert [row.kind for row in tables.rows()][4:] == ["checkpoint", "checkpoint"]
     assert parallelism(tables.head()) == {8}
-    assert published(ground, "plane_delays") == sum(left(ground.feeds[0]))
+    assert published(site, "plane_delays") == sum(left(site.feeds[0]))
     printed = tables.checkpoints()
     assert all(kind in printed for kind in ("restore", "rescale"))
 
 
-def test_partitions_are_chosen_run_and_run_again(ui: Ui, ground: Ground, tables: Tables) -> None:
+def test_partitions_are_chosen_run_and_run_again(ui: Ui, site: Site, tables: Tables) -> None:
     ui.backfill_ends_with("Succeeded", ui.backfill("daily_delays/sinks/delays", "[2013-01-01...2013-01-03]"))
     assert [(row.kind, row.partition) for row in tables.rows("daily_delays")] == [
         ("checkpoint", f"2013-01-0{day}") for day in (1, 2, 3)
     ]
-    first = rows_of_days(ground)
+    first = rows_of_days(site)
     ui.asset("daily_delays/sinks/delays", view="partitions")
     ui.sees("Materialized (3)", "Missing (362)")
 
     ui.backfill_ends_with("Succeeded", ui.backfill("daily_delays/sinks/delays", "[2013-01-01...2013-01-02]"))
     assert tables.head("daily_delays").kind == "promote"
-    assert rows_of_days(ground) == first
+    assert rows_of_days(site) == first
     shown = ui.newest_event("daily_delays/checkpoint", "partitions_done", "partitions_stale")
     assert (shown["partitions_done"], shown["partitions_stale"]) == ("3", "0")
     ui.asset("daily_delays/sinks/delays", view="partitions")

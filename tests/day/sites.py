@@ -35,7 +35,7 @@ from tests.day import day_jobs
 PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 MARK = "STATELAKE_TEST_WORKSPACE"
-"""Variable that every process of a workspace inherits."""
+"""Variable that every process of a site inherits."""
 PATIENCE_S = 300.0
 """Of waiting for one thing, so that a test that goes wrong ends; nothing is measured by it."""
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
@@ -96,7 +96,7 @@ def until(look: Callable[[], Found | None], what: str) -> Found:
 
 
 @dataclass
-class Workspace:
+class Site:
     """A directory with settings, jobs, feeds and a Dagster instance."""
 
     directory: Path
@@ -268,9 +268,9 @@ class Workspace:
 
 
 @contextmanager
-def workspace(directory: Path) -> Iterator[Workspace]:
-    """A workspace whose processes end with it."""
-    made = Workspace(directory)
+def new_site(directory: Path) -> Iterator[Site]:
+    """A site whose processes end with it."""
+    made = Site(directory)
     try:
         yield made
     finally:

@@ -311,11 +311,11 @@ def _published(rows: Iterable[CheckpointRow]) -> dict[str, list[int]]:
     return found
 
 
-# -- the ground --------------------------------------------------------------------------------------------------------
+# -- a site that is saved and put back -----------------------------------------------------------------------------
 
 
 @dataclass
-class Ground:
+class SavedSite:
     """Where an operation is tried: always in the same directory, as sinks are recorded by path.
 
     Attributes:
@@ -329,7 +329,7 @@ class Ground:
     operation: str
 
     @classmethod
-    def of(cls, base: Path, operation: str) -> Ground:
+    def of(cls, base: Path, operation: str) -> SavedSite:
         """Make what there is before an operation."""
         site = site_of(base / "work", operation)
         site.directory.mkdir()
@@ -362,5 +362,5 @@ class Ground:
         check(self.site)
 
 
-Grounds = Callable[[str], Ground]
-"""Gives the ground of an operation."""
+SavedSites = Callable[[str], SavedSite]
+"""Gives the saved_site of an operation."""

@@ -19,7 +19,7 @@ class Crash(Exception):
     """What a crash looks like to the test."""
 
 
-class Ground(Site):
+class CollectedSite(Site):
     """A job with a Delta sink and a directory of files."""
 
     def both(self, name: str = "tiny") -> StatefulJob:
@@ -61,7 +61,7 @@ class Ground(Site):
         return found
 
 
-def crashed(ground: Ground, patch: pytest.MonkeyPatch, step: str = "commit", batch: int = 7) -> str:
+def crashed(site: CollectedSite, patch: pytest.MonkeyPatch, step: str = "commit", batch: int = 7) -> str:
     """A micro-batch that dies before a step; its ``write_id``."""
     found: list[str] = []
 
@@ -73,5 +73,5 @@ def crashed(ground: Ground, patch: pytest.MonkeyPatch, step: str = "commit", bat
         planted.setattr(CheckpointCoordinator, step, dies)
         planted.setattr(CheckpointCoordinator, "_drop_exchange", lambda *_: None)
         with pytest.raises(Crash):
-            ground.run(batch)
+            site.run(batch)
     return found[0]

@@ -20,7 +20,7 @@ PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
-class Ground:
+class Site:
     """A directory with a feed, a root and a sink, and a Dagster instance that forgets.
 
     The five pairs are three micro-batches: two, two and one.
