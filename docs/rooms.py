@@ -39,6 +39,11 @@ def purpose(room: str) -> str:
     return ast.get_docstring(ast.parse((ENGINE / room / "__init__.py").read_text())) or ""
 
 
+def caption(room: str) -> str:
+    """The first sentence of it, as text that has room beside the columns."""
+    return " ".join(purpose(room).split()).partition(". ")[0].removesuffix(".").replace("``", "") + "."
+
+
 def used_by(room: str) -> set[str]:
     """Rooms that a room imports."""
     return {used for file in modules(room) for used in _imports(file)} - {room}
@@ -76,7 +81,7 @@ def drawn() -> str:
                 parts.append(
                     f'<circle cx="{_LEFT + _COLUMN * j + _COLUMN // 2}" cy="{y}" r="5" fill="{colour}"/>'
                 )
-        parts.append(f'<text x="{right + 12}" y="{y + 4}" fill="#555">{escape(purpose(room))}</text>')
+        parts.append(f'<text x="{right + 12}" y="{y + 4}" fill="#555">{escape(caption(room))}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -27,6 +27,10 @@ def test_every_room_says_what_it_is_for() -> None:
     assert all(rooms.purpose(str(p.relative_to(ENGINE))) for p in packages)
 
 
+def test_captions_of_the_picture_are_not_cut_off() -> None:
+    assert [room for room in rooms.floors() if len(rooms.caption(room)) > 100] == []
+
+
 def test_files_that_the_description_names_are_there() -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", TEXT))
     assert len(named) > 30

@@ -1,1 +1,1 @@
-"""How jobs and roots are, what is wrong with them, and what repairs it."""
+"""Health of jobs and roots: what is wrong with them, and what repairs it."""

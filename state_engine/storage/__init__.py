@@ -1,1 +1,1 @@
-"""Files on local and remote storage: reading, writing, durability, and errors of the storage in words."""
+"""Files on local and remote storage: reading, writing, durability, and readable errors."""
