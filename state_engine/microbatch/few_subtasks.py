@@ -14,8 +14,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from state_engine.core.types.columns import one_chunk
-from state_engine.microbatch.subtask.subtask import SubtaskFunction, TaskAttempt, in_task
+from state_engine.microbatch.routing.blocks import packed, unpacked
+from state_engine.microbatch.subtask.subtask import SubtaskFunction
 from state_engine.spark.execution import described
+from state_engine.spark.task_reports import TaskAttempt, this_task
 
 _ATTEMPT_IDS = count(1 << 32)
 """Of attempts in this process, above those of Spark's tasks."""
@@ -37,28 +39,17 @@ def in_this_process() -> Iterator[None]:
 def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
     """Run a subtask over each table; their reports, as JSON."""
     if _nested:
-        return [run(_batches(table), TaskAttempt(n, next(_ATTEMPT_IDS))) for n, table in enumerate(tables)]
-    task = in_task(run)
+        return [run(_one_chunk(table), TaskAttempt(n, next(_ATTEMPT_IDS))) for n, table in enumerate(tables)]
 
-    def tasks(packed: Iterable[bytes]) -> Iterator[str]:
-        for one in packed:
-            with pa.ipc.open_stream(one) as stream:
-                for report in task(stream):
-                    yield from report["report"].to_pylist()
+    def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
+        yield run(unpacked(blocks), this_task())
 
     with described(spark, label):
-        rows = spark.sparkContext.parallelize([_packed(t) for t in tables], len(tables))
-        return rows.mapPartitions(tasks).collect()
+        blocks = spark.sparkContext.parallelize([packed(t) for t in tables], len(tables))
+        return blocks.mapPartitions(tasks).collect()
 
 
-def _batches(table: pa.Table) -> list[pa.RecordBatch]:
+def _one_chunk(table: pa.Table) -> pa.Table:
     """One batch, which an empty table has, too, with its columns."""
-    return [pa.RecordBatch.from_arrays([one_chunk(column) for column in table.columns], schema=table.schema)]
-
-
-def _packed(table: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as stream:
-        for batch in _batches(table):
-            stream.write_batch(batch)
-    return bytes(out.getvalue())
+    arrays = [one_chunk(column) for column in table.columns]
+    return pa.Table.from_batches([pa.RecordBatch.from_arrays(arrays, schema=table.schema)])

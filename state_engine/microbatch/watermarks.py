@@ -13,8 +13,8 @@ from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced, slowest
 from state_engine.job.graph import OperatorNode, SourceNode
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.routing.few_routing import newest_by_source
 from state_engine.microbatch.routing.origins import Origins, origins_of, timed_sources
+from state_engine.microbatch.routing.routing import newest_by_source
 from state_engine.microbatch.subtask.subtask_spec import BatchClocks
 from state_engine.sources.frames import StreamFrame
 

@@ -18,15 +18,24 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.types.ddl import quoted
+from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.few_rows import FEW_ROWS
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.stream_columns import (
+    Constant,
+    Milliseconds,
+    Rule,
+    Taken,
+    in_spark,
+    ordered_together,
+)
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 HIDDEN = "_statelake_"
 """Prefix of all columns of ours."""
@@ -43,6 +52,8 @@ ORIGIN = HIDDEN + "origin"
 """What a row moves the watermark of; see ``microbatch.routing.origins``."""
 TIME_REFUSAL = HIDDEN + "time_refusal"
 """Of a row whose event time a strategy could not give: why."""
+CONTENT = HIDDEN + "content"
+"""Hash of a row, which orders rows that tie where a transform lost their places."""
 REFUSED = HIDDEN + "refused"
 """Of a row that could not be parsed: source, file, row and text as base64, a line each."""
 
@@ -167,29 +178,42 @@ class StreamFrame:
                 f"{what}: there is no column {', '.join(repr(c) for c in missing)}; the stream has {self.user_columns}"
             )
 
-    def order_columns(self) -> list[Column]:
-        """The total order as columns, hidden ones made where a transform lost them."""
-        named = [F.col(quoted(c)) for c in self.order_by]
+    def ordered(self) -> StreamFrame:
+        """With hidden columns that make its order total: a hash of the row where a transform lost the source's.
+
+        Raises:
+            ConfigurationError: nothing orders the rows.
+        """
         if self.hidden_order:
-            return named + [F.col(c) for c in self.hidden_order]
-        if not named:  # sinks need no order: only operators come here
+            return self
+        if not self.order_by:  # sinks need no order: only operators come here
             raise ConfigurationError(
                 "a transform dropped the columns that give the rows their order. Name an order: "
                 "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
             )
         fields = [f for f in self.schema.fields if not isinstance(f.dataType, T.MapType)]
-        return [*named, F.xxhash64(*[F.col(quoted(f.name)) for f in fields])]
+        content = F.xxhash64(*[F.col(quoted(f.name)) for f in fields])
+        return replace(self, given=self.rows.withColumn(CONTENT, content), hidden_order=(CONTENT,))
 
-    def order_types(self) -> list[T.DataType]:
-        """Types of the order columns."""
-        types = {f.name: f.dataType for f in self.schema.fields}
-        hidden = [types[c] for c in self.hidden_order] or [T.LongType()]  # the hash of the row
-        return [types[c] for c in self.order_by] + hidden
+    def arrow_type(self, name: str) -> pa.DataType:
+        """Type of a column in Arrow."""
+        if isinstance(self.given, pa.Table):
+            return self.given.schema.field(name).type
+        return to_type(self.schema[name].dataType, parameter=f"column '{name}'").arrow
 
-    def event_time_column(self, what: str) -> Column:
-        """Event time in milliseconds; null where there is none."""
+    @property
+    def order(self) -> list[tuple[str, pa.DataType]]:
+        """Names and types of the columns of the order, which ``ordered`` makes total."""
+        return [(c, self.arrow_type(c)) for c in (*self.order_by, *self.hidden_order)]
+
+    def event_ms(self, what: str) -> Rule:
+        """Event time in milliseconds; null where there is none.
+
+        Raises:
+            ConfigurationError: the column is not there, or of another type.
+        """
         if self.event_time is None:
-            return F.lit(None).cast("bigint")
+            return Constant(None, pa.int64())
         if self.event_time == EVENT_TIME:
             own = {EVENT_TIME} if self.source is not None else {EVENT_TIME, WATERMARK}
             if not own <= set(self.schema.names):
@@ -197,9 +221,38 @@ class StreamFrame:
                     f"{what}: a transform dropped the hidden columns that hold the event time of what an operator put "
                     "out, or a WatermarkStrategy gave. Keep all columns there (withColumn, drop, selectExpr('*', ...))"
                 )
-            return F.col(EVENT_TIME)
+            return Taken(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
-        return _milliseconds(self.event_time, self.schema[self.event_time].dataType)
+        kind = self.arrow_type(self.event_time)
+        if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            raise ConfigurationError(
+                f"event_time column '{self.event_time}' must be a timestamp or a date, not {ddl_text(kind)}"
+            )
+        return Milliseconds(self.event_time, kind)
+
+    @property
+    def source_name(self) -> Rule:
+        """Name of each row's source; null after an operator."""
+        return self._own(SOURCE, pa.string(), self.source)
+
+    @property
+    def row_origin(self) -> Rule:
+        """What each row moves the watermark of; null for nothing."""
+        return self._own(ORIGIN, pa.string(), self.origin)
+
+    @property
+    def time_refusal(self) -> Rule:
+        """Why a strategy could not give each row an event time; null where it could."""
+        return self._own(TIME_REFUSAL, pa.string())
+
+    @property
+    def watermark(self) -> Rule:
+        """The watermark before each row, where an operator put it out; else null."""
+        return self._own(WATERMARK, pa.int64())
+
+    def _own(self, column: str, kind: pa.DataType, value: str | None = None) -> Rule:
+        """A hidden column, or what stands for it where the rows do not have it."""
+        return Taken(column) if column in self.schema.names else Constant(value, kind)
 
 
 def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
@@ -264,17 +317,20 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
             )
     for frame in frames:
         frame.require(frame.order_by, what="order_by of the union")
-    orders = merged_orders(frames)
+    frames = [frame.ordered() for frame in frames]
+    orders = merged_orders(frames, range(len(frames)))
     timed = any(f.event_time is not None for f in frames)
+    refusing = any(TIME_REFUSAL in f.schema.names for f in frames)
     parts = []
     for frame, order in zip(frames, orders, strict=True):
-        hidden = [c.alias(order_name(i)) for i, c in enumerate(order)]
+        rules = {order_name(i): rule for i, rule in enumerate(order)}
         if timed:
-            hidden.append(frame.event_time_column("union").alias(EVENT_TIME))
-            hidden += [watermark_column(frame).alias(WATERMARK), origin_column(frame).alias(ORIGIN)]
-        hidden.append(source_column(frame).alias(SOURCE))
-        if any(TIME_REFUSAL in f.schema.names for f in frames):
-            hidden.append(time_refusal_column(frame).alias(TIME_REFUSAL))
+            rules[EVENT_TIME] = frame.event_ms("union")
+            rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
+        rules[SOURCE] = frame.source_name
+        if refusing:
+            rules[TIME_REFUSAL] = frame.time_refusal
+        hidden = [in_spark(rule).alias(name) for name, rule in rules.items()]
         parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
     named = shared_names(frames)
     return StreamFrame(
@@ -292,25 +348,12 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     )
 
 
-def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int] | None = None) -> list[list[Column]]:
-    """Columns that put the rows of several streams into one order, for each of them.
-
-    First what the users named, where all named as much; then the place of the stream; then what is left of each
-    stream's own order.
-
-    Args:
-        places: of the streams; by default as they come.
-    """
-    named, own = shared_names(frames), [f.order_columns() for f in frames]
-    types = [f.order_types() for f in frames]
-    orders = []
-    for at, columns in enumerate(own):
-        order = [*columns[:named], F.lit(at if places is None else places[at])]
-        for other, kinds in enumerate(types):
-            rest = columns[named:] if other == at else [F.lit(None).cast(kind) for kind in kinds[named:]]
-            order += rest
-        orders.append(order)
-    return orders
+def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int]) -> list[list[Rule]]:
+    """Rules that put the rows of several streams into one order; the own order of a single one."""
+    orders = [frame.order for frame in frames]
+    if len(frames) == 1:
+        return [[Taken(name) for name, _ in orders[0]]]
+    return ordered_together(orders, shared_names(frames), places)
 
 
 def shared_names(frames: Sequence[StreamFrame]) -> int:
@@ -318,50 +361,5 @@ def shared_names(frames: Sequence[StreamFrame]) -> int:
     fewest = min(f.named for f in frames)
     if any(f.named != fewest for f in frames):
         return 0
-    types = [f.order_types()[:fewest] for f in frames]
+    types = [[kind for _, kind in f.order[:fewest]] for f in frames]
     return fewest if all(t == types[0] for t in types) else 0
-
-
-def source_column(frame: StreamFrame) -> Column:
-    """Name of each row's source; null after an operator."""
-    if SOURCE in frame.schema.names:
-        return F.col(SOURCE)
-    return F.lit(frame.source).cast("string")
-
-
-def origin_column(frame: StreamFrame) -> Column:
-    """What each row moves the watermark of; null for nothing."""
-    if ORIGIN in frame.schema.names:
-        return F.col(ORIGIN)
-    return F.lit(frame.origin).cast("string")
-
-
-def time_refusal_column(frame: StreamFrame) -> Column:
-    """Why a strategy could not give each row an event time; null where it could."""
-    if TIME_REFUSAL in frame.schema.names:
-        return F.col(TIME_REFUSAL)
-    return F.lit(None).cast("string")
-
-
-def watermark_column(frame: StreamFrame) -> Column:
-    """The watermark before each row, where an operator put it out; else null."""
-    if WATERMARK in frame.schema.names:
-        return F.col(WATERMARK)
-    return F.lit(None).cast("bigint")
-
-
-def _milliseconds(name: str, kind: T.DataType) -> Column:
-    column = F.col(quoted(name))
-    if isinstance(kind, T.DateType):
-        return F.unix_date(column).cast("bigint") * 86_400_000
-    if isinstance(kind, T.TimestampType):
-        return F.unix_millis(column)
-    if isinstance(kind, T.TimestampNTZType):
-        # no cast to timestamp: that would go through the session's time zone
-        since = column - F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-        part = [F.extract(F.lit(unit), since) for unit in ("DAY", "HOUR", "MINUTE", "SECOND")]
-        minutes = (part[0].cast("bigint") * 24 + part[1]) * 60 + part[2]
-        return minutes * 60_000 + F.floor(part[3] * 1000).cast("bigint")
-    raise ConfigurationError(
-        f"event_time column '{name}' must be a timestamp or a date, not {kind.simpleString()}"
-    )

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
+from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.frames import from_source
+from state_engine.sources.stream_columns import Milliseconds, in_arrow, in_spark
 from state_engine.spark.execution import execution
 from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F, T
@@ -140,18 +142,14 @@ def as_frame(spark: SparkSession, rows: DataFrame | pa.Table) -> DataFrame:
     return from_source(spark, read, order_by=(), event_time=None, source="", labels=()).rows
 
 
-def _table_ms(rows: pa.Table, column: str) -> pa.ChunkedArray:
+def _table_ms(rows: pa.Table, column: str) -> pa.Array:
     name = next((n for n in rows.column_names if n.lower() == column.lower()), None)
     if name is None:
         raise _missing(column, rows.column_names)
     values = rows[name]
-    if pa.types.is_date32(values.type):
-        return pc.multiply(values.cast(pa.int32()).cast(pa.int64()), DAY_MS)
-    if not pa.types.is_timestamp(values.type):
+    if not (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
         raise _no_time(name, str(values.type))
-    us = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
-    whole = pc.divide(us, 1000)  # rounds towards zero: before 1970 that is upwards
-    return pc.subtract(whole, pc.less(us, pc.multiply(whole, 1000)).cast(pa.int64()))
+    return in_arrow(Milliseconds(name, values.type), rows)
 
 
 def _field(rows: DataFrame, column: str) -> tuple[str, T.DataType]:
@@ -164,11 +162,8 @@ def _field(rows: DataFrame, column: str) -> tuple[str, T.DataType]:
 
 
 def _frame_ms(rows: DataFrame, column: str) -> Column:
-    name, _ = _field(rows, column)
-    frame = from_source(
-        rows.sparkSession, SourceFrame(rows), order_by=(), event_time=name, source="", labels=()
-    )
-    return frame.event_time_column("TimePartitions")
+    name, kind = _field(rows, column)
+    return in_spark(Milliseconds(name, to_type(kind, parameter=name).arrow))
 
 
 def _literal(kind: T.DataType, at_ms: int) -> Column:

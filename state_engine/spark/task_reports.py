@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,6 +24,29 @@ Report = dict[str, Any]
 """What a task sends; files that it wrote are in ``files``."""
 Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
 """Called in a task with its rows, its number and its attempt, which no other attempt of the application has."""
+
+
+class TaskAttempt(NamedTuple):
+    """Who does a piece of work.
+
+    Attributes:
+        task: its number: the partition that it works on, or the subtask that it is.
+        attempt_id: which no other attempt of the application has; part of the names of files.
+        number: how often the task was tried before.
+    """
+
+    task: int
+    attempt_id: int
+    number: int = 0
+
+
+def this_task() -> TaskAttempt:
+    """The attempt that this code runs in; only inside of a Spark task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return TaskAttempt(context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
 
 
 def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
@@ -54,12 +77,9 @@ def _runner(work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Reco
     """The function that ``mapInArrow`` runs once a task."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+        attempt = this_task()
         try:
-            report = work(batches, context.partitionId(), int(context.taskAttemptId()))
+            report = work(batches, attempt.task, attempt.attempt_id)
         except StatelakeError as error:
             report = {"error": {"class": type(error).__name__, "message": str(error)}}
         yield pa.record_batch({"report": pa.array([json.dumps(report, default=asdict)])})

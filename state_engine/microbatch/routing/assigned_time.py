@@ -27,9 +27,9 @@ from state_engine.core.types.invalid_text import invalid_text
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
-from state_engine.microbatch.routing.few_routing import event_ms
 from state_engine.microbatch.subtask.refusals import NO_TIME
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
+from state_engine.sources.stream_columns import in_arrow, in_spark
 from state_engine.spark.spark_names import T
 
 Timed = tuple[pa.Array, pa.Array]
@@ -81,7 +81,7 @@ def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, f"source '{node.name}'")
     own, bare = table[EVENT_TIME], table.drop_columns([EVENT_TIME])
-    theirs = event_ms(replace(frame, given=bare, event_time=node.event_time), bare)
+    theirs = _own_times(replace(frame, given=bare, event_time=node.event_time), bare)
     added = _assigned_here(bare.append_column(EVENT_TIME, theirs), node, frame.user_columns)
     reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), added[TIME_REFUSAL])
     rows = bare.append_column(EVENT_TIME, pc.coalesce(own, added[EVENT_TIME]))
@@ -111,8 +111,12 @@ def _with_own_time(frame: StreamFrame) -> StreamFrame:
     """With the time that the source itself gives, where it names a column of it."""
     table = frame.table
     if table is not None:
-        return replace(frame, given=table.append_column(EVENT_TIME, event_ms(frame, table)))
-    return replace(frame, given=frame.rows.withColumn(EVENT_TIME, frame.event_time_column("a source")))
+        return replace(frame, given=table.append_column(EVENT_TIME, _own_times(frame, table)))
+    return replace(frame, given=frame.rows.withColumn(EVENT_TIME, in_spark(frame.event_ms("a source"))))
+
+
+def _own_times(frame: StreamFrame, table: pa.Table) -> pa.Array:
+    return in_arrow(frame.event_ms("a source"), table)
 
 
 def _check_column(frame: StreamFrame, column: TimestampColumn, what: str) -> None:

@@ -9,7 +9,7 @@ neither: its rows carry the watermark. Decision 0027.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from state_engine.core.time.watermarks import (
     watermarks_after,
     watermarks_before,
 )
+from state_engine.microbatch.routing.blocks import packed
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import INPUT
 from state_engine.sources.frames import EVENT_TIME, HIDDEN, ORIGIN, SOURCE, WATERMARK
@@ -52,30 +53,20 @@ def element_watermarks(
     return pa.array(watermarks)
 
 
-def step_finder(
-    order: Sequence[str], origins: Origins, *, broadcast: int | None
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: the steps of a task's rows, and the newest event time of every source among them."""
-
-    def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given = [b for b in batches if b.num_rows]
-        if not given:
-            return
-        rows = _with_first(pa.Table.from_batches(given), broadcast)
-        rows = rows.take(pa.array(_indices(rows, [_FIRST, *order])))
-        moves = _moves(rows, origins)
-        at = steps_of(moves, len(origins.names))
-        steps = rows.select([_FIRST, *order]).take(pa.array(at))
-        steps = steps.append_column(ORIGIN, pa.array(moves.origins[at]))
-        steps = steps.append_column(_TO, pa.array(moves.to_ms[at]))
-        steps = steps.append_column(_BEFORE, pa.array(moves.before[at]))
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, steps.schema) as stream:
-            stream.write_table(steps)
-        packed = pa.array([out.getvalue().to_pybytes()], pa.binary())
-        yield pa.record_batch({"steps": packed, "newest": pa.array([json.dumps(_newest(rows))])})
-
-    return find
+def steps_in(
+    rows: pa.Table, order: Sequence[str], origins: Origins, *, broadcast: int | None
+) -> pa.RecordBatch:
+    """The steps of a task's rows, and the newest event time of every source among them; of ``STEPS_SCHEMA``."""
+    rows = _with_first(rows, broadcast)
+    rows = rows.take(pa.array(_indices(rows, [_FIRST, *order])))
+    moves = _moves(rows, origins)
+    at = steps_of(moves, len(origins.names))
+    steps = rows.select([_FIRST, *order]).take(pa.array(at))
+    steps = steps.append_column(ORIGIN, pa.array(moves.origins[at]))
+    steps = steps.append_column(_TO, pa.array(moves.to_ms[at]))
+    steps = steps.append_column(_BEFORE, pa.array(moves.before[at]))
+    newest = pa.array([json.dumps(_newest(rows))])
+    return pa.record_batch({"steps": pa.array([packed(steps)], pa.binary()), "newest": newest})
 
 
 def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins) -> pa.Table | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.every_type import StructType
-from state_engine.job.graph import OperatorNode
 from state_engine.sources.frames import HIDDEN, StreamFrame
 
 HASH = HIDDEN + "hash"
-"""Hash of the key; 0 without one. Null in markers only."""
+"""Hash of the key; 0 without one. Null of rows that could not be parsed."""
 SUBTASK = HIDDEN + "subtask"
 INPUT = HIDDEN + "input"
 """Which input of an operator with two a row is of."""
@@ -22,6 +20,11 @@ KEY_REFUSAL = HIDDEN + "key_refusal"
 def key_name(position: int) -> str:
     """Name of a canonical key column that differs from the user's."""
     return f"{HIDDEN}k{position}"
+
+
+def selected_name(position: int) -> str:
+    """Name of a column of a key that a function made."""
+    return f"{HIDDEN}s{position}"
 
 
 def payload_name(stream: int, position: int) -> str:
@@ -37,14 +40,12 @@ class RoutedInput:
         place: among the operator's inputs.
         frame: its rows.
         scalar: whether its elements are bare values.
-        keys: columns of the frame that make the key; set by the router.
         declared: its columns as the stream declares them.
     """
 
     place: int
     frame: StreamFrame
     scalar: bool
-    keys: tuple[str, ...] = ()
     declared: StructType | None = None
 
     @property
@@ -52,12 +53,6 @@ class RoutedInput:
         """The declared columns, where they are those of the frame."""
         fits = self.declared is not None and list(self.declared.names) == self.frame.user_columns
         return self.declared if fits else None
-
-
-def places_in_order(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
-    """What puts rows of several inputs that tie into an order."""
-    # broadcast elements are applied first, so what they put out stands in front of its peers
-    return [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
 
 
 @dataclass(frozen=True)

@@ -1,76 +1,48 @@
-"""Routing: every row to its subtask, one task a subtask. Only events are shuffled.
+"""Where rows are routed: by the driver where it has them and they are few, else by the tasks that read them.
 
-On keyed streams a row goes to the subtask that owns its key group, by Catalyst's xxhash64 of the canonical key; without
-a key it goes where its place in the order sends it, so that a replay sends it there again; a broadcast row goes to all.
-One marker row goes to every subtask: a statically empty plan runs no task at all, and a subtask without events still
-has functions to open and snapshots to take. Plays the part of Flink's ``KeyGroupStreamPartitioner``,
-``RebalancePartitioner`` and ``BroadcastPartitioner``.
+Either way ``arrow_router`` does it, so nobody can tell from the results who did. Only events are shuffled: a task cuts
+its rows into blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task
+at all, and a subtask without events still has functions to open and snapshots to take; so every subtask gets a block
+without rows, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 
-from state_engine.core.errors import ConfigurationError, InvalidKeyError
-from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import quoted
-from state_engine.core.types.type_parsing import to_type
-from state_engine.job.graph import OperatorNode, SelectedKey
-from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, step_finder
-from state_engine.microbatch.routing.few_routing import route_few
+from state_engine.job.graph import OperatorNode
+from state_engine.microbatch.routing.arrow_router import (
+    by_subtask,
+    routed_rows,
+    stream_columns,
+    unparsable_rows,
+    with_watermarks,
+    without_watermarks,
+)
+from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed
+from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, steps_in
+from state_engine.microbatch.routing.layout import Edge, planned
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
-from state_engine.microbatch.routing.routed import (
-    HASH,
-    INPUT,
-    KEY_REFUSAL,
-    SUBTASK,
-    InputLayout,
-    RoutedInput,
-    RoutedLayout,
-    key_name,
-    payload_name,
-    places_in_order,
-)
-from state_engine.microbatch.routing.selected_key import with_selected_key
-from state_engine.sources.frames import (
-    EVENT_TIME,
-    HIDDEN,
-    ORIGIN,
-    RANK,
-    REFUSED,
-    SOURCE,
-    TIME_REFUSAL,
-    WATERMARK,
-    StreamFrame,
-    merged_orders,
-    order_name,
-    origin_column,
-    shared_names,
-    source_column,
-    time_refusal_column,
-    watermark_column,
-)
-from state_engine.spark.key_columns import (
-    canonical_column,
-    canonical_type,
-    is_identity,
-    key_group_column,
-    key_hash_column,
-    key_refusal_column,
-    subtask_column,
-)
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.selected_key import KeyFunction
+from state_engine.sources.frames import EVENT_TIME, StreamFrame, order_name
+from state_engine.sources.stream_columns import in_arrow
+from state_engine.spark.shipped_code import shipped
 
 Collect = Callable[[DataFrame], Sequence[Any]]
 """Runs a DataFrame and gives its rows."""
+_BLOCKS_SCHEMA = f"{SUBTASK} int, {BLOCK} binary"
 
 _NOTHING_NEW = RoutedLayout(
     inputs=(),
@@ -96,13 +68,22 @@ def nothing_new(parallelism: int, *, event_time: bool) -> Routed:
     return Routed([empty] * parallelism, layout)
 
 
+def newest_by_source(frame: StreamFrame, table: pa.Table, known: Mapping[str, int]) -> dict[str, int]:
+    """The largest event time of the rows of each source, where it is above what is known; milliseconds."""
+    times = in_arrow(frame.event_ms("a stream"), table)
+    rows = pa.table({"source": in_arrow(frame.source_name, table), "at": times})
+    newest = rows.group_by("source").aggregate([("at", "max")])
+    pairs = zip(newest["source"].to_pylist(), newest["at_max"].to_pylist(), strict=True)
+    return {n: at for n, at in pairs if n is not None and at is not None and at > known.get(n, at - 1)}
+
+
 @dataclass(frozen=True)
 class Routed:
     """The input of an operator.
 
     Attributes:
-        rows: shuffled, or where they are little a table a subtask.
-        layout: what their columns are.
+        rows: blocks, shuffled; or where they are little a table a subtask.
+        layout: what the columns of rows are.
         steps: where the watermark moves, where the rows do not carry it themselves.
         newest_ms: newest event times by source, as far as they were looked for.
     """
@@ -114,21 +95,12 @@ class Routed:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The routing of one operator's inputs as expressions; the same for every batch with the same columns."""
+class _Input:
+    """One input, how it is routed, and what makes its keys."""
 
-    columns: list[list[Column]]
-    layout: RoutedLayout
-
-
-@dataclass(frozen=True)
-class _Key:
-    """Key columns of one input and their types."""
-
-    columns: list[tuple[Column, DataType]]
-    names: tuple[str, ...]
-    own: tuple[str, ...]
-    selected: bool
+    given: RoutedInput
+    edge: Edge
+    key: KeyFunction | None
 
 
 class Router:
@@ -141,9 +113,7 @@ class Router:
 
     def __init__(self, spark: SparkSession, *, max_parallelism: int) -> None:
         self._spark, self._max_parallelism = spark, max_parallelism
-        # building expressions takes hundreds of round trips to the JVM, so they are kept between batches
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
-        self._markers: dict[tuple[Any, ...], DataFrame] = {}
+        self._markers: dict[tuple[bytes, int], DataFrame] = {}
 
     def route(
         self,
@@ -165,234 +135,97 @@ class Router:
             ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
             InvalidKeyError: a key column has a type that cannot be a key.
         """
-        given = inputs
-        inputs = [self._with_key(one, operator) for one in inputs]
-        frames = [one.frame for one in inputs]
-        known = [
-            (f.schema.json(), f.order_by, f.hidden_order, f.named, f.event_time, f.source) for f in frames
+        refused = {source: rows for one in inputs for source, rows in one.frame.refused}
+        ready = [replace(one, frame=one.frame.ordered()) for one in inputs]
+        edges, layout = planned(ready, operator, refused=bool(refused))
+        planned_inputs = [
+            _Input(one, edge, KeyFunction.of(one, operator)) for one, edge in zip(ready, edges, strict=True)
         ]
-        refused = {source: rows for f in frames for source, rows in f.refused}
-        places = tuple((one.place, one.scalar, one.keys) for one in inputs)
-        at = (operator.uid, parallelism, places, tuple(known), bool(refused))
-        if at not in self._plans:
-            self._plans[at] = self._plan(inputs, operator, parallelism, bool(refused))
-        plan = self._plans[at]
-        few = route_few(
-            inputs, operator, plan.layout, parallelism=parallelism, max_parallelism=self._max_parallelism,
-            origins=origins,
-        )  # fmt: skip
-        layout = _as_declared(plan.layout, inputs)
-        if few is not None:
-            return Routed(few, layout)
+        tables = [one.frame.table for one in ready]
+        if not refused and all(table is not None for table in tables):
+            parts = [
+                self._routed(one, table, parallelism)
+                for one, table in zip(planned_inputs, tables, strict=True)
+            ]
+            rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
+            return Routed(by_subtask(with_watermarks(rows, layout, origins), parallelism), layout)
         steps, newest = None, dict[str, int]()
-        if collect is not None and plan.layout.event_time and not plan.layout.lead:
-            steps, newest = watermark_steps(given, operator, plan.layout, origins, collect)
-        parts = [f.rows.select(*columns) for f, columns in zip(frames, plan.columns, strict=True)]
-        rows = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        if collect is not None and layout.event_time and not layout.lead:
+            steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
+        parts = [self._blocks(one, layout, parallelism) for one in planned_inputs]
+        parts += [_unparsable_blocks(rows, parallelism) for rows in refused.values()]
+        parts.append(self._marker_blocks(planned_inputs, layout, parallelism))
+        blocks = reduce(DataFrame.union, parts)
+        return Routed(blocks.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
+
+    def _routed(self, one: _Input, rows: pa.Table, parallelism: int) -> pa.Table:
+        """Rows that the driver has, routed here."""
+        if one.key is not None:
+            # A copy, as a task would have: what the function remembers ends with the batch.
+            copied = cloudpickle.loads(cloudpickle.dumps(one.key))
+            rows = copied.add_to(rows)
+        return routed_rows(rows, one.edge, parallelism=parallelism, max_parallelism=self._max_parallelism)
+
+    def _blocks(self, one: _Input, layout: RoutedLayout, parallelism: int) -> DataFrame:
+        """Blocks of the rows of one input, made by the tasks that read them."""
+        edge, key, max_parallelism = one.edge, one.key, self._max_parallelism
+        sent = shipped(key, [] if key is None else key.code)
+
+        def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            function = sent.unpacked()
+            for rows in gathered(batches):
+                keyed = rows if function is None else function.add_to(rows)
+                routed = routed_rows(keyed, edge, parallelism=parallelism, max_parallelism=max_parallelism)
+                yield blocks_of(by_subtask(without_watermarks(routed, layout), parallelism))
+
+        return _needed(one.given.frame, edge).mapInArrow(route_there, _BLOCKS_SCHEMA)
+
+    def _marker_blocks(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> DataFrame:
+        """For every subtask a block without rows."""
+        parts = []
+        for one in inputs:
+            fields = [(name, one.given.frame.arrow_type(name)) for name in one.edge.needs]
+            parts.append(self._routed(one, pa.schema(fields).empty_table(), parallelism))
+        empty = pa.concat_tables(parts, promote_options="default")
+        at = packed(without_watermarks(empty, layout)), parallelism
         if at not in self._markers:
-            self._markers[at] = self._filled_markers(rows.schema, parallelism)
-        rows = rows.unionByName(self._markers[at]) if len(parts) > 1 else rows.union(self._markers[at])
-        for unparsable in refused.values():
-            rows = rows.unionByName(_spread(unparsable, parallelism), allowMissingColumns=True)
-        return Routed(rows.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
-
-    def _with_key(self, one: RoutedInput, operator: OperatorNode) -> RoutedInput:
-        key = operator.inputs[one.place].key
-        if isinstance(key, SelectedKey):
-            frame, names = with_selected_key(one.frame, key, scalar=one.scalar, declared=one.fitting)
-            return replace(one, frame=frame, keys=tuple(names))
-        return replace(one, keys=key or ())
-
-    def _plan(
-        self, inputs: Sequence[RoutedInput], operator: OperatorNode, parallelism: int, refused: bool
-    ) -> _Plan:
-        what, several = f"operator '{operator.uid}'", len(operator.inputs) > 1
-        frames = [one.frame for one in inputs]
-        for frame in frames:
-            frame.require(frame.order_by, what=f"order_by of the stream into {what}")
-            _check_payload(frame, frame.user_columns, what)
-        keys = [self._key(one, operator, what) for one in inputs]
-        keyed = [k for k in keys if k is not None]
-        places = places_in_order(inputs, operator)
-        orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
-        timed = any(f.event_time is not None for f in frames)
-        key_refusals = any(_may_be_refused(k) for k in keyed)
-        lead = frames[0].lead if len(frames) == 1 and timed else ()
-        sources = len(frames) > 1 or (frames[0].source is None and bool(frames[0].sources))
-
-        columns: list[list[Column]] = []
-        layouts = [InputLayout((), (), scalar=False, broadcast=i.broadcast) for i in operator.inputs]
-        key_columns: tuple[str, ...] = ()
-        for one, key, order in zip(inputs, keys, orders, strict=True):
-            frame, names = one.frame, one.frame.user_columns
-            payload = [payload_name(one.place, i) for i in range(len(names))] if several else names
-            made = [F.col(quoted(c)) for c in names]
-            if several:
-                made = [c.alias(n) for c, n in zip(made, payload, strict=True)]
-            made += [c.alias(order_name(i)) for i, c in enumerate(order)]
-            if timed:
-                made.append(frame.event_time_column(what).alias(EVENT_TIME))
-                if lead or any(WATERMARK in f.schema.names for f in frames):
-                    made.append(watermark_column(frame).alias(WATERMARK))
-                made += [F.col(RANK)] if lead else []
-            if any(TIME_REFUSAL in f.schema.names for f in frames):
-                made.append(time_refusal_column(frame).alias(TIME_REFUSAL))
-            if sources:
-                made.append(source_column(frame).alias(SOURCE))
-            if several:
-                made.append(F.lit(one.place).alias(INPUT))
-            if refused:
-                made.append(F.lit(None).cast("string").alias(REFUSED))
-            given = operator.inputs[one.place]
-            if given.broadcast or given.everywhere:
-                everywhere = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
-                made += [F.lit(0).cast("bigint").alias(HASH), everywhere.alias(SUBTASK)]
-            else:
-                routed, used = self._routing(key, order, parallelism, several=several, refusals=key_refusals)
-                made, key_columns = [*made, *routed], used or key_columns
-            columns.append(made)
-            layouts[one.place] = InputLayout(
-                tuple(payload), tuple(names), one.scalar, given.broadcast, given.everywhere
-            )
-        layout = RoutedLayout(
-            inputs=tuple(layouts),
-            order=tuple(order_name(i) for i in range(len(orders[0]))),
-            named=shared_names(frames) if len(frames) > 1 else frames[0].named,
-            timed_order=all(f.timed_order for f in frames) and shared_names(frames) > 0,
-            positioned=len(frames) == 1 and frames[0].source is not None and bool(frames[0].hidden_order),
-            keys=key_columns,
-            key_schema=_key_schema(keyed, what) if keyed else None,
-            event_time=timed,
-            key_refusals=key_refusals,
-            refused=refused,
-            sources=sources,
-            lead=lead,
-        )
-        return _Plan(columns, layout)
-
-    def _key(self, one: RoutedInput, operator: OperatorNode, what: str) -> _Key | None:
-        given = operator.inputs[one.place]
-        if given.key is None:
-            return None
-        one.frame.require(one.keys, what=f"key_by of {what}")
-        fields = {f.name: f.dataType for f in one.frame.schema.fields}
-        columns = [(F.col(quoted(c)), fields[c]) for c in one.keys]
-        for name, (_, kind) in zip(one.keys, columns, strict=True):
-            try:
-                canonical_type(kind, name)
-            except InvalidKeyError as error:
-                raise InvalidKeyError(f"{what}: {error}") from None
-        return _Key(columns, given.key_columns, one.keys, isinstance(given.key, SelectedKey))
-
-    def _routing(
-        self, key: _Key | None, order: list[Column], parallelism: int, *, several: bool, refusals: bool
-    ) -> tuple[list[Column], tuple[str, ...]]:
-        """Columns that send a row to its subtask, and the names of the key's."""
-        if key is None:
-            spread = F.pmod(F.xxhash64(*order), F.lit(parallelism)).cast("int")
-            return [F.lit(0).cast("bigint").alias(HASH), spread.alias(SUBTASK)], ()
-        made, names = [], []
-        for i, (column, kind) in enumerate(key.columns):
-            if is_identity(kind) and not several:
-                names.append(key.own[i])
-                if key.selected:  # not one of the payload's columns
-                    made.append(column)
-            else:
-                made.append(canonical_column(column, kind).alias(key_name(i)))
-                names.append(key_name(i))
-        if refusals:
-            why = key_refusal_column(key.columns)
-            made.append((F.coalesce(F.col(KEY_REFUSAL), why) if key.selected else why).alias(KEY_REFUSAL))
-        key_hash = key_hash_column(key.columns)
-        group = key_group_column(key_hash, self._max_parallelism)
-        subtask = subtask_column(group, self._max_parallelism, parallelism)
-        return [*made, key_hash.alias(HASH), subtask.alias(SUBTASK)], tuple(names)
-
-    def _filled_markers(self, schema: StructType, parallelism: int) -> DataFrame:
-        """One row a subtask, null but for the number of the subtask."""
-        filled = [
-            F.col("id").cast("int").alias(SUBTASK)
-            if f.name == SUBTASK
-            else F.lit(None).cast(f.dataType).alias(f.name)
-            for f in schema.fields
-        ]
-        return self._spark.range(0, parallelism, 1, 1).select(*filled)
+            columns = [F.col("id").cast("int").alias(SUBTASK), F.lit(at[0]).alias(BLOCK)]
+            self._markers[at] = self._spark.range(0, parallelism, 1, 1).select(*columns)
+        return self._markers[at]
 
 
-def watermark_steps(
-    inputs: Sequence[RoutedInput],
-    operator: OperatorNode,
-    layout: RoutedLayout,
-    origins: Origins,
-    collect: Collect,
+def _needed(frame: StreamFrame, edge: Edge) -> DataFrame:
+    return frame.rows.select(*[F.col(quoted(name)) for name in edge.needs])
+
+
+def _unparsable_blocks(refused: DataFrame, parallelism: int) -> DataFrame:
+    def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in gathered(batches):
+            yield blocks_of(by_subtask(unparsable_rows(one_chunk(rows.column(0)), parallelism), parallelism))
+
+    return refused.mapInArrow(route_there, _BLOCKS_SCHEMA)
+
+
+def _watermark_steps(
+    inputs: Sequence[_Input], layout: RoutedLayout, origins: Origins, collect: Collect
 ) -> tuple[pa.Table | None, dict[str, int]]:
     """Where in the order of these rows the watermark moves, and the newest event times by source; one Spark job."""
-    frames, what = [one.frame for one in inputs], f"operator '{operator.uid}'"
-    places = places_in_order(inputs, operator)
-    orders = merged_orders(frames, places) if len(frames) > 1 else [frames[0].order_columns()]
-    parts = []
-    for one, order in zip(inputs, orders, strict=True):
-        columns = [c.alias(order_name(i)) for i, c in enumerate(order)]
-        columns.append(one.frame.event_time_column(what).alias(EVENT_TIME))
-        columns.append(watermark_column(one.frame).alias(WATERMARK))
-        columns.append(origin_column(one.frame).alias(ORIGIN))
-        columns.append(source_column(one.frame).alias(SOURCE))
-        columns.append(F.lit(one.place).alias(INPUT))
-        parts.append(one.frame.rows.select(*columns))
-    rows = reduce(lambda above, below: above.union(below), parts)
-    find = step_finder(layout.order, origins, broadcast=layout.broadcast)
-    packed = collect(rows.mapInArrow(find, STEPS_SCHEMA))
+    parts = [_steps_of(one.given.frame, one.edge.for_watermarks, layout, origins) for one in inputs]
+    rows = collect(reduce(DataFrame.union, parts))
     newest: dict[str, int] = {}
-    for row in packed:
+    for row in rows:
         for source, at in json.loads(row["newest"]).items():
             newest[source] = max(at, newest.get(source, at))
-    steps = joined_steps([bytes(row["steps"]) for row in packed], layout.order, origins)
-    return steps, newest
+    return joined_steps([bytes(row["steps"]) for row in rows], layout.order, origins), newest
 
 
-def _as_declared(layout: RoutedLayout, inputs: Sequence[RoutedInput]) -> RoutedLayout:
-    """With the types that the streams declare; they are not part of the plan, which outlives a job's definition."""
-    given = list(layout.inputs)
-    for one in inputs:
-        given[one.place] = replace(given[one.place], declared=one.fitting)
-    return replace(layout, inputs=tuple(given))
+def _steps_of(frame: StreamFrame, edge: Edge, layout: RoutedLayout, origins: Origins) -> DataFrame:
+    order, broadcast = layout.order, layout.broadcast
 
+    def find_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = [batch for batch in batches if batch.num_rows]
+        if given:
+            rows = pa.table(stream_columns(pa.Table.from_batches(given), edge))
+            yield steps_in(rows, order, origins, broadcast=broadcast)
 
-def _spread(refused: DataFrame, parallelism: int) -> DataFrame:
-    """Rows that could not be parsed, spread over the subtasks."""
-    spread = F.pmod(F.xxhash64(F.col(REFUSED)), F.lit(parallelism)).cast("int")
-    return refused.select(spread.alias(SUBTASK), F.col(REFUSED))
-
-
-def _key_schema(keys: Sequence[_Key], what: str) -> KeySchema:
-    """The schema of the stored key: the first input's, if those of the others agree."""
-    schemas = []
-    for key in keys:
-        types = tuple(to_type(k, parameter=f"key of {what}").arrow for _, k in key.columns)
-        schemas.append(KeySchema(keys[0].names, types) if len(key.names) == len(keys[0].names) else None)
-    first = schemas[0]
-    assert first is not None
-    for key, other in zip(keys[1:], schemas[1:], strict=True):
-        if other is None or other.storage != first.storage:
-            raise ConfigurationError(
-                f"{what}: its two streams are keyed by {keys[0].names} and {key.names}, which are of different types, "
-                "so they cannot share state; cast one in a transform"
-            )
-    return first
-
-
-def _may_be_refused(key: _Key) -> bool:
-    return key.selected or any(isinstance(k, DoubleType | FloatType | StructType) for _, k in key.columns)
-
-
-def _check_payload(frame: StreamFrame, payload: list[str], what: str) -> None:
-    if len(set(payload)) != len(payload):
-        raise ConfigurationError(
-            f"{what}: two columns of its input have the same name: {payload}; rename one"
-        )
-    for one in frame.schema.fields:
-        if not one.name.startswith(HIDDEN):
-            try:
-                to_type(one.dataType, parameter=f"column '{one.name}'")
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{what}: {error}; cast or drop the column in a transform") from None
+    return _needed(frame, edge).mapInArrow(find_there, STEPS_SCHEMA)

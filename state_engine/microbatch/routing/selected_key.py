@@ -1,12 +1,9 @@
-"""Keys that a function makes of every element: evaluated in Python before rows are routed.
-
-In the same Spark job; or by the driver, with a copy of the function, where it routes the rows itself.
-"""
+"""Keys that a function makes of every element: evaluated in Python where the rows are routed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,76 +12,56 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.columns import elements
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.invalid_text import invalid_text
-from state_engine.core.types.spark_types import spark_schema
-from state_engine.core.types.type_parsing import to_type
-from state_engine.job.graph import KEY_COLUMN, SelectedKey
-from state_engine.microbatch.routing.routed import KEY_REFUSAL
-from state_engine.sources.frames import HIDDEN, StreamFrame
-from state_engine.spark.spark_names import T
+from state_engine.job.graph import KEY_COLUMN, OperatorNode, SelectedKey
+from state_engine.microbatch.routing.routed import KEY_REFUSAL, RoutedInput, selected_name
 
 
-def selected_name(position: int) -> str:
-    """Name of a column of a key that a function made."""
-    return f"{HIDDEN}s{position}"
+@dataclass(frozen=True)
+class KeyFunction:
+    """Makes the key of every row of one input.
 
+    Attributes:
+        get_key: of the user.
+        key_type: of what it returns.
+        payload: columns that it sees.
+        scalar: whether it sees the one column bare.
+        declared: the columns as the stream declares them.
+    """
 
-def with_selected_key(
-    frame: StreamFrame, key: SelectedKey, *, scalar: bool, declared: StructType | None = None
-) -> tuple[StreamFrame, list[str]]:
-    """The frame with the columns of the key and, where the function raised, the reason; and their names."""
-    parts = DeclaredKey.of(KEY_COLUMN, key.key_type).types
-    names = [selected_name(i) for i in range(len(parts))]
-    columns = [to_type(f.dataType, parameter=f.name).arrow for f in frame.schema.fields]
-    fields = [pa.field(f.name, c) for f, c in zip(frame.schema.fields, columns, strict=True)]
-    fields += [pa.field(n, p.arrow) for n, p in zip(names, parts, strict=True)]
-    schema = pa.schema([*fields, pa.field(KEY_REFUSAL, pa.string())])
-    get_key = key.selector.get_key
-    if frame.table is not None:
-        # A copy, as a task would have: what the function remembers ends with the batch.
-        from pyspark import cloudpickle
+    get_key: Callable[[Any], Any]
+    key_type: TypeInformation
+    payload: tuple[str, ...]
+    scalar: bool
+    declared: StructType | None
 
-        get_key = cloudpickle.loads(cloudpickle.dumps(get_key))
-    if frame.table is not None:
-        select = _selector(get_key, key.key_type, frame.user_columns, names, scalar, declared)
-        return replace(frame, given=pa.Table.from_batches(select(frame.table.to_batches()), schema)), names
-    from state_engine.spark.shipped_code import shipped  # PySpark is imported on first use
+    @classmethod
+    def of(cls, one: RoutedInput, operator: OperatorNode) -> KeyFunction | None:
+        """Of an input whose key a function makes."""
+        key = operator.inputs[one.place].key
+        if not isinstance(key, SelectedKey):
+            return None
+        payload = tuple(one.frame.user_columns)
+        return cls(key.selector.get_key, key.key_type, payload, one.scalar, one.fitting)
 
-    sent = shipped((get_key, key.key_type, declared), [get_key, key.key_type, declared])
+    @property
+    def code(self) -> list[Any]:
+        """What holds code of the user."""
+        return [self.get_key, self.key_type, self.declared]
 
-    def select_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        there, key_type, kind = sent.unpacked()
-        yield from _selector(there, key_type, payload, names, scalar, kind)(batches)
-
-    payload = frame.user_columns
-    rows = frame.rows.mapInArrow(select_there, T.StructType.fromJson(spark_schema(schema)))
-    return replace(frame, given=rows), names
-
-
-def _selector(
-    get_key: Callable[[Any], Any],
-    key_type: TypeInformation,
-    payload: list[str],
-    names: list[str],
-    scalar: bool,
-    declared: StructType | None,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            keys: list[Any] = [None] * batch.num_rows
-            reasons: list[str | None] = [None] * batch.num_rows
-            bad = invalid_text({name: batch[name] for name in payload})  # the subtask refuses it
-            good = [row for row in range(batch.num_rows) if row not in bad] if bad else range(batch.num_rows)
-            rows = batch.take(pa.array(good, pa.int64())) if bad else batch
-            for row, element in zip(
-                good, elements(rows, payload, scalar=scalar, declared=declared), strict=True
-            ):
-                try:
-                    selected = get_key(element)
-                    keys[row] = None if selected is None else key_type.normalise(selected)
-                except Exception as error:  # a user's function may raise anything
-                    reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
-            made = DeclaredKey.of(KEY_COLUMN, key_type).columns(keys)
-            arrays = [*batch.columns, *made, pa.array(reasons, pa.string())]
-            yield pa.RecordBatch.from_arrays(arrays, [*batch.schema.names, *names, KEY_REFUSAL])
-
-    return run
+    def add_to(self, rows: pa.Table) -> pa.Table:
+        """Rows with the columns of the key and, where the function raised, the reason."""
+        keys: list[Any] = [None] * rows.num_rows
+        reasons: list[str | None] = [None] * rows.num_rows
+        bad = invalid_text({name: rows[name] for name in self.payload})  # the subtask refuses it
+        good = [row for row in range(rows.num_rows) if row not in bad] if bad else range(rows.num_rows)
+        readable = rows.take(pa.array(good, pa.int64())) if bad else rows
+        given = elements(readable, self.payload, scalar=self.scalar, declared=self.declared) if good else []
+        for row, element in zip(good, given, strict=True):
+            try:
+                key = self.get_key(element)
+                keys[row] = None if key is None else self.key_type.normalise(key)
+            except Exception as error:  # a user's function may raise anything
+                reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
+        for place, column in enumerate(DeclaredKey.of(KEY_COLUMN, self.key_type).columns(keys)):
+            rows = rows.append_column(selected_name(place), column)
+        return rows.append_column(KEY_REFUSAL, pa.array(reasons, pa.string()))

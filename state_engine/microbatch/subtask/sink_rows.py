@@ -21,6 +21,7 @@ from state_engine.microbatch.subtask.refusals import Letter, letters_table, plac
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN
+from state_engine.spark.task_reports import this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 
@@ -121,9 +122,9 @@ def _written(spec: SinkRows, table: pa.Table) -> SinkReport:
         good[list(bad)] = False
         rows = rows.filter(pa.array(good))
     if rows.num_rows:
-        index, attempt = _task()
-        name = spec.target.file_name(spec.write_id, index, attempt)
-        report.file = write_sink_file(rows, spec.target, name, index)
+        attempt = this_task()
+        name = spec.target.file_name(spec.write_id, attempt.task, attempt.attempt_id)
+        report.file = write_sink_file(rows, spec.target, name, attempt.task)
     return report
 
 
@@ -140,19 +141,11 @@ def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, co
 
 
 def _write_letters(spec: SinkRows, letters: list[Letter]) -> DataFile:
-    index, attempt = _task()
-    path = partition_path(spec.write_id, file_name(spec.write_id, index, attempt))
+    attempt = this_task()
+    path = partition_path(spec.write_id, file_name(spec.write_id, attempt.task, attempt.attempt_id))
     table = letters_table(letters)
     file = write_parquet(table, join(spec.letters_uri, path))
-    return DataFile(path, file.bytes, table.num_rows, index, footer=file.footer)
-
-
-def _task() -> tuple[int, int]:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    return context.partitionId(), int(context.taskAttemptId())
+    return DataFile(path, file.bytes, table.num_rows, attempt.task, footer=file.footer)
 
 
 def _report(report: SinkReport) -> Any:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from state_engine.core.time.timers import TIMERS
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.columns import to_table
 from state_engine.core.types.invalid_text import invalid_text
+from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
 from state_engine.microbatch.subtask.output_order import order_of
@@ -54,6 +55,7 @@ from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskRepo
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.spark.shipped_code import shipped
+from state_engine.spark.task_reports import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
@@ -63,22 +65,8 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
 
 
-class TaskAttempt(NamedTuple):
-    """Who runs a subtask.
-
-    Attributes:
-        subtask: its index.
-        attempt_id: which no other attempt of this micro-batch has; part of the names of files.
-        number: how often the subtask was tried before.
-    """
-
-    subtask: int
-    attempt_id: int
-    number: int = 0
-
-
-SubtaskFunction = Callable[[list[pa.RecordBatch], TaskAttempt], str]
-"""Runs one subtask over its rows; its report, as JSON."""
+SubtaskFunction = Callable[[pa.Table | None, TaskAttempt], str]
+"""Runs one subtask over its routed rows; its report, as JSON."""
 
 
 def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
@@ -87,28 +75,23 @@ def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
     inputs = [one.declared for one in spec.routed.inputs]
     sent = shipped(spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form])
 
-    def run(batches: list[pa.RecordBatch], attempt: TaskAttempt) -> str:
+    def run(rows: pa.Table | None, attempt: TaskAttempt) -> str:
         try:
-            unpacked = sent.unpacked()
+            own = sent.unpacked()
         except CodeVersionError as error:
-            return SubtaskReport(attempt.subtask, error=_described(error)).to_json()
+            return SubtaskReport(attempt.task, error=_described(error)).to_json()
         with _without_gc():
-            subtask = Subtask(unpacked, *attempt)
-            return subtask.run(pa.Table.from_batches(batches) if batches else None).to_json()
+            return Subtask(own, *attempt).run(rows).to_json()
 
     return run
 
 
 def in_task(run: SubtaskFunction) -> ArrowFunction:
-    """The same as a Spark task: the subtask is that of the partition."""
+    """The same as a Spark task over shuffled blocks: the subtask is that of the partition."""
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        attempt = TaskAttempt(context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
-        yield pa.record_batch({"report": pa.array([run(list(batches), attempt)])})
+        rows = unpacked(block for batch in batches for block in batch[BLOCK].to_pylist())
+        yield pa.record_batch({"report": pa.array([run(rows, this_task())])})
 
     return task
 

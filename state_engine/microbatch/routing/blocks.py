@@ -1,0 +1,61 @@
+"""Blocks: routed rows of one subtask as Arrow in bytes, which is how they go through Spark's shuffle and to its tasks.
+
+A few large records in place of many rows. Every subtask gets one block without rows, which tells it the columns, for
+there may be no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from state_engine.core.types.columns import one_chunk
+from state_engine.microbatch.routing.routed import SUBTASK
+from state_engine.sources.frames import HIDDEN
+
+BLOCK = HIDDEN + "block"
+_ROWS, _BYTES = 2**18, 2**24
+"""Of what is made into blocks at a time: enough for large records, and little memory."""
+
+
+def packed(rows: pa.Table) -> bytes:
+    """A block of rows."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(out.getvalue())
+
+
+def unpacked(blocks: Iterable[bytes]) -> pa.Table | None:
+    """The rows of all blocks of one subtask, in which each column is one chunk; None without a block."""
+    tables = [pa.ipc.open_stream(block).read_all() for block in blocks]
+    if not tables:
+        return None
+    filled = [table for table in tables if table.num_rows]
+    rows = pa.concat_tables(filled or tables[:1], promote_options="default")
+    known, absent = set(rows.column_names), dict[str, pa.DataType]()
+    for table in tables:
+        absent |= {field.name: field.type for field in table.schema if field.name not in known}
+    for name, kind in absent.items():
+        rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+    return pa.table({name: one_chunk(rows[name]) for name in rows.column_names})
+
+
+def blocks_of(tables: Sequence[pa.Table]) -> pa.RecordBatch:
+    """A record for each subtask that has rows, of one table a subtask."""
+    filled = [(number, table) for number, table in enumerate(tables) if table.num_rows]
+    numbers = pa.array([number for number, _ in filled], pa.int32())
+    return pa.record_batch({SUBTASK: numbers, BLOCK: pa.array([packed(t) for _, t in filled], pa.binary())})
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of a task, many at a time."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if any(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
