@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from state_engine.core.errors import InvalidKeyError
 from state_engine.core.keys.canonical import canonical_key, decode_keys, encode_keys, key_hash, storage_type
+from state_engine.core.keys.key_arrays import hash_columns
 from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
 from state_engine.spark.key_columns import (
     canonical_column,
@@ -26,7 +27,7 @@ from state_engine.spark.key_columns import (
     key_refusal_column,
     subtask_column,
 )
-from tests.spark.key_samples import COMPOSITES, KINDS, arrow_column, random_keys
+from tests.support.key_samples import COMPOSITES, KINDS, arrow_column, random_keys
 
 pytestmark = pytest.mark.spark
 
@@ -73,6 +74,7 @@ def routed(frame: DataFrame) -> pa.Table:
             for name, g in groups.items()
         ],
         *[canonical_column(F.col(kind), types[kind]).alias(f"key {kind}") for kind in KINDS],
+        *[F.xxhash64(F.col(kind)).alias(f"order {kind}") for kind in KINDS],
     ).toArrow()
 
 
@@ -107,6 +109,8 @@ def test_core_and_catalyst_agree_on_every_key(spark: SparkSession, session: dict
         assert stored.equals(expected), kind
         assert repr(stored.to_pylist()) == repr(expected.to_pylist()), kind  # for Arrow -0.0 equals 0.0
         assert decode_keys(stored, declared) == columns[kind], kind
+        order = hash_columns([arrow_column(columns[kind], declared)])
+        assert result[f"order {kind}"].to_pylist() == order.tolist(), kind  # of rows without a key
 
 
 def test_every_key_group_has_the_subtask_that_core_gives_it(spark: SparkSession) -> None:

@@ -136,7 +136,8 @@ def hash_bytes_array(column: pa.Array, seeds: np.ndarray) -> np.ndarray:
     ...     hash_bytes(b""), hash_bytes(b""), hash_bytes(b"N14228")]
     True
     """
-    _, offsets, data = column.cast(pa.large_binary()).buffers()
+    column = column.cast(pa.large_binary())
+    _, offsets, data = column.buffers()
     places = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     starts, lengths = places[:-1], np.diff(places)
     raw = np.frombuffer(data or b"", np.uint8)

@@ -12,6 +12,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Make = Callable[[random.Random], Any]
 
@@ -133,3 +134,25 @@ def random_keys(*, seed: int, rows: int) -> dict[str, list[Any]]:
         for kind in columns:
             keys[f"part_{kind}"] = [or_none(KINDS[kind][1])(r) for _ in range(rows)]
     return keys
+
+
+PLAIN = [k for k in KINDS if "struct" not in k and "decimal" not in k]
+RECENT = datetime(2024, 2, 29, 13, 59, 59, 999_999)
+
+
+def recent(table: pa.Table) -> pa.Table:
+    """With temporal columns after 1900, some before 1970."""
+    for at, name in enumerate(table.schema.names):
+        if pa.types.is_temporal(table.schema.field(name).type):
+            days = [RECENT - timedelta(hours=7.3 * i * i) for i in range(table.num_rows)]
+            kind = table.schema.field(name).type
+            values: list[Any] = [d.date() if pa.types.is_date(kind) else d for d in days]
+            table = table.set_column(at, name, pa.array(values, kind))
+    return table
+
+
+def plain_table(seed: int, rows: int = 300) -> pa.Table:
+    columns = random_keys(seed=seed, rows=rows)
+    filled = recent(pa.table({k: pa.array(columns[k], KINDS[k][0]) for k in PLAIN}))
+    absent = pa.array([i % 7 == 3 for i in range(rows)])
+    return pa.table({n: pc.if_else(absent, None, filled[n].combine_chunks()) for n in filled.schema.names})

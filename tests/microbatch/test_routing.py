@@ -1,0 +1,345 @@
+"""Rows go to the subtasks that own their keys, with the same columns whether the driver or Spark's tasks route them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    MapFunction,
+    MapStateDescriptor,
+    StatefulJob,
+)
+from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.functions.broadcast_functions import BroadcastProcessFunction
+from state_engine.core.functions.co_functions import CoProcessFunction
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.hashing import hash_bytes, hash_long
+from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.microbatch.routing.blocks import BLOCK, packed, unpacked
+from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
+from state_engine.microbatch.routing.origins import origins_of
+from state_engine.microbatch.routing.routed import (
+    HASH,
+    INPUT,
+    KEY_REFUSAL,
+    SUBTASK,
+    RoutedInput,
+    key_name,
+    payload_name,
+)
+from state_engine.microbatch.routing.routing import Routed, Router
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.file import FileSource
+from state_engine.sources.frames import EVENT_TIME, REFUSED, WATERMARK, from_source, order_name
+from tests.support.key_samples import KINDS, arrow_column, plain_table, random_keys
+
+ROWS = 300
+PARALLELISM, MAX_PARALLELISM = 3, 100
+EARLY_MS = -(10**15)
+NO_SPARK: Any = None
+
+
+class Nothing(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None: ...
+
+
+class Nowhere(MapFunction):
+    def map(self, value: Any) -> Any:
+        return value
+
+
+class NeitherOfTwo(CoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> None: ...
+
+    def process_element2(self, value: Any, ctx: Any) -> None: ...
+
+
+class NotEvenBroadcast(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None: ...
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None: ...
+
+
+Wire = Callable[..., DataStream]
+Give = Callable[[pa.Table], Any]
+
+
+def reversed_rows(table: pa.Table) -> pa.Table:
+    """With times that go up."""
+    return table.take(pa.array(range(len(table) - 1, -1, -1)))
+
+
+def rows_of(table: pa.Table) -> list[str]:
+    return sorted(repr(list(row.items())) for row in table.to_pylist())
+
+
+def routed(
+    tables: Sequence[pa.Table], wire: Wire, *, order_by: Sequence[tuple[str, ...]] = (),
+    event_time: Sequence[str | None] = (), spark: SparkSession = NO_SPARK, gives: Sequence[Give] = (),
+    refused: DataFrame | None = None,
+) -> Routed:  # fmt: skip
+    """The input of the one operator that reads streams of these tables; the driver has them, unless they are given."""
+    job = StatefulJob("routed", parallelism=PARALLELISM, max_parallelism=MAX_PARALLELISM)
+    times = event_time or [None] * len(tables)
+    streams = [
+        job.source(f"s{i}", FileSource("/nowhere"), event_time=times[i], max_out_of_orderness=1_000 * i)
+        for i in range(len(tables))
+    ]
+    wire(*streams)
+    (operator,) = job.operators.values()
+    inputs = []
+    for i, table in enumerate(tables):
+        places = pa.array([r % 2 for r in range(len(table))], pa.int32())
+        numbered = table.append_column(FILE_COLUMN, places).append_column(
+            ROW_COLUMN, pa.array(range(len(table)))
+        )
+        rows = gives[i](numbered) if gives else numbered
+        frame = from_source(
+            spark, SourceFrame(rows, refused), order_by=order_by[i] if order_by else (), event_time=times[i],
+            source=f"s{i}", labels=("f", "g"),
+        )  # fmt: skip
+        inputs.append(RoutedInput(i, frame, scalar=False))
+    origins = origins_of(operator, {"s0": EARLY_MS, "s1": EARLY_MS + 1})
+    return Router(spark, max_parallelism=MAX_PARALLELISM).route(
+        inputs, operator, parallelism=PARALLELISM, origins=origins, collect=lambda rows: rows.collect()
+    )
+
+
+def here(tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Table]:
+    """The rows of every subtask, routed by the driver; each holds only its own."""
+    rows = routed(tables, wire, **options).rows
+    assert isinstance(rows, list)
+    for number, part in enumerate(rows):
+        assert set(part[SUBTASK].to_pylist()) <= {number}
+    return rows
+
+
+def in_tasks(routed: Routed) -> list[pa.Table]:
+    """The rows of every subtask out of the blocks that tasks made, with the watermarks that it finds for them."""
+    assert isinstance(routed.rows, DataFrame)
+    blocks: dict[int, list[bytes]] = {}
+    for row in routed.rows.collect():
+        blocks.setdefault(row[SUBTASK], []).append(bytes(row[BLOCK]))
+    parts = [unpacked(blocks[number]) for number in range(PARALLELISM)]
+    if not routed.layout.event_time:
+        return parts
+    assert routed.steps is not None
+    broadcast, order = routed.layout.broadcast, routed.layout.order
+    marks = [
+        watermarks_by_steps(p, order, routed.steps, start_ms=EARLY_MS, broadcast=broadcast) for p in parts
+    ]
+    return [part.append_column(WATERMARK, mark) for part, mark in zip(parts, marks, strict=True)]
+
+
+def by_key(*keys: str) -> Wire:
+    return lambda s: s.key_by(*keys).process(Nothing(), uid="o", output_type=int)
+
+
+def two_keyed(one: str, two: str) -> Wire:
+    return lambda a, b: a.key_by(one).connect(b.key_by(two)).process(NeitherOfTwo(), uid="o", output_type=int)
+
+
+def without_key(stream: DataStream) -> DataStream:
+    return stream.map(Nowhere(), output_type=int, uid="o")
+
+
+def owner(key: Any) -> int:
+    return subtask_for_key_group(
+        MAX_PARALLELISM, PARALLELISM, key_group_of_hash(key_hash(key), MAX_PARALLELISM)
+    )
+
+
+# -- by the driver, without Spark -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", [["long"], ["struct"], ["part_string", "part_long"],
+                                   ["double", "part_date", "decimal_5_2", "boolean"]], ids="+".join)  # fmt: skip
+def test_a_row_goes_to_the_subtask_that_owns_its_key(kinds: list[str]) -> None:
+    made = random_keys(seed=7, rows=ROWS)
+    table = pa.table({k: arrow_column(made[k], KINDS[k.removeprefix("part_")][0]) for k in kinds})
+    keys = made[kinds[0]] if len(kinds) == 1 else list(zip(*[made[k] for k in kinds], strict=True))
+    parts = here([table], by_key(*kinds))
+    assert sum(map(len, parts)) == ROWS
+    for number, part in enumerate(parts):
+        own = [
+            keys[row]
+            for row in part[ROW_COLUMN if ROW_COLUMN in part.column_names else order_name(1)].to_pylist()
+        ]
+        assert [owner(key) for key in own] == [number] * len(own)
+        assert part[HASH].to_pylist() == [key_hash(key) for key in own]
+
+
+def test_null_and_nan_keys_are_refused() -> None:
+    nan = float("nan")
+    table = pa.table({"x": [1.0, None, nan, -0.0], "y": pa.array([nan, 1, 2, None], pa.float32())})
+    one, two = (pa.concat_tables(here([table], by_key(*keys))) for keys in (["x"], ["x", "y"]))
+    by_row = [pc.sort_indices(t[order_name(1)]) for t in (one, two)]
+    assert one[KEY_REFUSAL].take(by_row[0]).to_pylist() == [
+        None, "the key 'x' is null", "the key 'x' is NaN", None,
+    ]  # fmt: skip
+    assert two[KEY_REFUSAL].take(by_row[1]).to_pylist() == [
+        "the key 'y' is NaN",
+        None,
+        "the key 'x' is NaN",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("order", [(), ("string", "boolean", "timestamp", "decimal_5_2", "double")], ids=len)
+def test_a_row_without_a_key_goes_where_its_order_sends_it(order: tuple[str, ...]) -> None:
+    made = random_keys(seed=5, rows=ROWS)
+    table = pa.table({k: arrow_column(made[k], KINDS[k][0]) for k in order or ("long",)})
+    parts = here([table], without_key, order_by=[order])
+    assert {order_name(i) for i in range(len(order) + 2)} <= set(parts[0].column_names)
+    assert sum(bool(len(part)) for part in parts) > 1
+    for number, part in enumerate(parts):
+        for row in part[order_name(len(order) + 1)].to_pylist() if not order else []:
+            assert hash_long(row, hash_bytes(struct.pack("<i", row % 2))) % PARALLELISM == number
+
+
+def test_broadcast_rows_go_everywhere() -> None:
+    rules = MapStateDescriptor("rules", str, int)
+    parts = here(
+        [plain_table(13).select(["string"]), plain_table(14, 9).select(["int"])],
+        lambda a, b: a.connect(b.broadcast(rules)).process(NotEvenBroadcast(), uid="o", output_type=int),
+    )
+    assert [len(part.filter(pc.equal(part[INPUT], 1))) for part in parts] == [9] * PARALLELISM
+    assert sum(len(part.filter(pc.equal(part[INPUT], 0))) for part in parts) == ROWS
+
+
+def test_the_columns_of_two_streams_with_one_key_and_a_named_order() -> None:
+    one = pa.table({"k": pa.array([1, 2], pa.int32()), "d": pa.array([0, 1], pa.date32())})
+    two = pa.table({"n": [1], "d": pa.array([2], pa.date32())})
+    made = routed([one, two], two_keyed("k", "n"), order_by=[("d",), ("d",)], event_time=["d", None])
+    layout = made.layout
+    assert [one.columns for one in layout.inputs] == [
+        (payload_name(0, 0), payload_name(0, 1)), (payload_name(1, 0), payload_name(1, 1)),
+    ]  # fmt: skip
+    assert [one.names for one in layout.inputs] == [("k", "d"), ("n", "d")]
+    # the shared name, the stream, then file and row of either
+    assert (layout.order, layout.named) == (tuple(map(order_name, range(6))), 1)
+    assert layout.keys == (key_name(0),)
+    assert (layout.event_time, layout.sources, layout.timed_order, layout.positioned) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    assert str(layout.key_schema) == "struct<`k`: bigint>"
+    rows = pa.concat_tables(made.rows).to_pylist()
+    (of_two,) = [row for row in rows if row[INPUT] == 1]
+    assert [of_two[order_name(i)] for i in range(1, 6)] == [1, None, None, 0, 0]
+    assert (of_two[key_name(0)], of_two[EVENT_TIME], of_two[payload_name(0, 0)]) == (1, None, None)
+    assert {row[EVENT_TIME] for row in rows if row[INPUT] == 0} == {0, 86_400_000}
+
+
+def test_keys_of_different_types_and_types_without_order_are_refused() -> None:
+    number, text = pa.table({"k": [1]}), pa.table({"k": ["a"]})
+    with pytest.raises(ConfigurationError, match="are of different types, so they cannot share state"):
+        routed([number, text], two_keyed("k", "k"))
+    with pytest.raises(
+        InvalidKeyError, match=r"operator 'o': The column 'k' has the type array<bigint>, which cannot"
+    ):
+        routed([pa.table({"k": [[1]]})], by_key("k"))
+    with pytest.raises(
+        ConfigurationError, match="key_by of operator 'o': there is no column 'x'; the stream has"
+    ):
+        routed([number], by_key("x"))
+
+
+def test_blocks_of_a_subtask_become_one_table_with_all_columns() -> None:
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    rows = unpacked([packed(empty), packed(pa.table({"a": [1]})), packed(pa.table({"a": [2], "c": [True]}))])
+    assert rows is not None
+    assert rows.to_pydict() == {"a": [1, 2], "c": [None, True], "b": [None, None]}
+    alone = unpacked([packed(empty)])
+    assert alone is not None
+    assert alone.schema == empty.schema
+    assert unpacked([]) is None
+
+
+# -- by Spark's tasks ------------------------------------------------------------------------------------------------
+
+
+def check(spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Table]:
+    """The driver and tasks route the very same rows; the driver's."""
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    def as_frame(table: pa.Table) -> DataFrame:
+        return spark.createDataFrame(table, schema=StructType.fromJson(spark_schema(table.schema)))
+
+    # one input may well be a table: where one is a DataFrame, tasks route all
+    gives: list[Give] = [as_frame, *[lambda table: table for _ in tables[1:]]]
+    few = here(tables, wire, **options)
+    by_tasks = routed(tables, wire, spark=spark, gives=gives, **options)
+    assert by_tasks.layout == routed(tables, wire, **options).layout
+    for mine, theirs in zip(few, in_tasks(by_tasks), strict=True):
+        assert sorted(mine.column_names) == sorted(theirs.column_names)
+        assert mine.schema.types == [theirs.schema.field(n).type for n in mine.column_names]
+        assert rows_of(mine) == rows_of(theirs.select(mine.column_names))
+    return few
+
+
+def test_tasks_make_keys_by_a_function(spark: SparkSession) -> None:
+    def last_digit(row: Any) -> float | None:
+        if row.v % 11 == 0:
+            raise ValueError("eleven")
+        return None if row.v % 13 == 0 else row.v % 10 / 2
+
+    table = plain_table(5).append_column("v", pa.array(range(ROWS)))
+    check(
+        spark,
+        [table],
+        lambda s: s.key_by(last_digit, key_type=float).process(Nothing(), uid="o", output_type=int),
+    )
+
+
+def test_tasks_route_rows_without_a_key(spark: SparkSession) -> None:
+    order = (
+        "byte",
+        "short",
+        "int",
+        "long",
+        "boolean",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "string",
+        "double",
+    )
+    check(spark, [plain_table(5)], without_key, order_by=[order])
+
+
+@pytest.mark.parametrize("event_time", ["date", "timestamp_ntz", "timestamp"])
+def test_the_slower_of_two_sources_holds_the_watermark(spark: SparkSession, event_time: str) -> None:
+    """Which the driver and the subtasks find in different ways."""
+    one = reversed_rows(plain_table(11).select(["int", event_time]))
+    two = reversed_rows(plain_table(12).select(["long", event_time]))
+    times = [event_time, None if event_time == "date" else event_time]
+    few = check(spark, [one, two], two_keyed("int", "long"), event_time=times)
+    assert len({mark for part in few for mark in part[WATERMARK].to_pylist()}) > 2
+
+
+def test_tasks_spread_broadcast_rows_and_those_that_cannot_be_parsed(spark: SparkSession) -> None:
+    tables = [plain_table(11).select(["int"]), plain_table(12, 9).select(["long"])]
+
+    def wire(a: DataStream, b: DataStream) -> DataStream:
+        return a.connect(b.broadcast()).process(NotEvenBroadcast(), uid="o", output_type=int)
+
+    check(spark, tables, wire)
+    bad = spark.createDataFrame([("{" * n, 0, n) for n in range(20)], "text string, file int, row bigint")
+    made = in_tasks(routed(tables, wire, spark=spark, refused=bad))
+    lines = [line for part in made for line in part[REFUSED].drop_null().to_pylist()]
+    assert len(lines) == 40  # of either source
+    assert all(part[HASH].null_count == len(part[REFUSED].drop_null()) > 0 for part in made)
