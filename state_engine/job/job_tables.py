@@ -114,16 +114,31 @@ class JobTables:
             uri = self.layout.base(operator.uid)
             self._kernel.change(uri, add=groups, remove=[f.path for f in instead_of])
 
-    def list_changes(self, operator: OperatorCheckpoint, write_id: str) -> None:
-        """List the changes of an operator, whose files are in place, in its table; no checkpoint need name them yet."""
-        self.ensure_changelog(operator.uid, operator.key_schema, operator.states)
-        uri = self.layout.changelog(operator.uid)
-        self._kernel.append(uri, operator.changelog, partition={"write_id": write_id})
+    def list_changes(
+        self,
+        uid: str,
+        files: Sequence[DataFile],
+        write_id: str,
+        *,
+        key_schema: str,
+        states: Sequence[StateSchema],
+    ) -> int:
+        """List files of an operator's changes, which are in place, in its table; no checkpoint need name them yet.
 
-    def list_operator_state(self, files: Sequence[DataFile], write_id: str) -> None:
-        """List files of operator state or source positions, which are in place; no checkpoint need name them yet."""
+        Returns:
+            The version of the table that has them.
+        """
+        self.ensure_changelog(uid, key_schema, states)
+        return self._kernel.append(self.layout.changelog(uid), files, partition={"write_id": write_id})
+
+    def list_operator_state(self, files: Sequence[DataFile], write_id: str) -> int:
+        """List files of operator state or source positions, which are in place; no checkpoint need name them yet.
+
+        Returns:
+            The version of the table that has them.
+        """
         self.ensure_operator_state()
-        self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
+        return self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
 
     def _ensure_state(self, uri: str, schema: pa.Schema, partitions: pa.Schema) -> None:
         """Make a table of keyed state, or bring its columns to what is needed."""

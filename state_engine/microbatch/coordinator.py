@@ -289,14 +289,13 @@ class CheckpointCoordinator:
         files = [f for r in reports for f in r.changelog]
         if not files:
             return None
-        self._tables.ensure_changelog(uid, str(attempt.done.key_schemas[uid]), attempt.done.states[uid])
-        uri, write_id = self._tables.layout.changelog(uid), attempt.batch.write_id
         self._commits += 1
-        return self._kernel.append(uri, files, partition={"write_id": write_id})
+        schema, states = str(attempt.done.key_schemas[uid]), attempt.done.states[uid]
+        return self._tables.list_changes(uid, files, attempt.batch.write_id, key_schema=schema, states=states)
 
     def commit_operator_state(self, attempt: Executed) -> tuple[list[DataFile], int | None]:
         """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""
-        write_id, uri = attempt.batch.write_id, self._tables.layout.operator_state
+        write_id = attempt.batch.write_id
         reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
         files = [f for r in reports for f in r.operator_state_files]
         appended = {name: part.elements for name, part in attempt.batch.moved.items()}
@@ -304,9 +303,8 @@ class CheckpointCoordinator:
             files = [self._positions.write(write_id, appended), *files]
         if not files:
             return [], None
-        self._tables.ensure_operator_state()
         self._commits += 1
-        return files, self._kernel.append(uri, files, partition={"write_id": write_id})
+        return files, self._tables.list_operator_state(files, write_id)
 
     # -- 7 stage ---------------------------------------------------------------------------------------------------
 

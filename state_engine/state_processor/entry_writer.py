@@ -172,7 +172,13 @@ class EntryWriter:
         else:
             rows = sum(file.rows for file in written.files)
             changed = replace(changed, changelog=written.files, changed_entries=rows)
-            tables.list_changes(changed, row.write_id)
+            tables.list_changes(
+                changed.uid,
+                changed.changelog,
+                row.write_id,
+                key_schema=changed.key_schema,
+                states=changed.states,
+            )
         if set(written.counts.get(TIMERS, ())) <= {SAME}:
             return changed
         as_of = [*before, replace(row, operators=[changed])]
