@@ -1,9 +1,9 @@
 """Where rows are routed: by the driver where it has them and they are few, else by the tasks that read them.
 
-Either way ``arrow_router`` does it, so nobody can tell from the results who did. Only events are shuffled: a task cuts
+Either way ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts
 its rows into blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task
 at all, and a subtask without events still has functions to open and snapshots to take; so every subtask gets a block
-without rows, too.
+without rows, too. Decision 0038.
 """
 
 from __future__ import annotations
