@@ -131,7 +131,11 @@ def in_tasks(routed: Routed) -> list[pa.Table]:
     blocks: dict[int, list[bytes]] = {}
     for row in routed.rows.collect():
         blocks.setdefault(row[SUBTASK], []).append(bytes(row[BLOCK]))
-    parts = [unpacked(blocks[number]) for number in range(PARALLELISM)]
+    parts = []
+    for number in range(PARALLELISM):
+        part = unpacked(blocks[number])
+        assert part is not None  # there is always a block without rows
+        parts.append(part)
     if not routed.layout.event_time:
         return parts
     assert routed.steps is not None

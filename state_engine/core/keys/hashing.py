@@ -203,8 +203,8 @@ def _mix_byte(hashes: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _avalanche(hashes: np.ndarray) -> np.ndarray:
     mixed = (hashes ^ (hashes >> np.uint64(33))) * _PRIME_2
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _PRIME_3
-    mixed ^= mixed >> np.uint64(32)
-    return mixed
+    mixed = mixed ^ (mixed >> np.uint64(32))
+    return np.asarray(mixed)
 
 
 def _rotate_left(words: np.ndarray, bits: int) -> np.ndarray:

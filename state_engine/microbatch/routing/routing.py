@@ -3,7 +3,7 @@
 Either way ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts
 its rows into blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task
 at all, and a subtask without events still has functions to open and snapshots to take; so every subtask gets a block
-without rows, too. Decision 0038.
+without rows, too. Decision 0040.
 """
 
 from __future__ import annotations
