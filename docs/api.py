@@ -80,7 +80,14 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
 
 MODULES = {
     "state_engine.registry": ["RegisteredJob", "JobParameters", "load_jobs", "beside", "data_directory"],
-    "state_engine.testing": ["OperatorHarness", "KeyedHarness"],
+    "state_engine.testing": [
+        "run_in_memory",
+        "MemoryRun",
+        "CollectSink",
+        "OperatorHarness",
+        "KeyedHarness",
+        "subtasks_in_process",
+    ],
     "state_engine.open_state": ["checkpoints", "read_state"],
     "state_engine.expectations": ["Suite", "Expectation", "OfSink", "OfState"],
     "state_engine.dagster": ["build"],
@@ -93,11 +100,12 @@ _CONSTRUCTED = {
     "DeadLetterLimit",
     "SparkState",
     "OutputTag",
+    "CollectSink",
 }
 """Of these the constructor is public; their methods are for the engine."""
 
 _GIVEN = re.compile(
-    r"\w*(Stream|State|Context|Processor|Savepoints|Group|Service|Strategy|Config|Store|Iterator|Builder|Row)"
+    r"\w*(Stream|State|Context|Processor|Savepoints|Group|Service|Strategy|Config|Store|Iterator|Builder|Row|Run)"
 )
 """Of these the methods are public; users get them from a call."""
 

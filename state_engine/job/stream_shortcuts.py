@@ -9,8 +9,10 @@ holds for what tunes Flink's tasks and network: chaining, slots, buffers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
+
+import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
@@ -25,7 +27,6 @@ from state_engine.sources.output_type import OutputType
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from state_engine.job.streams import DataStream
@@ -86,7 +87,7 @@ class StreamShortcuts(Stream):
             raise ConfigurationError(f"project takes positions of fields, from 0, not {field_indexes}")
         if is_scalar(self._node):
             raise ConfigurationError("project picks fields of records, and this stream has bare values")
-        projection, declared = _Projection(field_indexes), declared_columns(self._node)
+        projection, declared = Projection(field_indexes), declared_columns(self._node)
         made = None if declared is None else OutputType.of(projection.type_of(declared))
         return self._job.stream(TransformNode(self._node, projection, None, made))
 
@@ -200,15 +201,25 @@ class _Printed:
             print(f"{self._before}{element}")
 
 
-class _Projection:
+class Projection:
+    """Some of the fields of records, as DataFrame code."""
+
     def __init__(self, positions: tuple[int, ...]) -> None:
         self._positions = positions
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        names = [c for c in rows.columns if not c.startswith(HIDDEN)]
-        pairs = zip(self._positions, self._names(names), strict=True)
-        chosen = [F.col(quoted(names[at])).alias(name) for at, name in pairs]
+        chosen = [F.col(quoted(field)).alias(name) for field, name in self._chosen(rows.columns)]
         return rows.select(*chosen, *(F.col(c) for c in rows.columns if c.startswith(HIDDEN)))
+
+    def of_table(self, rows: pa.Table) -> pa.Table:
+        """The same where there is no Spark."""
+        chosen = {name: rows[field] for field, name in self._chosen(rows.column_names)}
+        return pa.table(chosen | {c: rows[c] for c in rows.column_names if c.startswith(HIDDEN)})
+
+    def _chosen(self, columns: Sequence[str]) -> list[tuple[str, str]]:
+        """Pairs of a field and its name behind the projection."""
+        names = [c for c in columns if not c.startswith(HIDDEN)]
+        return [(names[at], name) for at, name in zip(self._positions, self._names(names), strict=True)]
 
     def type_of(self, declared: StructType) -> StructType:
         """What elements are behind it: of tuples tuples, of all others Rows."""

@@ -40,6 +40,7 @@ from state_engine.job.graph import (
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.few_subtasks import attempt_here, runs_in_this_process
 from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
 from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
@@ -49,7 +50,13 @@ from state_engine.microbatch.routing.routing import Router, nothing_new
 from state_engine.microbatch.run_always import runs_without_input
 from state_engine.microbatch.subtask.output_files import exchange_reader, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
-from state_engine.microbatch.subtask.sink_rows import SinkReport, SinkRows, letter_writer, sink_writer
+from state_engine.microbatch.subtask.sink_rows import (
+    SinkReport,
+    SinkRows,
+    letter_writer,
+    sink_writer,
+    write_sink_rows,
+)
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
 from state_engine.microbatch.watermarks import Watermarks, reached_ms
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
@@ -65,6 +72,7 @@ from state_engine.sources.frames import (
 )
 from state_engine.sources.output_type import OutputType
 from state_engine.spark.execution import collected
+from state_engine.spark.no_spark import has_spark
 from state_engine.spark.shipped_code import running_driver_code
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
@@ -113,6 +121,8 @@ class GraphExecutor:
             StatelakeError: the job, the state or a source is not right.
         """
         code, job = list(code_of(self._job)), self._job.name
+        if not has_spark(self._spark):
+            return self._execute(batch)
         frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
         return running_driver_code(
             self._spark, code, lambda: self._execute(batch, outputs), job=job, frames=frames
@@ -261,7 +271,7 @@ class GraphExecutor:
         schema = pa.schema([*output.kind.columns.arrow, *types])
         small = sum(files[0].rows for files in pairs) <= FEW_ROWS
         rows: DataFrame | pa.Table
-        if small:
+        if small or not has_spark(self._spark):
             rows = pa.concat_tables(
                 [schema.empty_table(), *[read_exchange(p).select(schema.names).cast(schema) for p in pairs]]
             )
@@ -296,8 +306,7 @@ class GraphExecutor:
         if frame is None:
             return
         places = [c for c in (FILE_COLUMN, ROW_COLUMN) if c in frame.schema.names]
-        user = frame.rows.select([F.col(quoted(c)) for c in frame.user_columns])
-        declared = to_type(user.schema, parameter=f"columns of sink '{sink.name}'")
+        declared = to_type(frame.user_schema, parameter=f"columns of sink '{sink.name}'")
         assert isinstance(declared, StructType)
         target = done.outputs.prepare(sink, pa.schema(list(declared.arrow)))
         known = set(done.rows_by_source) | done.letters_from
@@ -310,8 +319,14 @@ class GraphExecutor:
             keep_refused=self._job.on_error == "dead_letter",
             fresh=not set(frame.sources) & known,
         )
-        rows = frame.rows.select([F.col(quoted(c)) for c in [*frame.user_columns, *places]])
-        reports = self._sink_reports(sink, frame, rows.mapInArrow(sink_writer(spec), REPORT_SCHEMA), batch)
+        columns = [*frame.user_columns, *places]
+        if frame.table is not None and runs_in_this_process(self._spark):
+            reports = [write_sink_rows(spec, frame.table.select(columns), attempt_here(0))]
+        else:
+            rows = frame.rows.select([F.col(quoted(c)) for c in columns])
+            reports = self._sink_reports(
+                sink, frame, rows.mapInArrow(sink_writer(spec), REPORT_SCHEMA), batch
+            )
         for name, refused in frame.refused:
             if name not in known:
                 letters = refused.mapInArrow(letter_writer(spec), REPORT_SCHEMA)

@@ -1,7 +1,8 @@
 """Subtasks of a few rows: each gets its table as it is, with nothing to plan and nothing to shuffle.
 
-They run in Spark tasks; or, inside ``in_this_process``, one after the other in this process. Everything else stays as
-it is: subtasks write the same files, and the driver commits and publishes them. Decision 0035.
+They run in Spark tasks; or, inside ``in_this_process`` and where there is no Spark, one after the other in this
+process. Everything else stays as it is: subtasks write the same files, and the driver commits and publishes them.
+Decision 0035.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.routing.blocks import packed, unpacked
 from state_engine.microbatch.subtask.subtask import SubtaskFunction
 from state_engine.spark.execution import described
+from state_engine.spark.no_spark import has_spark
 from state_engine.spark.task_reports import TaskAttempt, this_task
 
 _ATTEMPT_IDS = count(1 << 32)
@@ -36,10 +38,20 @@ def in_this_process() -> Iterator[None]:
         _nested -= 1
 
 
+def runs_in_this_process(spark: SparkSession) -> bool:
+    """Whether subtasks of a few rows run here now."""
+    return bool(_nested) or not has_spark(spark)
+
+
+def attempt_here(task: int) -> TaskAttempt:
+    """An attempt in this process; no other one has its id, nor a task of Spark."""
+    return TaskAttempt(task, next(_ATTEMPT_IDS))
+
+
 def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
     """Run a subtask over each table; their reports, as JSON."""
-    if _nested:
-        return [run(_one_chunk(table), TaskAttempt(n, next(_ATTEMPT_IDS))) for n, table in enumerate(tables)]
+    if runs_in_this_process(spark):
+        return [run(_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
 
     def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
         yield run(unpacked(blocks), this_task())

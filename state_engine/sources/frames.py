@@ -29,9 +29,11 @@ from state_engine.sources.stream_columns import (
     Milliseconds,
     Rule,
     Taken,
+    in_arrow,
     in_spark,
     ordered_together,
 )
+from state_engine.spark.no_spark import has_spark
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -77,6 +79,39 @@ class DataFrameStep(Protocol):
     @property
     def output_type(self) -> OutputType | None:
         """Of what the code gives; None where only Spark knows."""
+
+
+@dataclass(frozen=True)
+class TableCode:
+    """Stands for DataFrame code where there is no Spark: takes and gives a table, with the hidden columns.
+
+    Attributes:
+        function: the code.
+        of: the DataFrame code, in words.
+    """
+
+    function: Callable[[pa.Table], pa.Table]
+    of: str
+
+    def applied(self, rows: pa.Table | None) -> pa.Table:
+        """The rows that the code gives.
+
+        Raises:
+            ConfigurationError: they are no table, or have lost their hidden columns.
+        """
+        assert rows is not None
+        made = self.function(rows)
+        if not isinstance(made, pa.Table):
+            raise ConfigurationError(
+                f"what stands for {self.of} returned {type(made).__name__}, not a pyarrow.Table"
+            )
+        lost = [c for c in rows.column_names if c.startswith(HIDDEN) and c not in made.column_names]
+        if lost:
+            raise ConfigurationError(
+                f"what stands for {self.of} dropped the columns {lost}, which order the rows: keep all columns that "
+                f"begin with {HIDDEN}"
+            )
+        return made.combine_chunks()
 
 
 @dataclass(frozen=True)
@@ -133,8 +168,10 @@ class StreamFrame:
     def table(self) -> pa.Table | None:
         """As a table, where the driver has them and they are few."""
         given = self.given
-        few = isinstance(given, pa.Table) and given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
-        return given if few else None
+        if not isinstance(given, pa.Table):
+            return None
+        few = given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
+        return given if few or not has_spark(self.spark) else None
 
     @property
     def user_columns(self) -> list[str]:
@@ -147,7 +184,9 @@ class StreamFrame:
         return T.StructType([f for f in self.schema.fields if not f.name.startswith(HIDDEN)])
 
     def transformed(self, step: DataFrameStep) -> StreamFrame:
-        """The frame after DataFrame code of the user."""
+        """The frame after DataFrame code of the user, or after what stands for it."""
+        if isinstance(step.function, TableCode):
+            return self._with(step.function.applied(self.table), step)
         from pyspark.sql import DataFrame
 
         rows = step.function(self.rows)
@@ -157,6 +196,10 @@ class StreamFrame:
             )
         if step.output_type is not None:
             rows = _as_declared(rows, step.output_type, what=f"transform({step.function!r})")
+        return self._with(rows, step)
+
+    def _with(self, rows: DataFrame | pa.Table, step: DataFrameStep) -> StreamFrame:
+        """The frame with the rows that a step gave, and with what is left of their order."""
         kept = all(c in rows.schema.names for c in self.hidden_order)
         order_by = self.order_by if step.order_by is None else step.order_by
         named = len(order_by) if step.order_by is not None or not kept else self.named
@@ -321,21 +364,21 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     orders = merged_orders(frames, range(len(frames)))
     timed = any(f.event_time is not None for f in frames)
     refusing = any(TIME_REFUSAL in f.schema.names for f in frames)
-    parts = []
+    made = []
     for frame, order in zip(frames, orders, strict=True):
-        rules = {order_name(i): rule for i, rule in enumerate(order)}
+        rules: dict[str, Rule] = {name: Taken(name) for name in columns}
+        rules |= {order_name(i): rule for i, rule in enumerate(order)}
         if timed:
             rules[EVENT_TIME] = frame.event_ms("union")
             rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
         rules[SOURCE] = frame.source_name
         if refusing:
             rules[TIME_REFUSAL] = frame.time_refusal
-        hidden = [in_spark(rule).alias(name) for name, rule in rules.items()]
-        parts.append(frame.rows.select(*[F.col(quoted(c)) for c in columns], *hidden))
+        made.append(rules)
     named = shared_names(frames)
     return StreamFrame(
         spark=frames[0].spark,
-        given=reduce(lambda above, below: above.union(below), parts),
+        given=_united_rows(frames, made),
         order_by=(),
         hidden_order=tuple(order_name(i) for i in range(len(orders[0]))),
         named=named,
@@ -346,6 +389,29 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         timed_order=named > 0 and all(f.timed_order for f in frames),
         small=all(f.small for f in frames),
     )
+
+
+def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame | pa.Table:
+    """The rows of all frames: a table, where the driver has them and each column has one type; else a DataFrame."""
+    tables = [frame.table for frame in frames]
+    kinds = [[frame.arrow_type(name) for name in frames[0].user_columns] for frame in frames]
+    if all(table is not None for table in tables):
+        if all(other == kinds[0] for other in kinds):
+            parts = [
+                pa.table({name: in_arrow(rule, table) for name, rule in one.items()})
+                for one, table in zip(rules, tables, strict=True)
+            ]
+            return pa.concat_tables(parts).combine_chunks()
+        if not has_spark(frames[0].spark):
+            raise ConfigurationError(
+                f"union: the columns {frames[0].user_columns} have other types in one stream than in another, which "
+                "only Spark brings together: declare the same types"
+            )
+    selected = [
+        frame.rows.select(*[in_spark(rule).alias(name) for name, rule in one.items()])
+        for frame, one in zip(frames, rules, strict=True)
+    ]
+    return reduce(lambda above, below: above.union(below), selected)
 
 
 def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int]) -> list[list[Rule]]:

@@ -21,7 +21,7 @@ from state_engine.microbatch.subtask.refusals import Letter, letters_table, plac
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN
-from state_engine.spark.task_reports import this_task
+from state_engine.spark.task_reports import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 
@@ -81,7 +81,7 @@ def sink_writer(spec: SinkRows) -> ArrowFunction:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = [b for b in batches if b.num_rows]
         if filled:
-            yield _report(_written(spec, pa.Table.from_batches(filled)))
+            yield _report(write_sink_rows(spec, pa.Table.from_batches(filled), this_task()))
 
     return write
 
@@ -93,12 +93,15 @@ def letter_writer(spec: SinkRows) -> ArrowFunction:
         packed = [text for batch in batches for text in batch.column(0).to_pylist()]
         if packed:
             letters = [unparsable(text, spec.labels)[1] for text in packed]
-            yield _report(SinkReport(letters=_write_letters(spec, letters), refused=len(letters)))
+            yield _report(
+                SinkReport(letters=_write_letters(spec, letters, this_task()), refused=len(letters))
+            )
 
     return write
 
 
-def _written(spec: SinkRows, table: pa.Table) -> SinkReport:
+def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> SinkReport:
+    """Write rows as one file of the sink, and bad ones as dead letters."""
     names = [c for c in table.column_names if not c.startswith(HIDDEN)]
     rows, report = table.select(names), SinkReport()
     bad = invalid_text({c: rows[c] for c in names})
@@ -116,13 +119,12 @@ def _written(spec: SinkRows, table: pa.Table) -> SinkReport:
             }
             for i, column in bad.items()
         ]
-        report.letters, report.refused = _write_letters(spec, letters), len(bad)
+        report.letters, report.refused = _write_letters(spec, letters, attempt), len(bad)
     if bad:
         good = np.ones(rows.num_rows, bool)
         good[list(bad)] = False
         rows = rows.filter(pa.array(good))
     if rows.num_rows:
-        attempt = this_task()
         name = spec.target.file_name(spec.write_id, attempt.task, attempt.attempt_id)
         report.file = write_sink_file(rows, spec.target, name, attempt.task)
     return report
@@ -140,8 +142,7 @@ def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, co
     }
 
 
-def _write_letters(spec: SinkRows, letters: list[Letter]) -> DataFile:
-    attempt = this_task()
+def _write_letters(spec: SinkRows, letters: list[Letter], attempt: TaskAttempt) -> DataFile:
     path = partition_path(spec.write_id, file_name(spec.write_id, attempt.task, attempt.attempt_id))
     table = letters_table(letters)
     file = write_parquet(table, join(spec.letters_uri, path))

@@ -9,7 +9,6 @@ part of Flink's ``KeyedOneInputStreamOperatorTestHarness`` and its relatives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -37,23 +36,6 @@ Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
 Selector = Callable[[Any], Any]
 """From an element to its key, or to its event time in milliseconds."""
-
-
-def subtasks_in_process() -> AbstractContextManager[None]:
-    """Inside, engines of this process run subtasks of a few rows in it, one after the other, and not in Spark tasks.
-
-    For tests of jobs with real tables and sinks: a small micro-batch takes half of the time, a debugger stops in
-    functions, and what they print is seen. ``TaskContext.get()`` is None there. Subtasks of many rows run in Spark
-    tasks as ever.
-
-    Example::
-
-        with subtasks_in_process():
-            engine.run(job)
-    """
-    from state_engine.microbatch.few_subtasks import in_this_process
-
-    return in_this_process()
 
 
 @dataclass

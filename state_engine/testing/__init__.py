@@ -1,0 +1,124 @@
+"""For tests of jobs: without Spark and Java, in milliseconds.
+
+    OperatorHarness, KeyedHarness   one function: lists of elements go in, outputs and state come out
+    run_in_memory                   a whole job, as it would run: rows for its sources, what each sink gets, state
+    subtasks_in_process             a job on the engine, with real tables and sinks, and without Spark tasks
+
+The harness plays the part of Flink's ``OneInputStreamOperatorTestHarness``, ``run_in_memory`` that of its
+``MiniCluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from state_engine.testing.harness import KeyedHarness, OperatorHarness
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from state_engine.job.job import StatefulJob
+    from state_engine.testing.collect_sink import CollectSink
+    from state_engine.testing.memory_run import MemoryRun
+
+__all__ = [
+    "CollectSink",
+    "KeyedHarness",
+    "MemoryRun",
+    "OperatorHarness",
+    "run_in_memory",
+    "subtasks_in_process",
+]
+
+_LATER = {"CollectSink": "collect_sink", "MemoryRun": "memory_run"}
+"""Classes that need PySpark's package, which a test of one function does not."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def subtasks_in_process() -> AbstractContextManager[None]:
+    """Inside, engines of this process run subtasks of a few rows in it, one after the other, and not in Spark tasks.
+
+    For tests of jobs with real tables and sinks: a small micro-batch takes half of the time, a debugger stops in
+    functions, and what they print is seen. ``TaskContext.get()`` is None there. Subtasks of many rows run in Spark
+    tasks as ever.
+
+    Example::
+
+        with subtasks_in_process():
+            engine.run(job)
+    """
+    from state_engine.microbatch.few_subtasks import in_this_process
+
+    return in_this_process()
+
+
+def run_in_memory(
+    job: StatefulJob,
+    *,
+    types: Mapping[str, Any] | None = None,
+    transforms: Mapping[Any, Callable[[pa.Table], pa.Table]] | None = None,
+    clock: int = 0,
+    parameters: Mapping[str, str] | None = None,
+) -> MemoryRun:
+    """Run a job wholly in memory, in a ``with`` statement: milliseconds a micro-batch, and no Java is started.
+
+    The job is the one that would run on an engine: chained, keyed, connected and broadcast operators, side outputs,
+    timers, event time, TTL, dead letters. The test hands rows to its sources, micro-batch by micro-batch, and sees what
+    each sink gets, state, and errors as the engine raises them; it can go back to an earlier micro-batch, and go on
+    with changed code. Rules are not written twice: the engine itself plans, routes, runs and commits, see
+    ``MemoryRun``, so results are those of an engine.
+
+    It is about what operators compute. These take no part: Spark (DataFrame code, see ``transforms``; keys of records),
+    the job's own sources and sinks (files, tables, databases, their errors), Delta logs and locks, compaction, SQL on
+    state, other processes. Time partitions are not cut: a ``process`` is a micro-batch.
+
+    Args:
+        job: as it would run on an engine. It is copied, and left alone.
+        types: of the rows of sources that do not declare theirs, by the name of the source. A source that holds its
+            rows itself (``from_collection``, a ``SourceFunction``) is given rows instead where it is named here.
+        transforms: code over a ``pyarrow.Table`` that stands for DataFrame code, by the function that ``transform`` was
+            given (of a ``partial`` the function inside). It keeps the columns that begin with ``_statelake_``. With
+            ``lambda table: table`` the rows are given as they are behind it; then ``types`` says which these are.
+        clock: processing time of the first micro-batch, in milliseconds.
+        parameters: for ``RuntimeContext.get_job_parameter``.
+
+    Raises:
+        ConfigurationError: there is DataFrame code for which nothing stands, or ``types`` names no source of the job.
+
+    Example:
+        >>> from state_engine import FileSource, KeyedProcessFunction, StatefulJob, ValueStateDescriptor
+        >>> from state_engine.testing import CollectSink, run_in_memory
+        >>> class Total(KeyedProcessFunction):
+        ...     def open(self, runtime_context):
+        ...         self.sum = runtime_context.get_state(ValueStateDescriptor("sum", int, default=0))
+        ...     def process_element(self, value, ctx):
+        ...         self.sum.update(self.sum.value() + value.n)
+        ...         yield value.user, self.sum.value()
+        >>> job = StatefulJob("clicks", parallelism=2)
+        >>> clicks = job.source("clicks", FileSource("/data/clicks", schema="user string, n bigint"))
+        >>> totals = clicks.key_by("user").process(Total(), uid="total", output_type="user string, total bigint")
+        >>> _ = totals.sink("totals", CollectSink())
+        >>> with run_in_memory(job) as run:
+        ...     run.process({"clicks": [("ada", 3), ("bob", 1)]})
+        ...     run.process({"clicks": [("ada", 4)]})
+        ...     run.state("total", "sum") == {"ada": 7, "bob": 1}
+        ...     _ = run.restore(1)
+        ...     run.sink("totals")
+        {'totals': [Row(user='ada', total=3), Row(user='bob', total=1)]}
+        {'totals': [Row(user='ada', total=7)]}
+        True
+        [Row(user='ada', total=3), Row(user='bob', total=1)]
+    """
+    from state_engine.testing.memory_run import MemoryRun
+
+    return MemoryRun(
+        job, types=types or {}, transforms=transforms or {}, clock=clock, parameters=parameters or {}
+    )

@@ -1,0 +1,224 @@
+"""``MemoryRun``: a job that runs in memory, micro-batch after micro-batch, and what can be seen of it.
+
+The engine itself runs the job: planning, routing, operators, watermarks, timers, state, the commit with its
+invariants, and restores are its own. Three things are others: there is no Spark, so subtasks run in this process, one
+after the other; logs of tables are kept in memory, in the place of Delta Kernel; and every sink is a directory of files
+that is read back. Directory and files are below ``/dev/shm`` where the system has it, so they never reach a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.errors import ConfigurationError
+from state_engine.engine.context import EngineContext
+from state_engine.engine.engine import StateEngine
+from state_engine.job.job import StatefulJob
+from state_engine.job.job_tables import JobTables
+from state_engine.microbatch.reports import RunReport
+from state_engine.operations.head_moves import RestoreReport
+from state_engine.spark.no_spark import NO_SPARK
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import join
+from state_engine.storage.layout import JobLayout
+from state_engine.testing import memory_views
+from state_engine.testing.memory_job import MemoryJob, Transforms
+from state_engine.testing.memory_kernel import MemoryKernel
+
+_MEMORY = "/dev/shm"
+_ROOM_BYTES = 2**28
+
+
+class MemoryRun:
+    """A job in memory; ``run_in_memory`` makes one.
+
+    Args:
+        job, types, transforms, clock, parameters: see ``run_in_memory``.
+    """
+
+    def __init__(
+        self,
+        job: StatefulJob,
+        *,
+        types: Mapping[str, Any],
+        transforms: Transforms,
+        clock: int,
+        parameters: Mapping[str, str],
+    ) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="statelake-memory-", dir=_in_memory())
+        self._types, self._transforms = types, transforms
+        self._clock, self._parameters = clock, parameters
+        self._engine = _MemoryEngine(join(f"file://{self._directory.name}", "root"))
+        try:
+            self._restart(job)
+        except BaseException:
+            self._directory.cleanup()
+            raise
+
+    def _restart(self, job: StatefulJob) -> None:
+        self._made = MemoryJob.of(job, join(self._directory.name, "sinks"), self._types, self._transforms)
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def process(
+        self,
+        rows: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        clock: int | None = None,
+        drain: bool = False,
+    ) -> dict[str, list[Any]]:
+        """Run one micro-batch, and give what each sink gets from it; nothing where there was nothing to do.
+
+        Args:
+            rows: new rows by source, in the order in which the source would give them: tuples, dicts, Rows,
+                dataclasses, or bare values, as the source's type says. Sources that hold their rows themselves
+                (``from_collection``, a ``SourceFunction``) give the next ones anyway.
+            clock: processing time in milliseconds, from now on; it never goes back.
+            drain: the input has ended for good: where no source has anything new, every event-time timer fires.
+
+        Raises:
+            ConfigurationError: there is no such source, or it holds its rows itself.
+            ValueTypeError: a row does not fit the type of its source.
+            UserFunctionError, StateMigrationError, …: as ``StateEngine.run``; nothing of the micro-batch is kept.
+        """
+        before = self._newest_id()
+        self._give(rows or {})
+        try:
+            self.run(max_batches=1, clock=clock, drain=drain)
+        finally:
+            self._give({})
+        newest = self._newest_id()
+        if newest == before:
+            return {}
+        job = self._made.job
+        return {name: memory_views.shown(job, name, [newest]) for name in job.sinks}
+
+    def run(
+        self, *, max_batches: int | None = None, clock: int | None = None, drain: bool = False
+    ) -> RunReport:
+        """Run micro-batches until the sources that hold their rows have no more; see ``StateEngine.run``."""
+        self._clock = self._clock if clock is None else clock
+        return self._engine.run(
+            self._made.job,
+            max_batches=max_batches,
+            clock=self._clock,
+            parameters=self._parameters,
+            requested_by="test",
+            drain=drain,
+        )
+
+    def restart(self, job: StatefulJob) -> None:
+        """Go on with other code of the same job, upon the state that there is, as the next scheduled run would."""
+        if job.name != self._made.job.name:
+            raise ConfigurationError(f"job '{self._made.job.name}' cannot go on as '{job.name}'")
+        self._restart(job)
+
+    def restore(self, checkpoint_id: int) -> RestoreReport:
+        """Go back to an earlier micro-batch: state, timers, watermarks and outputs are again what they were then."""
+        return self._engine.restore(self._made.job, checkpoint_id=checkpoint_id, requested_by="test")
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def sink(self, name: str) -> list[Any]:
+        """All that a sink shows: elements as functions see them, by micro-batch and subtask.
+
+        At parallelism 1 that is their total order.
+        """
+        if name not in self._made.job.sinks:
+            raise ConfigurationError(
+                f"job '{self._made.job.name}' has no sink '{name}'; its sinks: {sorted(self._made.job.sinks)}"
+            )
+        return memory_views.shown(self._made.job, name)
+
+    def state(self, operator: str, name: str) -> Any:
+        """What is stored of a state: keyed state by key (a value, a list or a dict), operator state by subtask.
+
+        Raises:
+            ConfigurationError: there is no such operator or state.
+        """
+        layout = JobLayout(self._engine.root, self._made.job.name)
+        return memory_views.state(layout, self._made.job, self._path(), operator, name)
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The rows that were set aside, oldest first, each with its position and error."""
+        layout = JobLayout(self._engine.root, self._made.job.name)
+        return memory_views.dead_letters(layout, self._path())
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """All checkpoints, newest last; of a micro-batch, what it read and wrote, watermarks and metrics."""
+        return self._engine.checkpoints(self._made.job)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Forget it all."""
+        self._engine.close()
+        self._directory.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _give(self, rows: Mapping[str, Iterable[Any]]) -> None:
+        unknown = sorted(set(rows) - set(self._made.given))
+        if unknown:
+            raise ConfigurationError(
+                f"job '{self._made.job.name}': {unknown} cannot be given rows; sources that can: "
+                f"{sorted(self._made.given)}. Those of from_collection and a SourceFunction hold their rows, unless "
+                "types= of run_in_memory names them"
+            )
+        for name, source in self._made.given.items():
+            source.give(list(rows.get(name, ())))
+
+    def _path(self) -> list[CheckpointRow]:
+        return self._engine.context.rows(self._made.job.name).main_path
+
+    def _newest_id(self) -> int:
+        return self._engine.context.rows(self._made.job.name).newest_id
+
+
+class _MemoryEngine(StateEngine):
+    def __init__(self, root: str) -> None:
+        self.context = _MemoryContext(root, NO_SPARK, durability="os")
+
+
+class _MemoryContext(EngineContext):
+    @property
+    def kernel(self) -> DeltaKernel:
+        if self._kernel is None:
+            self._kernel = MemoryKernel()
+        return self._kernel
+
+    def tables(self, name: str) -> JobTables:
+        if name not in self._jobs:
+            self._jobs[name] = _MemoryTables(NO_SPARK, self.kernel, JobLayout(self.root, name), "memory")
+        self._jobs[name].create()
+        return self._jobs[name]
+
+    def existing(self, name: str) -> JobTables | None:
+        return self._jobs.get(name)
+
+
+class _MemoryTables(JobTables):
+    """Their columns need not grow: nobody reads them as tables."""
+
+    def _ensure_columns(self, uri: str, schema: pa.Schema) -> None:
+        pass
+
+    def _columns_of(self, uri: str) -> pa.DataType:
+        return pa.struct([])
+
+
+def _in_memory() -> str | None:
+    """A directory that never reaches a disk, where the system has one with room; None for its usual place."""
+    usable = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+    return _MEMORY if usable else None

@@ -1,0 +1,150 @@
+"""What can be seen of a job that runs in memory: what its sinks show, its state, and its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.state_files import operator_state_files
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.harness.harness_state import HarnessState
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.operator.trial_open import trial_open
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.memory_state import MemoryState
+from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.state.ttl_rule import without_expired
+from state_engine.core.types.columns import elements
+from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
+from state_engine.job.job import StatefulJob
+from state_engine.job.parallelism import parallelism_in_force
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.microbatch.operator_run import earlier_states
+from state_engine.sinks.file_moves import PUBLISHED
+from state_engine.sinks.files import FileSink, published_directory
+from state_engine.storage.files import join, open_location
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.parquet_reading import read_parquet
+from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.operator_state_files import read_subtask_state
+from state_engine.storage.state.state_files import state_files
+
+
+def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = None) -> list[Any]:
+    """What a sink shows, by checkpoint and subtask: elements as functions see them.
+
+    Args:
+        job: the copy whose sinks are directories.
+        checkpoints: that published it; all by default.
+    """
+    node = job.sinks[sink]
+    assert isinstance(node.sink, FileSink)
+    at, found = open_location(node.sink.path), list[Any]()
+    wanted = None if checkpoints is None else {published_directory(one) for one in checkpoints}
+    for directory in sorted(n for n in at.names(missing_ok=True) if n.startswith(PUBLISHED)):
+        if wanted is not None and directory not in wanted:
+            continue
+        for name in sorted(at.inside(directory).names(), key=_attempt_and_subtask):
+            table = read_parquet(join(node.sink.path, directory, name), of=f"what sink '{sink}' collected")
+            found += elements(
+                table,
+                table.schema.names,
+                scalar=is_scalar(node.parent),
+                declared=declared_columns(node.parent),
+            )
+    return found
+
+
+def _attempt_and_subtask(name: str) -> tuple[str, str]:
+    """What puts the files of one checkpoint into an order; see ``layout.file_name``."""
+    _, subtask, write_id, *_ = name.split("-")
+    return write_id, subtask
+
+
+def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], uid: str, name: str) -> Any:
+    """A state as a harness gives it: keyed state by key, of operator state what each subtask holds.
+
+    Raises:
+        ConfigurationError: there is no such operator, or it has no such state yet.
+    """
+    if uid not in job.operators:
+        raise ConfigurationError(
+            f"job '{job.name}' has no operator '{uid}'; its operators: {sorted(job.operators)}"
+        )
+    operator = job.operators[uid]
+    found = MemoryState()
+    for descriptor in _declared(job, operator) if operator.keyed else ():
+        entries = _entries(layout, path, operator, descriptor)
+        if entries is not None:
+            found.entries[descriptor.name], found.descriptors[descriptor.name] = entries, descriptor
+    snapshots = _snapshots(layout, job, path, uid)
+    return HarnessState(keyed=found, operator=snapshots).values(name)
+
+
+def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
+    """The keyed states that the operator's function declares when it is opened."""
+    function: Any = operator.function
+    if isinstance(function, TypedByInput):
+        kind = declared_type(operator)
+        if kind is None:
+            return []
+        function = function.bound(kind)
+    info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
+    return trial_open(function, info).states
+
+
+def _entries(
+    layout: JobLayout, path: Sequence[CheckpointRow], operator: OperatorNode, descriptor: StateDescriptor
+) -> dict[Any, Any] | None:
+    """The entries of a keyed state that have not expired; None where no checkpoint knows the state."""
+    recorded = path[-1].operator(operator.uid) if path else None
+    if recorded is None:
+        return None
+    schemas = {schema.name: schema for schema in recorded.states}
+    stored = StoredStates(operator.uid, schemas, earlier_states(operator.uid, path)).of(descriptor)
+    if stored.read is None:
+        return None
+    files = [file.listed for file in state_files(layout, path, operator.uid)]
+    keys = KeySchema.recorded(recorded.key_schema, recorded.key_type)
+    every = StoredState(
+        files, lambda hashes: np.ones(len(hashes), bool), keys, only=stored.descriptor.stored_as
+    )
+    table = every.table(stored.descriptor, stored.read)
+    entries = {} if table is None else every.fold(stored.descriptor, table)
+    if descriptor.ttl is None or not descriptor.ttl.lifetime.hides_expired:
+        return entries
+    return without_expired(
+        descriptor, entries, clock_ms=path[-1].clock_ms, watermark_ms=path[-1].watermark_ms
+    )
+
+
+def _snapshots(
+    layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], uid: str
+) -> tuple[SubtaskSnapshot, ...]:
+    ref = next((r for r in path[-1].operator_state if r.operator == uid), None) if path else None
+    if ref is None:
+        return ()
+    parallelism = parallelism_in_force(job, path[-1])[uid]
+    found = (
+        read_subtask_state(
+            ref, operator_state_files(path, ref), uri=layout.operator_state, subtask=subtask,
+            parallelism=parallelism, max_parallelism=job.max_parallelism, restored=False,
+        )
+        for subtask in range(parallelism)
+    )  # fmt: skip
+    return tuple(one for one in found if one is not None)
+
+
+def dead_letters(layout: JobLayout, path: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
+    """The rows that were set aside on a path, oldest first."""
+    files = [file for row in path for file in row.dead_letters]
+    found: list[dict[str, Any]] = []
+    for file in files:
+        uri = join(layout.dead_letters, file.path)
+        found += read_parquet(uri, footer=file.footer, of="dead letters").to_pylist()
+    return found
