@@ -1,4 +1,4 @@
-"""Runs a ported program on the real engine, and puts its outputs into a form that compares with the harness's."""
+"""Runs a ported program in memory or on Spark, and puts its outputs into a form that compares with the harness's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob
+from state_engine.testing import CollectSink, run_in_memory
 
 
 def sorted_plain(elements: Iterable[Any]) -> list[Any]:
@@ -16,8 +17,18 @@ def sorted_plain(elements: Iterable[Any]) -> list[Any]:
 
 
 def collected(
-    spark: SparkSession, build: Callable[[StatefulJob], DataStream], *, parallelism: int = 2, **options: Any
+    build: Callable[[StatefulJob], DataStream], *, spark: SparkSession | None = None, **options: Any
 ) -> list[Any]:
-    """What ``collect`` gives of the stream of a new job, sorted."""
-    stream = build(StatefulJob("ported", parallelism=parallelism))
-    return sorted_plain(stream.collect(spark=spark, **options))
+    """The elements of the stream of a new job, sorted.
+
+    Args:
+        spark: runs the job on the engine; without it, it runs in memory.
+    """
+    job = StatefulJob("ported", parallelism=2)
+    stream = build(job)
+    if spark is not None:
+        return sorted_plain(stream.collect(spark=spark, **options))
+    stream.sink("out", CollectSink())
+    with run_in_memory(job) as run:
+        run.run(**options)
+        return sorted_plain(run.sink("out"))

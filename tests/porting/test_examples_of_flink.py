@@ -1,4 +1,4 @@
-"""The state examples of Flink's documents on the real engine: one batch and a fresh engine an element, and at once."""
+"""The state examples of Flink's documents, in memory and on Spark: one batch an element, and all at once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ from tests.support.flink_examples import (
     CountWindowFirstEntry,
     running_count,
 )
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(examples_of_flink)
 
-pytestmark = pytest.mark.spark
 PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 
 
@@ -89,12 +88,23 @@ EXPECTED = {
 }
 
 
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_every_element_in_a_batch_of_its_own(parallelism: int) -> None:
+    with MemoryPipeline.of(examples(1), parallelism=parallelism) as pipeline:
+        check_every_element(pipeline)
+
+
+@pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("parallelism", [1, 4])
 def test_every_element_in_a_batch_and_an_engine_of_its_own(
     tmp_path: Path, spark: SparkSession, parallelism: int
 ) -> None:
-    pipeline = Pipeline(tmp_path, spark, examples(1), parallelism=parallelism)
+    check_every_element(Pipeline(tmp_path, spark, examples(1), parallelism=parallelism))
+
+
+def check_every_element(pipeline: Pipeline | MemoryPipeline) -> None:
     runs = 0
     while pipeline.run(max_batches=1).batches:
         runs += 1
@@ -113,9 +123,17 @@ def test_every_element_in_a_batch_and_an_engine_of_its_own(
     ]
 
 
-@pytest.mark.parametrize("parallelism", [1, 4])
-def test_all_elements_in_one_batch(tmp_path: Path, spark: SparkSession, parallelism: int) -> None:
-    pipeline = Pipeline(tmp_path, spark, examples(None), parallelism=parallelism)
+def test_all_elements_in_one_batch() -> None:
+    with MemoryPipeline.of(examples(None), parallelism=1) as pipeline:
+        check_all_elements(pipeline)
+
+
+@pytest.mark.spark
+def test_all_elements_in_one_batch_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_all_elements(Pipeline(tmp_path, spark, examples(None), parallelism=4))
+
+
+def check_all_elements(pipeline: Pipeline | MemoryPipeline) -> None:
     assert len(pipeline.run().batches) == 1
     found = pipeline.outputs()
     assert sorted(found.pop("count")) == sorted(COUNTS_OUTPUTS)
@@ -135,6 +153,7 @@ spark.stop()
 """
 
 
+@pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, spark: SparkSession) -> None:

@@ -1,9 +1,9 @@
-"""Ported programs with checkpoint hooks, stateful sources and buffering sinks; in the harness and on the engine."""
+"""Ported programs with checkpoint hooks, stateful sources and buffering sinks; in the harness, in memory, on Spark."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,11 @@ from state_engine import (
     Types,
 )
 from state_engine.testing import OperatorHarness
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 PAIRS = [(letter, n) for n, letter in enumerate("abcdefghij")]
@@ -67,25 +66,36 @@ def groups(path: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@parallelisms
-def test_a_buffering_sink_sends_whole_groups_across_restarts_and_a_rescale(
-    tmp_path: Path, spark: SparkSession, parallelism: int
-) -> None:
-    """Three batches, each on an engine of its own; then one subtask takes over what the others had left."""
-    sent, in_harness = tmp_path / "sent", tmp_path / "in_harness"
-
+def buffering(sent: Path) -> Callable[[StatefulJob], Mapping[str, DataStream]]:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         pairs = job.from_collection(PAIRS, PAIR, name="pairs", max_rows_per_batch=3)
         pairs.add_sink(BufferingSink(2, sent), uid="buffering")
         return {}
 
-    pipeline = Pipeline(tmp_path, spark, build)
+    return build
+
+
+@parallelisms
+def test_a_buffering_sink_sends_whole_groups_across_restarts_and_a_rescale(
+    tmp_path: Path, parallelism: int
+) -> None:
+    with MemoryPipeline.of(buffering(tmp_path / "sent")) as pipeline:
+        check_whole_groups(tmp_path, pipeline, parallelism)
+
+
+@pytest.mark.spark
+def test_a_buffering_sink_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_whole_groups(tmp_path, Pipeline(tmp_path, spark, buffering(tmp_path / "sent")), 4)
+
+
+def check_whole_groups(directory: Path, pipeline: Pipeline | MemoryPipeline, parallelism: int) -> None:
+    """Three batches, each of a job of its own; then one subtask takes over what the others had left."""
+    sent, in_harness = directory / "sent", directory / "in_harness"
     harness = OperatorHarness(BufferingSink(2, in_harness), parallelism=parallelism)
     for batch in range(3):
         pipeline.run(max_batches=1, parallelism=parallelism)
         harness.process(PAIRS[batch * 3 : batch * 3 + 3])
-    with pipeline.engine() as engine:
-        (ref,) = (r for r in engine.checkpoints("pipeline")[-1].operator_state if r.operator == "buffering")
+    (ref,) = (r for r in pipeline.checkpoints()[-1].operator_state if r.operator == "buffering")
     assert ref.elements == 9 - 2 * len(groups(sent))
     assert pipeline.run(parallelism=1).caught_up
     last = BufferingSink(2, in_harness)
@@ -127,18 +137,26 @@ class Double(MapFunction):
         return value * 2
 
 
-@parallelisms
-def test_a_counter_source_has_no_gap_and_no_repeat(
-    tmp_path: Path, spark: SparkSession, parallelism: int
-) -> None:
-    def build(job: StatefulJob) -> Mapping[str, DataStream]:
-        numbers = job.source("counter", CounterSource(), output_type=Types.LONG(), max_rows_per_batch=5)
-        return {"doubled": numbers.map(Double(), output_type=Types.LONG())}
+def doubled(job: StatefulJob) -> Mapping[str, DataStream]:
+    numbers = job.source("counter", CounterSource(), output_type=Types.LONG(), max_rows_per_batch=5)
+    return {"doubled": numbers.map(Double(), output_type=Types.LONG())}
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=parallelism)
+
+@parallelisms
+def test_a_counter_source_has_no_gap_and_no_repeat(parallelism: int) -> None:
+    with MemoryPipeline.of(doubled, parallelism=parallelism) as pipeline:
+        check_no_gap_and_no_repeat(pipeline)
+
+
+@pytest.mark.spark
+def test_a_counter_source_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_no_gap_and_no_repeat(Pipeline(tmp_path, spark, doubled, parallelism=4))
+
+
+def check_no_gap_and_no_repeat(pipeline: Pipeline | MemoryPipeline) -> None:
     harness = OperatorHarness(CounterSource())
     expected: list[int] = []
-    for batches in (1, 2):  # on an engine of its own each
+    for batches in (1, 2):  # of a job of its own each
         pipeline.run(max_batches=batches)
         harness = OperatorHarness.restored(CounterSource(), harness.snapshot())
         expected += [
@@ -172,8 +190,8 @@ class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
             file.write(f"{checkpoint_id}\n")
 
 
-def test_a_listener_is_told_of_every_checkpoint_in_order(tmp_path: Path, spark: SparkSession) -> None:
-    """On the engine, subtasks are told at the start of the next micro-batch, so not of the last checkpoint yet."""
+def test_a_listener_is_told_of_every_checkpoint_in_order(tmp_path: Path) -> None:
+    """In a job, subtasks are told at the start of the next micro-batch, so not of the last checkpoint yet."""
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         pairs = job.from_collection(PAIRS[:6], PAIR, name="pairs", max_rows_per_batch=2)
@@ -183,10 +201,11 @@ def test_a_listener_is_told_of_every_checkpoint_in_order(tmp_path: Path, spark: 
         for at in (0, 2, 4):
             yield from harness.process(PAIRS[at : at + 2])
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=1)
-    pipeline.run()
+    with MemoryPipeline.of(build, parallelism=1) as pipeline:
+        pipeline.run()
+        found = pipeline.outputs()["numbered"]
     expected = list(outputs(OperatorHarness(Numbered(tmp_path / "in_harness"))))
     assert expected == [(letter, n) for n, letter in enumerate("abcdef", 1)]
-    assert pipeline.outputs()["numbered"] == expected
+    assert found == expected
     assert (tmp_path / "in_harness").read_text().split() == ["1", "2", "3"]
     assert (tmp_path / "told").read_text().split() == ["1", "2"]

@@ -1,16 +1,17 @@
-"""Ported programs on keyed streams: reduce, joins, rules, event-time timers and expiring state; harness and engine."""
+"""Ported programs on keyed streams: reduce, joins, rules, event-time timers and expiring state.
+
+In the harness and as jobs in memory, with equal results; one with timers and a side output on Spark, too.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
@@ -35,12 +36,11 @@ from state_engine.core.functions.keyed_functions import RollingReduce
 from state_engine.core.types.type_parsing import to_type
 from state_engine.testing import KeyedHarness
 from tests.porting.both import collected, sorted_plain
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 SCORE = Types.ROW_NAMED(["player", "points"], [Types.STRING(), Types.LONG()])
 SCORES = [Row(player=p, points=n) for p, n in [("ann", 3), ("bob", 7), ("ann", 9), ("bob", 2), ("ann", 4)]]
 
@@ -55,7 +55,7 @@ class Best(ReduceFunction):
         return value1 if value1.points >= value2.points else value2
 
 
-def test_the_best_score_so_far_is_a_reduction(spark: SparkSession) -> None:
+def test_the_best_score_so_far_is_a_reduction() -> None:
     def best(job: StatefulJob) -> DataStream:
         scores = job.from_collection(SCORES, SCORE, name="scores", max_rows_per_batch=2)
         return scores.key_by(ByPlayer(), key_type=Types.STRING()).reduce(Best()).uid("best")
@@ -63,7 +63,7 @@ def test_the_best_score_so_far_is_a_reduction(spark: SparkSession) -> None:
     rolling = RollingReduce(Best(), to_type(SCORE, parameter="scores"))
     expected = KeyedHarness(rolling, key_by=ByPlayer().get_key, parallelism=2).process(SCORES)
     assert [tuple(row) for row in expected] == [("ann", 3), ("bob", 7), ("ann", 9), ("bob", 7), ("ann", 9)]
-    assert collected(spark, best) == sorted_plain(expected)
+    assert collected(best) == sorted_plain(expected)
 
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -94,7 +94,7 @@ class Join(KeyedCoProcessFunction):
             self.payment.clear()
 
 
-def test_two_keyed_streams_are_joined(spark: SparkSession) -> None:
+def test_two_keyed_streams_are_joined() -> None:
     def joined(job: StatefulJob) -> DataStream:
         orders = job.from_collection(ORDERS, PAIR, name="orders", max_rows_per_batch=2)
         payments = job.from_collection(PAYMENTS, PAIR, name="payments", max_rows_per_batch=1)
@@ -105,7 +105,7 @@ def test_two_keyed_streams_are_joined(spark: SparkSession) -> None:
     pairs = [(1, order) for order in ORDERS] + [(2, payment) for payment in PAYMENTS]
     expected = harness.process_pairs(pairs)
     assert sorted(expected) == [("a", 1, 10), ("b", 2, 20)]
-    assert collected(spark, joined) == sorted_plain(expected)
+    assert collected(joined) == sorted_plain(expected)
 
 
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
@@ -128,7 +128,7 @@ class Rules(KeyedBroadcastProcessFunction):
         ctx.get_broadcast_state(RULES).put(value[0], value[1])
 
 
-def test_rules_are_broadcast_to_a_keyed_stream(spark: SparkSession) -> None:
+def test_rules_are_broadcast_to_a_keyed_stream() -> None:
     elements = [("a", 1), ("b", 2), ("a", 3), ("c", 4)]
 
     def ruled(job: StatefulJob) -> DataStream:
@@ -139,7 +139,7 @@ def test_rules_are_broadcast_to_a_keyed_stream(spark: SparkSession) -> None:
     harness = KeyedHarness(Rules(), key_by=lambda pair: pair[0], parallelism=2)
     expected = harness.process(elements, broadcast=PAYMENTS)
     assert expected == [("a", 1, 10), ("b", 2, 20), ("a", 3, 20), ("c", 4, 0)]
-    assert collected(spark, ruled) == sorted_plain(expected)
+    assert collected(ruled) == sorted_plain(expected)
 
 
 EPOCH = datetime(1970, 1, 1)
@@ -181,7 +181,9 @@ def sessions(job: StatefulJob) -> tuple[DataStream, DataStream]:
     return ended, ended.get_side_output(ENDED)
 
 
-def test_sessions_end_by_event_time_timers(spark: SparkSession) -> None:
+@pytest.mark.parametrize("on_spark", [False, pytest.param(True, marks=pytest.mark.spark)])
+def test_sessions_end_by_event_time_timers(request: pytest.FixtureRequest, on_spark: bool) -> None:
+    spark = request.getfixturevalue("spark") if on_spark else None
     harness = KeyedHarness(
         Sessions(),
         key_by=lambda visit: visit[0],
@@ -193,8 +195,8 @@ def test_sessions_end_by_event_time_timers(spark: SparkSession) -> None:
     assert sorted(expected) == [
         ("x", 1, 70_000), ("x", 2, 18_000), ("y", 1, 15_000), ("y", 1, 50_000), ("z", 1, 26_000),
     ]  # fmt: skip
-    assert collected(spark, lambda job: sessions(job)[0], drain=True) == sorted_plain(expected)
-    ended = collected(spark, lambda job: sessions(job)[1], drain=True)
+    assert collected(lambda job: sessions(job)[0], spark=spark, drain=True) == sorted_plain(expected)
+    ended = collected(lambda job: sessions(job)[1], spark=spark, drain=True)
     assert ended == sorted_plain(harness.side_output(ENDED)) == ["x", "x", "y", "y", "z"]
 
 
@@ -218,7 +220,7 @@ class OncePerMinute(KeyedProcessFunction):
             yield value[0], ctx.timer_service().current_processing_time()
 
 
-def test_state_expires_by_processing_time(tmp_path: Path, spark: SparkSession) -> None:
+def test_state_expires_by_processing_time() -> None:
     arrivals = {1_000: ("a", 1), 40_000: ("a", 2), 60_999: ("a", 3), 61_000: ("a", 4)}
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
@@ -226,11 +228,11 @@ def test_state_expires_by_processing_time(tmp_path: Path, spark: SparkSession) -
         return {"out": elements.key_by("f0").process(OncePerMinute(), uid="once", output_type=PAIR)}
 
     harness = KeyedHarness(OncePerMinute(), key_by=lambda pair: pair[0])
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     expected: list[Any] = []
-    for clock_ms, element in arrivals.items():
-        harness.set_clock(clock_ms)
-        expected += harness.process([element])
-        pipeline.run(max_batches=1, clock=clock_ms)
-    assert expected == [("a", 1_000), ("a", 61_000)]
-    assert pipeline.outputs()["out"] == expected
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        for clock_ms, element in arrivals.items():
+            harness.set_clock(clock_ms)
+            expected += harness.process([element])
+            pipeline.run(max_batches=1, clock=clock_ms)
+        assert expected == [("a", 1_000), ("a", 61_000)]
+        assert pipeline.outputs()["out"] == expected

@@ -28,7 +28,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError
 from state_engine.testing import KeyedHarness
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -196,6 +196,26 @@ def build(job: StatefulJob) -> dict[str, DataStream]:
     }  # fmt: skip
 
 
+NAMED = {
+    "least": [("a", 3), ("a", 3), ("a", 3), ("b", 1), ("b", 1)],
+    "greatest": [("a", 3), ("a", 5), ("a", 5), ("b", 1), ("b", 9)],
+    "projected": sorted((n, key, n) for key, n in PAIRS),
+    "projected_twice": [0.5],
+    # in the first micro-batch the pairs come before the other stream's element, as streams are merged
+    "joined": [("a", 3), ("a", 103), ("a", 105), ("b", 1), ("b", 9)],
+    "everywhere": sorted((key, subtask) for key, _ in PAIRS for subtask in range(3)),
+    "tagged": sorted([f"one {key}{n}" for key, n in PAIRS] + 2 * ["two x", "two y"]),
+    "flat": sorted(2 * ["flat x", "flat y"]),
+    "moved": [("a", 3), ("a", 8), ("a", 11), ("b", 1), ("b", 10)],
+}
+
+
+def test_streams_in_memory() -> None:
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        pipeline.run()
+        assert {name: sorted(values) for name, values in pipeline.outputs().items()} == NAMED
+
+
 @pytest.mark.spark
 def test_streams_on_the_engine(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
@@ -208,19 +228,7 @@ def test_streams_on_the_engine(
 
     pipeline = Pipeline(tmp_path, spark, printing, parallelism=2)
     report = pipeline.run()
-    outputs = {name: sorted(values) for name, values in pipeline.outputs().items()}
-    assert outputs == {
-        "least": [("a", 3), ("a", 3), ("a", 3), ("b", 1), ("b", 1)],
-        "greatest": [("a", 3), ("a", 5), ("a", 5), ("b", 1), ("b", 9)],
-        "projected": sorted((n, key, n) for key, n in PAIRS),
-        "projected_twice": [0.5],
-        # in the first micro-batch the pairs come before the other stream's element, as streams are merged
-        "joined": [("a", 3), ("a", 103), ("a", 105), ("b", 1), ("b", 9)],
-        "everywhere": sorted((key, subtask) for key, _ in PAIRS for subtask in range(3)),
-        "tagged": sorted([f"one {key}{n}" for key, n in PAIRS] + 2 * ["two x", "two y"]),
-        "flat": sorted(2 * ["flat x", "flat y"]),
-        "moved": [("a", 3), ("a", 8), ("a", 11), ("b", 1), ("b", 10)],
-    }
+    assert {name: sorted(values) for name, values in pipeline.outputs().items()} == NAMED
     with pipeline.engine() as engine:
         counted = {s.name: s.rows for row in engine.checkpoints("pipeline") for s in row.sources if s.rows}
     assert sum(batch.rows_in for batch in report.batches) >= len(PAIRS)

@@ -1,14 +1,14 @@
-"""PyFlink-style programs, ported by changing imports: in the harness and on the real engine, with equal results.
+"""PyFlink-style programs, ported by changing imports: in the harness, in memory and on Spark, with equal results.
 
-Each program uses state and functions in the way of PyFlink's examples. Elements come one in a batch on Spark and all at
-once in the harness, so state goes through the tables between any two of them.
+Each program uses state and functions in the way of PyFlink's examples. Elements come one in a batch in memory and all
+at once in the harness, so state is stored and read again between any two of them.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.testing import KeyedHarness, OperatorHarness
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -159,18 +159,30 @@ def plain(value: Any) -> Any:
     return tuple(plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_every_state_on_every_backend(tmp_path: Path, spark: SparkSession, backend: str) -> None:
+def every_state(cut: int) -> Callable[[StatefulJob], dict[str, DataStream]]:
     def build(job: StatefulJob) -> dict[str, DataStream]:
-        pairs = job.from_collection(
-            PAIRS, PAIR, name="pairs", max_rows_per_batch=1 if backend == "heap" else 3
-        )
+        pairs = job.from_collection(PAIRS, PAIR, name="pairs", max_rows_per_batch=cut)
         states = pairs.key_by(First(), key_type=Types.STRING()).process(AllStates(), output_type=ALL)
         return {"out": states.uid("states").name("all states").set_parallelism(2)}
 
+    return build
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_state_on_every_backend(backend: str) -> None:
+    build = every_state(1 if backend == "heap" else 3)
+    with MemoryPipeline.of(build, parallelism=4, state_backend=BACKENDS[backend]) as pipeline:
+        check_every_state(pipeline)
+
+
+@pytest.mark.spark
+def test_every_state_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    pipeline = Pipeline(tmp_path, spark, every_state(3), parallelism=4, state_backend=BACKENDS["rocksdb"])
+    check_every_state(pipeline)
+
+
+def check_every_state(pipeline: Pipeline | MemoryPipeline) -> None:
     expected = KeyedHarness(AllStates(), key_by=First().get_key, output_type=ALL).process(PAIRS)
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=4, state_backend=BACKENDS[backend])
     pipeline.run()
     found = pipeline.outputs()["out"]
     assert sorted(map(plain, found), key=repr) == sorted(map(plain, expected), key=repr)
@@ -204,8 +216,7 @@ class Split(ProcessFunction):
             yield value[0], value[1]
 
 
-@pytest.mark.spark
-def test_functions_without_keys(tmp_path: Path, spark: SparkSession) -> None:
+def test_functions_without_keys() -> None:
     numbered_type = Types.TUPLE([Types.INT(), Types.STRING()])
 
     def build(job: StatefulJob) -> dict[str, DataStream]:
@@ -217,9 +228,9 @@ def test_functions_without_keys(tmp_path: Path, spark: SparkSession) -> None:
             "late": split.get_side_output(LATE),
         }
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    pipeline.run()
-    found = pipeline.outputs()
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        pipeline.run()
+        found = pipeline.outputs()
     assert found["numbered"] == OperatorHarness(Enumerate(), output_type=numbered_type).process(PAIRS)
     harness = OperatorHarness(Split(), side_outputs=[LATE])
     assert sorted(found["small"]) == sorted(harness.process(PAIRS))

@@ -1,7 +1,7 @@
 """Programs of Flink's documents and training give Flink's results, in the harness and on the engine, however cut.
 
-The inputs are those of the documents and of the training's own tests, where these have some. On the engine all programs
-are one job, at one row, at three rows, and with all rows in a micro-batch.
+The inputs are those of the documents and of the training's own tests, where these have some. All programs are one job,
+in memory at one row, at three rows, and with all rows in a micro-batch; and once on Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.porting.taxi import (
     TaxiRide,
 )
 from tests.porting.walkthroughs import FraudDetector, MatchFunction, Rule, StateMachineMapper
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 for module in (sys.modules[__name__], taxi, walkthroughs):
@@ -125,10 +125,19 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
     return programs
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_programs_in_memory(cut: int | None) -> None:
+    with MemoryPipeline.of(build(cut), parallelism=2) as pipeline:
+        check_programs(pipeline)
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), 3, None])
-def test_programs_on_the_engine(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
-    pipeline = Pipeline(tmp_path, spark, build(cut), parallelism=2)
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), None])
+def test_programs_on_spark(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
+    check_programs(Pipeline(tmp_path, spark, build(cut), parallelism=2))
+
+
+def check_programs(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run(clock=0)  # the fraud detector's minute goes by no wall clock
     assert {name: sorted(values) for name, values in pipeline.outputs().items()} == {
         "frauds": FRAUDS,

@@ -1,4 +1,7 @@
-"""Ported programs on streams without keys: map, flat map, filter, two streams, broadcast rules; harness and engine."""
+"""Ported programs on streams without keys: map, flat map, filter, two streams, broadcast rules.
+
+In the harness and as jobs in memory, with equal results; one of two streams with a side output on Spark, too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,6 @@ from tests.porting.both import collected, sorted_plain
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 LINES = ["to be or not", "", "to be that is", "the question"]
 COUNTED = Types.ROW_NAMED(["word", "letters"], [Types.STRING(), Types.INT()])
 
@@ -55,7 +57,7 @@ class ToRow(MapFunction):
         return Row(word=value.upper(), letters=len(value))
 
 
-def test_words_are_split_filtered_and_mapped(spark: SparkSession) -> None:
+def test_words_are_split_filtered_and_mapped() -> None:
     def words(job: StatefulJob) -> DataStream:
         lines = job.from_collection(LINES, Types.STRING(), name="lines", max_rows_per_batch=2)
         long_words = lines.flat_map(Splitter(), output_type=Types.STRING()).filter(LongWords())
@@ -65,7 +67,7 @@ def test_words_are_split_filtered_and_mapped(spark: SparkSession) -> None:
     kept = OperatorHarness(LongWords()).process(split)
     expected = OperatorHarness(ToRow(), output_type=COUNTED).process(kept)
     assert [row.word for row in expected] == ["NOT", "THAT", "THE", "QUESTION"]
-    assert collected(spark, words) == sorted_plain(expected)
+    assert collected(words) == sorted_plain(expected)
 
 
 ORDERS = [("apple", 2), ("pear", 1), ("apple", 5)]
@@ -103,7 +105,16 @@ class Routes(CoProcessFunction):
 
 
 @pytest.mark.parametrize("function", [Labels(), Units(), Routes()], ids=lambda f: type(f).__name__)
-def test_two_streams_are_handled_by_one_function(spark: SparkSession, function: Any) -> None:
+def test_two_streams_are_handled_by_one_function(function: Any) -> None:
+    check_two_streams(function)
+
+
+@pytest.mark.spark
+def test_two_streams_are_handled_by_one_function_on_spark(spark: SparkSession) -> None:
+    check_two_streams(Routes(), spark)
+
+
+def check_two_streams(function: Any, spark: SparkSession | None = None) -> None:
     def connected(job: StatefulJob) -> DataStream:
         orders = job.from_collection(ORDERS, PAIR, name="orders", max_rows_per_batch=2)
         both = orders.connect(job.from_collection(PRICES, PAIR, name="prices"))
@@ -118,9 +129,11 @@ def test_two_streams_are_handled_by_one_function(spark: SparkSession, function: 
     if isinstance(function, CoProcessFunction):
         assert expected == ["apple", "pear", "apple"]
         expected = harness.side_output(PRICED)
-        assert collected(spark, lambda job: connected(job).get_side_output(PRICED)) == sorted_plain(expected)
+        assert collected(lambda job: connected(job).get_side_output(PRICED), spark=spark) == sorted_plain(
+            expected
+        )
     else:
-        assert collected(spark, connected) == sorted_plain(expected)
+        assert collected(connected, spark=spark) == sorted_plain(expected)
     assert expected
 
 
@@ -139,7 +152,7 @@ class WithinLimits(BroadcastProcessFunction):
         ctx.get_broadcast_state(LIMITS).put(value[0], value[1])
 
 
-def test_rules_are_broadcast_to_a_stream_without_keys(spark: SparkSession) -> None:
+def test_rules_are_broadcast_to_a_stream_without_keys() -> None:
     limits = [("apple", 3), ("pear", 1)]
 
     def limited(job: StatefulJob) -> DataStream:
@@ -150,4 +163,4 @@ def test_rules_are_broadcast_to_a_stream_without_keys(spark: SparkSession) -> No
     harness = OperatorHarness(WithinLimits(), parallelism=2)
     expected = harness.process(ORDERS, broadcast=limits)
     assert expected == [("apple", 2), ("pear", 1)]
-    assert collected(spark, limited) == sorted_plain(expected)
+    assert collected(limited) == sorted_plain(expected)

@@ -1,7 +1,7 @@
 """The taxi exercises that need event time give Flink's results: an alert only after two hours, every hour once.
 
-In the harness, and on the engine at one row, at three rows, and with all rows in a micro-batch. The watermark follows
-every element, as it does in Flink where an element is followed by its watermark.
+In the harness, in memory at one row, at three rows, and with all rows in a micro-batch, and on Spark. The watermark
+follows every element, as it does in Flink where an element is followed by its watermark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.porting.taxi import (
     TaxiRide,
     millis,
 )
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 for module in (sys.modules[__name__], taxi):
@@ -131,10 +131,19 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
     return programs
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_rides_and_tips_in_memory(cut: int | None) -> None:
+    with MemoryPipeline.of(build(cut), parallelism=2) as pipeline:
+        check_rides_and_tips(pipeline)
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), 3, None])
-def test_rides_and_tips_on_the_engine(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
-    pipeline = Pipeline(tmp_path, spark, build(cut), parallelism=2)
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), 3])
+def test_rides_and_tips_on_spark(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
+    check_rides_and_tips(Pipeline(tmp_path, spark, build(cut), parallelism=2))
+
+
+def check_rides_and_tips(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run(drain=True)
     found = {name: sorted(values) for name, values in pipeline.outputs().items()}
     expected: dict[str, Sequence[Any]] = {f"long_{name}": alerts for name, (_, alerts) in LONG_RIDES.items()}
