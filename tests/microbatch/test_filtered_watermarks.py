@@ -11,14 +11,14 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from state_engine import DataStream, KeyedProcessFunction, StatefulJob
-from tests.support.pipelines import Pipeline
+from state_engine import DataStream, KeyedProcessFunction, StatefulJob, WatermarkStrategy
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 EVENTS = [("a", 10), ("b", 50), ("a", 20), ("b", 30), ("a", 60), ("b", 70)]
+TIMED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("at", "s")
 AT_THE_SOURCE = {("a", 10): None, ("b", 50): 9, ("a", 20): 49, ("b", 30): 49, ("a", 60): 49, ("b", 70): 59}
 """The watermark before each element, where the source makes it of all its elements, as in Flink."""
 OF_ITS_OWN_SIDE = {
@@ -41,13 +41,13 @@ class Mark(KeyedProcessFunction):
         yield str(value.side), value.at, None if now == -(2**63) else now // 1000
 
 
-def marks(
-    directory: Path, spark: SparkSession, keep: Callable[[DataStream, str], DataStream], cut: int | None
-) -> Marks:
+Keep = Callable[[DataStream, str], DataStream]
+
+
+def sides(keep: Keep, cut: int | None) -> Callable[[StatefulJob], Mapping[str, DataStream]]:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         rows = job.from_collection(EVENTS, "side string, at bigint", name="events", max_rows_per_batch=cut)
-        timed = rows.transform(lambda f: f.selectExpr("*", "timestamp_seconds(at) AS time"))
-        timed = timed.assign_timestamps_and_watermarks("time")
+        timed = rows.assign_timestamps_and_watermarks(TIMED)
         return {
             side: keep(timed, side)
             .key_by("side")
@@ -55,7 +55,10 @@ def marks(
             for side in ("a", "b")
         }
 
-    pipeline = Pipeline(directory, spark, build)
+    return build
+
+
+def marks(pipeline: Pipeline | MemoryPipeline) -> Marks:
     pipeline.run()
     return {(side, at): mark for found in pipeline.outputs().values() for side, at, mark in found}
 
@@ -68,14 +71,21 @@ def by_frame(stream: DataStream, side: str) -> DataStream:
     return stream.transform(lambda frame: frame.where(frame.side == side))
 
 
-def test_filters_pass_on_the_watermark_of_their_source(tmp_path: Path, spark: SparkSession) -> None:
-    for cut in (None, 2, 1):
-        assert marks(tmp_path / f"{cut}", spark, by_function, cut) == AT_THE_SOURCE
+@pytest.mark.parametrize("cut", [None, 2, 1])
+def test_filters_pass_on_the_watermark_of_their_source(cut: int | None) -> None:
+    with MemoryPipeline.of(sides(by_function, cut)) as pipeline:
+        assert marks(pipeline) == AT_THE_SOURCE
 
 
+@pytest.mark.spark
+def test_filters_pass_on_the_watermark_of_their_source_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    assert marks(Pipeline(tmp_path, spark, sides(by_function, 2))) == AT_THE_SOURCE
+
+
+@pytest.mark.spark
 def test_frames_that_leave_rows_out_show_the_cut_where_operators_differ_in_them(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """In a batch each operator counts its own rows; after it the source has all that any of them read."""
-    assert marks(tmp_path / "whole", spark, by_frame, None) == OF_ITS_OWN_SIDE
-    assert marks(tmp_path / "one", spark, by_frame, 1) == AT_THE_SOURCE
+    assert marks(Pipeline(tmp_path / "whole", spark, sides(by_frame, None))) == OF_ITS_OWN_SIDE
+    assert marks(Pipeline(tmp_path / "one", spark, sides(by_frame, 1))) == AT_THE_SOURCE

@@ -1,6 +1,7 @@
 """Random jobs: states, timers, event-time TTL and two chained operators; neither cuts nor parallelism change anything.
 
-Outputs and state on the real engine also equal those of the harness, which runs the same operator loop in memory.
+In memory, with either backend, as on Spark. Outputs and state also equal those of the harness, which runs the same
+operator loop over lists.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from state_engine import (
 from state_engine.core.state.ttl import TtlTime
 from state_engine.sources.frames import StreamFrame
 from state_engine.testing import KeyedHarness
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -149,7 +150,8 @@ def job_of(seed: int, cut: int | None) -> Any:
 STATES = {"does": ("last", "counts", "all", "sum"), "chains": ("came",)}
 
 
-def everything(pipeline: Pipeline) -> dict[str, Any]:
+def everything(pipeline: Pipeline | MemoryPipeline) -> dict[str, Any]:
+    pipeline.run(drain=True)
     found: dict[str, Any] = {name: sorted(rows) for name, rows in pipeline.outputs().items()}
     return found | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
 
@@ -159,34 +161,31 @@ def everything(pipeline: Pipeline) -> dict[str, Any]:
 def test_cuts_parallelism_and_backends_change_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Nor does it matter who routes the rows: Spark those of the first run, the driver those of the second."""
+    """Nor does it matter who routes the rows: tasks of Spark those of the first run, the driver those of the others."""
     rng = random.Random(seed)
-    found = []
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamFrame, "table", None)
+        whole = everything(Pipeline(tmp_path, spark, job_of(seed, None), parallelism=1))
     for cut, parallelism, backend in (
-        (None, 1, HashMapStateBackend()),
         (rng.randrange(10, 30), rng.randrange(2, 6), EmbeddedRocksDBStateBackend()),
+        (rng.randrange(3, 10), rng.randrange(2, 6), HashMapStateBackend()),
     ):
-        pipeline = Pipeline(
-            tmp_path / str(cut), spark, job_of(seed, cut), parallelism=parallelism, state_backend=backend
-        )
-        with monkeypatch.context() as patch:
-            if cut is None:
-                patch.setattr(StreamFrame, "table", None)
-            pipeline.run(drain=True)
-        found.append(everything(pipeline))
-    for name, whole in found[0].items():
-        assert found[1][name] == whole, name
+        build = job_of(seed, cut)
+        with MemoryPipeline.of(build, parallelism=parallelism, state_backend=backend) as pipeline:
+            found = everything(pipeline)
+        for name, expected in whole.items():
+            assert found[name] == expected, (name, cut)
 
     harness = KeyedHarness(
         Does(), key_by=lambda e: e.k, timestamp_of=lambda e: milliseconds(e.at), max_out_of_orderness_ms=DELAY_MS,
         output_type=TOLD,
     )  # fmt: skip
     told = harness.process(events(seed)) + harness.drain()
-    assert sorted(told) == found[0]["told"]
+    assert sorted(told) == whole["told"]
     chained = KeyedHarness(
         Chains(), key_by=lambda row: row.n, output_type="n bigint, count bigint, told string"
     )
     from state_engine import Row
 
     row = Row("k", "what", "n", "at")
-    assert sorted(chained.process([row(*t) for t in told])) == found[0]["chained"]
+    assert sorted(chained.process([row(*t) for t in told])) == whole["chained"]

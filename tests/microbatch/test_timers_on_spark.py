@@ -1,10 +1,14 @@
-"""Timers on the real engine: cuts and parallelism change nothing, empty runs fire, draining fires the rest."""
+"""Timers of whole jobs: cuts and parallelism change nothing, empty runs fire, draining fires the rest.
+
+In memory; and on Spark where it matters who routes the rows, and that a new engine finds timers again.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,11 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError
 from state_engine.sources import frames
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENTS = [
     ("a", 0),
@@ -89,7 +92,7 @@ def build_for(cut: int | None, **source: Any) -> Any:
             **({"order_by": ["at"], "event_time": "at"} | source),
         )  # fmt: skip
         silent = events.key_by("k").process(Silence(), uid="silence", output_type=OUT)
-        everything = silent.transform(lambda f: f.selectExpr("*", "1 as one")).key_by("one")
+        everything = silent.key_by(lambda row: 1, key_type=int)
         return {
             "silent": silent,
             "log": everything.process(Log(), uid="log", output_type="x bigint"),
@@ -104,27 +107,39 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-def timers_of(pipeline: Pipeline) -> list[Any]:
+def timers_of(pipeline: Pipeline | MemoryPipeline) -> list[Any]:
     return sorted(o for o in pipeline.outputs()["silent"] if o[1] != "seen")
 
 
-def test_cuts_and_parallelism_change_nothing(
+@pytest.mark.parametrize(("cut", "parallelism"), [(None, 1), (None, 3), (3, 2), (1, 2)])
+def test_cuts_and_parallelism_change_nothing(cut: int | None, parallelism: int) -> None:
+    with MemoryPipeline.of(build_for(cut), parallelism=parallelism) as pipeline:
+        check_timers(pipeline)
+
+
+@pytest.mark.spark
+def test_nor_does_it_matter_who_routes_the_rows(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what timers put out, nor the order in which a chained operator sees it, nor state.
+    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    check_timers(Pipeline(tmp_path, spark, build_for(None), parallelism=3))
 
-    Nor whether the driver routes the rows, or Spark does.
-    """
-    logs = []
-    for cut, parallelism, few in ((None, 1, True), (None, 3, False), (3, 2, True)):
-        monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
-        pipeline = Pipeline(tmp_path / f"{cut}_{few}", spark, build_for(cut), parallelism=parallelism)
+
+@cache
+def whole_log() -> list[Any]:
+    """What the chained operator sees where all elements come at once, to one subtask."""
+    with MemoryPipeline.of(build_for(None)) as pipeline:
         pipeline.run()
-        assert timers_of(pipeline) == EXPECTED
-        assert pipeline.state("silence", "seen") == [("a", [30])]
-        logs.append(pipeline.state("log", "log"))
-    assert logs[0] == logs[1] == logs[2]
-    in_order = [line for _, lines in logs[0] for line in lines]
+        return pipeline.state("log", "log")
+
+
+def check_timers(pipeline: Pipeline | MemoryPipeline) -> None:
+    """What timers put out, the order in which a chained operator sees it, and state."""
+    pipeline.run()
+    assert timers_of(pipeline) == EXPECTED
+    assert pipeline.state("silence", "seen") == [("a", [30])]
+    assert pipeline.state("log", "log") == whole_log()
+    in_order = [line for _, lines in whole_log() for line in lines]
     assert (
         in_order.index("h|seen|7")
         < in_order.index("a|0|6")
@@ -137,6 +152,7 @@ def test_cuts_and_parallelism_change_nothing(
     assert len(in_order) == len(EVENTS) + len(EXPECTED)
 
 
+@pytest.mark.spark
 def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = Pipeline(tmp_path, spark, build_for(None), parallelism=2)
     pipeline.run()
@@ -148,18 +164,18 @@ def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSes
     assert len(pipeline.run(drain=True).batches) == 0
 
 
-def test_late_rows_wait_for_the_out_of_orderness(tmp_path: Path, spark: SparkSession) -> None:
-    pipeline = Pipeline(tmp_path, spark, build_for(2, max_out_of_orderness=timedelta(seconds=20)))
-    pipeline.run()
-    # the watermark came close to 10, but later elements had moved the timers of 6 and 8 before
-    assert timers_of(pipeline) == []
-    pipeline.run(drain=True)
-    assert timers_of(pipeline) == [
-        ("a", "0,8,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25), ("h", "7,9", 15),
-    ]  # fmt: skip
+def test_late_rows_wait_for_the_out_of_orderness() -> None:
+    with MemoryPipeline.of(build_for(2, max_out_of_orderness=timedelta(seconds=20))) as pipeline:
+        pipeline.run()
+        # the watermark came close to 10, but later elements had moved the timers of 6 and 8 before
+        assert timers_of(pipeline) == []
+        pipeline.run(drain=True)
+        assert timers_of(pipeline) == [
+            ("a", "0,8,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25), ("h", "7,9", 15),
+        ]  # fmt: skip
 
 
-def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSession) -> None:
+def test_with_two_sources_the_slower_one_decides() -> None:
     """Timers fire before their key's next element all the same, as far as both sources have come.
 
     One has the elements at 0, 7, 8, 11 and 19 seconds, the other those at 2, 8, 9, 12 and 30.
@@ -179,17 +195,15 @@ def test_with_two_sources_the_slower_one_decides(tmp_path: Path, spark: SparkSes
         silent = left.union(right).key_by("k").process(Silence(), uid="silence", output_type=OUT)
         return {"silent": silent}
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    pipeline.run()
-    before_19 = [("b", "2,11", 17), ("h", "7,9", 15)]  # a's at 30 came when the other source was at 12
-    assert timers_of(pipeline) == before_19
-    pipeline.run(drain=True)
-    assert timers_of(pipeline) == sorted([*before_19, ("a", "0,8,12,30", 36), ("c", "8,19", 25)])
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        pipeline.run()
+        before_19 = [("b", "2,11", 17), ("h", "7,9", 15)]  # a's at 30 came when the other source was at 12
+        assert timers_of(pipeline) == before_19
+        pipeline.run(drain=True)
+        assert timers_of(pipeline) == sorted([*before_19, ("a", "0,8,12,30", 36), ("c", "8,19", 25)])
 
 
-def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order() -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         streams = dict(build_for(None, order_by=[])(job))
         other = job.from_collection([("z", "seen", 1)], OUT, name="other")
@@ -198,8 +212,8 @@ def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order(
         )
         return streams | {"merged": merged}
 
-    pipeline = Pipeline(tmp_path, spark, build)
-    with pytest.raises(ConfigurationError, match="begin order_by of the source with its event_time column"):
+    told = "begin order_by of the source with its event_time column"
+    with MemoryPipeline.of(build) as pipeline, pytest.raises(ConfigurationError, match=told):
         pipeline.run()
 
 
@@ -237,9 +251,7 @@ class Forgets(KeyedProcessFunction):
         yield str(ctx.get_current_key()), timestamp, self.last.value()
 
 
-def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time() -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         events = job.from_collection(
             rows(EVENTS[:2]), "k string, at timestamp", name="events", order_by=["at"], event_time="at"
@@ -249,16 +261,16 @@ def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time(
         )
         return {"forgets": forgets, "again": forgets.filter(lambda r: r.last is None)}
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    pipeline.run()
-    assert len(pipeline.run(drain=True).batches) == 1
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        pipeline.run()
+        assert len(pipeline.run(drain=True).batches) == 1
+        found = pipeline.outputs()
     late = [("a", 60_000, None), ("b", 62_000, None)]
-    found = pipeline.outputs()
     assert sorted(found["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
     assert sorted(found["again"]) == late
 
 
-def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark: SparkSession) -> None:
+def test_processing_time_timers_fire_on_runs_without_data() -> None:
     """Also for keys whose declared type is not the stored one, and into chained operators."""
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
@@ -266,17 +278,17 @@ def test_processing_time_timers_fire_on_runs_without_data(tmp_path: Path, spark:
         reminded = days.key_by("day").process(Remind(), uid="remind", output_type="day date, at bigint")
         return {"reminded": reminded, "again": reminded.map(lambda r: r.at + 1, output_type="bigint")}
 
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    assert len(pipeline.run(clock=500).batches) == 1
-    assert len(pipeline.run(clock=1_499).batches) == 0
-    assert len(pipeline.run(clock=1_500, parallelism=3).batches) == 1
-    assert pipeline.outputs() == {"reminded": [(EPOCH.date(), 1_500)], "again": [1_501]}
-    assert len(pipeline.run(clock=9_000).batches) == 1
-    assert len(pipeline.run(clock=99_000).batches) == 0
-    assert pipeline.outputs()["reminded"][1:] == [(EPOCH.date(), 2_500), (EPOCH.date(), 3_500)]
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        assert len(pipeline.run(clock=500).batches) == 1
+        assert len(pipeline.run(clock=1_499).batches) == 0
+        assert len(pipeline.run(clock=1_500, parallelism=3).batches) == 1
+        assert pipeline.outputs() == {"reminded": [(EPOCH.date(), 1_500)], "again": [1_501]}
+        assert len(pipeline.run(clock=9_000).batches) == 1
+        assert len(pipeline.run(clock=99_000).batches) == 0
+        assert pipeline.outputs()["reminded"][1:] == [(EPOCH.date(), 2_500), (EPOCH.date(), 3_500)]
 
 
-def test_a_running_job_may_get_event_time_and_lose_it(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_running_job_may_get_event_time_and_lose_it() -> None:
     """Timers stay stored meanwhile; where it comes back, the watermark begins with the rows that come."""
     shown: list[tuple[int, str | None]] = [(1, None), (3, "at"), (4, None), (6, "at")]
 
@@ -293,14 +305,13 @@ def test_a_running_job_may_get_event_time_and_lose_it(tmp_path: Path, spark: Spa
         return build
 
     watermarks = []
-    for rows_so_far, event_time in shown:
-        pipeline = Pipeline(tmp_path, spark, build_up_to(rows_so_far, event_time))
-        pipeline.run()
-        with pipeline.engine() as engine:
-            watermarks.append(engine.checkpoints("pipeline")[-1].watermark_ms)
-    assert watermarks == [None, 19_999, None, 26_999]
-    # b's of 26 s waited while there was no event time
-    assert pipeline.outputs()["out"] == [("a", 16_000), ("b", 26_000)]
+    with MemoryPipeline.of(build_up_to(*shown[0])) as pipeline:
+        for rows_so_far, event_time in shown:
+            pipeline.run(build=build_up_to(rows_so_far, event_time))
+            watermarks.append(pipeline.checkpoints()[-1].watermark_ms)
+        assert watermarks == [None, 19_999, None, 26_999]
+        # b's of 26 s waited while there was no event time
+        assert pipeline.outputs()["out"] == [("a", 16_000), ("b", 26_000)]
 
 
 class Sixth(KeyedProcessFunction):

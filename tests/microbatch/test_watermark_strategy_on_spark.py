@@ -1,10 +1,13 @@
-"""``WatermarkStrategy`` on the real engine: timers fire where a column of timestamps would have them fire."""
+"""``WatermarkStrategy`` in whole jobs: timers fire where a column of timestamps would have them fire.
+
+In memory, and on Spark where the tasks that read rows evaluate it.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,11 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError
 from state_engine.sources import frames
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 EVENTS = [("a", 10), ("b", 12), ("a", 11), ("b", 30), ("a", 36), ("b", 20), ("a", 50)]
 OUT = "k string, what string, at bigint"
 # one second of out-of-orderness: b's of 12 s wakes at 17 s, which 30 s lets fire; a's of 10 and 11 s likewise
@@ -87,31 +89,46 @@ def build_for(cut: int | None, strategy: WatermarkStrategy, events: list[Any] = 
 
 
 @pytest.mark.parametrize(
-    ("kind", "cut", "few", "parallelism"),
-    [("assigner", 1, True, 1), ("callable", None, True, 2), ("assigner", None, False, 2), ("column", 3, True, 2),
-     ("column", None, False, 1)],
-)  # fmt: skip
-def test_timers_fire_at_the_right_times(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
-    kind: str, cut: int | None, few: bool, parallelism: int,
-) -> None:  # fmt: skip
-    """Whatever the cut, and whether the driver routes the rows, or Spark does."""
-    monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
-    pipeline = Pipeline(tmp_path, spark, build_for(cut, STRATEGIES[kind]), parallelism=parallelism)
+    ("kind", "cut", "parallelism"), [("assigner", 1, 1), ("callable", None, 2), ("column", 3, 2)]
+)
+def test_timers_fire_at_the_right_times(kind: str, cut: int | None, parallelism: int) -> None:
+    with MemoryPipeline.of(build_for(cut, STRATEGIES[kind]), parallelism=parallelism) as pipeline:
+        check_timers(pipeline)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("kind", "parallelism"), [("assigner", 2), ("column", 1)])
+def test_timers_fire_at_the_right_times_where_tasks_read_the_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str, parallelism: int
+) -> None:
+    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    check_timers(Pipeline(tmp_path, spark, build_for(None, STRATEGIES[kind]), parallelism=parallelism))
+
+
+def check_timers(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
     outputs = pipeline.outputs()
     assert sorted(o for o in outputs["woke"] if o[1] == "woke") == TIMERS
     seen = {(k, what): mark for k, what, mark in outputs["woke"] if what != "woke"}
     assert seen == {(k, f"at {at}"): -(2**63) if mark is None else mark for k, at, mark in SEEN}
     assert sorted(outputs["raw"]) == sorted(EVENTS)  # no column came along
-    with pipeline.engine() as engine:
-        assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
+    assert pipeline.checkpoints()[-1].watermark_ms == 48_999
 
 
-@pytest.mark.parametrize(("cut", "few"), [(1, True), (None, False)])
-def test_a_strategy_behind_a_map_and_a_filter(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, cut: int | None, few: bool
+def test_a_strategy_behind_a_map_and_a_filter() -> None:
+    with MemoryPipeline.of(filtered(1), parallelism=2) as pipeline:
+        check_filtered(pipeline)
+
+
+@pytest.mark.spark
+def test_a_strategy_behind_a_map_and_a_filter_where_tasks_read_the_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    check_filtered(Pipeline(tmp_path, spark, filtered(None), parallelism=2))
+
+
+def filtered(cut: int | None) -> Callable[[StatefulJob], Mapping[str, DataStream]]:
     """The same timers and watermarks: what the filter leaves out is far ahead of everything, and moves neither."""
     texts = [text for k, at in EVENTS for text in (f"{k},{at}", "left out,9000")]
 
@@ -124,17 +141,19 @@ def test_a_strategy_behind_a_map_and_a_filter(
         )
         return {"woke": stream.key_by("k").process(Wakes(), uid="wakes", output_type=OUT)}
 
-    monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    return build
+
+
+def check_filtered(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
     outputs = pipeline.outputs()["woke"]
     assert sorted(o for o in outputs if o[1] == "woke") == TIMERS
     seen = {(k, what): mark for k, what, mark in outputs if what != "woke"}
     assert seen == {(k, f"at {at}"): -(2**63) if mark is None else mark for k, at, mark in SEEN}
-    with pipeline.engine() as engine:
-        assert engine.checkpoints("pipeline")[-1].watermark_ms == 48_999
+    assert pipeline.checkpoints()[-1].watermark_ms == 48_999
 
 
+@pytest.mark.spark
 def test_elements_without_a_time_are_refused(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +190,7 @@ def test_elements_without_a_time_are_refused(
         assert [o for o in kept.outputs()["woke"] if o[1] == "woke"] == []
 
 
+@pytest.mark.spark
 def test_a_transform_that_drops_the_time_is_named(tmp_path: Path, spark: SparkSession) -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         stream = job.from_collection(EVENTS, "k string, at bigint", name="events", order_by=["at"])
