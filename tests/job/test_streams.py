@@ -1,4 +1,7 @@
-"""All kinds of streams and operators on the real engine: stateless, connected, broadcast, united, split, rolling."""
+"""All kinds of streams and operators in whole jobs: stateless, connected, broadcast, united, split, rolling.
+
+In memory and on Spark.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError
-from tests.support.pipelines import Pipeline
+from state_engine.testing import CollectSink, run_in_memory
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
-parallelisms = pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.long), 4])
+parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])
 PAIRS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
 ODD = OutputTag("odd", Types.INT())
@@ -173,10 +176,17 @@ def stateless(job: StatefulJob) -> Mapping[str, DataStream]:
 
 
 @parallelisms
-def test_stateless_functions_side_outputs_and_unions(
-    tmp_path: Path, spark: SparkSession, parallelism: int
-) -> None:
-    pipeline = Pipeline(tmp_path, spark, stateless, parallelism=parallelism)
+def test_stateless_functions_side_outputs_and_unions(parallelism: int) -> None:
+    with MemoryPipeline.of(stateless, parallelism=parallelism) as pipeline:
+        check_stateless(pipeline, parallelism)
+
+
+@pytest.mark.spark
+def test_stateless_functions_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_stateless(Pipeline(tmp_path, spark, stateless, parallelism=4), 4)
+
+
+def check_stateless(pipeline: Pipeline | MemoryPipeline, parallelism: int) -> None:
     report = pipeline.run()
     found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     expected: dict[str, list[Any]] = {
@@ -216,8 +226,17 @@ def connected(job: StatefulJob) -> Mapping[str, DataStream]:
 
 
 @parallelisms
-def test_connected_and_broadcast_streams(tmp_path: Path, spark: SparkSession, parallelism: int) -> None:
-    pipeline = Pipeline(tmp_path, spark, connected, parallelism=parallelism)
+def test_connected_and_broadcast_streams(parallelism: int) -> None:
+    with MemoryPipeline.of(connected, parallelism=parallelism) as pipeline:
+        check_connected(pipeline)
+
+
+@pytest.mark.spark
+def test_connected_streams_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_connected(Pipeline(tmp_path, spark, connected, parallelism=4))
+
+
+def check_connected(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
     found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     told = [f"second {k}{v}" for k, v in PAIRS]
@@ -231,7 +250,7 @@ def test_connected_and_broadcast_streams(tmp_path: Path, spark: SparkSession, pa
     assert found["plainly_ruled"] == sorted([11, 12, 113, 114, 115], key=str)
 
 
-def test_what_broadcast_elements_put_out_comes_first(spark: SparkSession) -> None:
+def test_what_broadcast_elements_put_out_comes_first() -> None:
     """Also in the order that a chained operator sees."""
     job = StatefulJob("announcing")
     numbers = job.from_collection([("a", 3), ("b", 4)], PAIR, name="numbers")
@@ -242,7 +261,9 @@ def test_what_broadcast_elements_put_out_comes_first(spark: SparkSession) -> Non
     in_order = announced.key_by(lambda n: "all", key_type=str).process(
         InOrder(), uid="in_order", output_type=Types.STRING()
     )
-    assert in_order.collect(spark=spark)[-1] == "-10 -100 113 114"
+    in_order.sink("in_order", CollectSink())
+    with run_in_memory(job) as run:
+        assert run.process()["in_order"][-1] == "-10 -100 113 114"
 
 
 def keyed(job: StatefulJob) -> Mapping[str, DataStream]:
@@ -269,8 +290,17 @@ def keyed(job: StatefulJob) -> Mapping[str, DataStream]:
 
 
 @parallelisms
-def test_keyed_shortcuts_and_key_selectors(tmp_path: Path, spark: SparkSession, parallelism: int) -> None:
-    pipeline = Pipeline(tmp_path, spark, keyed, parallelism=parallelism)
+def test_keyed_shortcuts_and_key_selectors(parallelism: int) -> None:
+    with MemoryPipeline.of(keyed, parallelism=parallelism) as pipeline:
+        check_keyed(pipeline)
+
+
+@pytest.mark.spark
+def test_keyed_shortcuts_and_key_selectors_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_keyed(Pipeline(tmp_path, spark, keyed, parallelism=4))
+
+
+def check_keyed(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
     found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     expected: dict[str, list[Any]] = {
@@ -302,6 +332,7 @@ def test_keyed_shortcuts_and_key_selectors(tmp_path: Path, spark: SparkSession, 
     ]
 
 
+@pytest.mark.spark
 def test_collect_gives_the_elements_of_a_stream(spark: SparkSession) -> None:
     job = StatefulJob("collecting")
     numbers = job.from_collection([3, 1, 2], Types.INT(), max_rows_per_batch=1)
@@ -311,6 +342,7 @@ def test_collect_gives_the_elements_of_a_stream(spark: SparkSession) -> None:
     assert job.sinks == {}
 
 
+@pytest.mark.spark
 def test_two_streams_in_one_declared_order(tmp_path: Path, spark: SparkSession) -> None:
     """Elements of both streams come by their order column, so a limit holds from its own place on."""
 
@@ -335,19 +367,22 @@ def test_two_streams_in_one_declared_order(tmp_path: Path, spark: SparkSession) 
     assert pipeline.outputs() == {"limited": [("a", 6)], "united": [1, 2, 3, 4, 5]}
 
 
-def test_a_failing_key_selector_is_told_or_set_aside(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_failing_key_selector_is_told_or_set_aside() -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         numbers = job.from_collection([4, 0, 2], Types.INT(), name="numbers")
         keyed_by = numbers.key_by(lambda n: 8 // n, key_type=int)
         return {"out": keyed_by.map(lambda n: n, output_type=Types.INT(), uid="same")}
 
-    with pytest.raises(UserFunctionError, match="key selector raised ZeroDivisionError") as failure:
-        Pipeline(tmp_path / "fail", spark, build).run()
+    with (
+        MemoryPipeline.of(build) as failing,
+        pytest.raises(UserFunctionError, match="key selector raised ZeroDivisionError") as failure,
+    ):
+        failing.run()
     assert failure.value.operator == "same"
-    aside = Pipeline(tmp_path / "aside", spark, build, on_error="dead_letter")
-    report = aside.run()
-    assert sorted(aside.outputs()["out"]) == [2, 4]
-    assert report.batches[0].rows_refused == 1
+    with MemoryPipeline.of(build, on_error="dead_letter") as aside:
+        report = aside.run()
+        assert sorted(aside.outputs()["out"]) == [2, 4]
+        assert report.batches[0].rows_refused == 1
 
 
 def test_what_streams_refuse() -> None:

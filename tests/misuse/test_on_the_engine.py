@@ -1,4 +1,7 @@
-"""Misuse that only a run on Spark can find: each is told with its class and its place, and nothing is committed."""
+"""Misuse that only a run can find: each is told with its class and its place, and nothing is committed.
+
+In memory, but for what is about files, tables and DataFrame code.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,11 @@ from state_engine.core.errors import (
     UserFunctionError,
 )
 from state_engine.sources.base import Source
-from tests.support.pipelines import Pipeline
+from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.spark
 PAIR = "k string, v bigint"
 
 
@@ -144,14 +146,6 @@ CASES: dict[str, Case] = {
     "a key selector that gives NaN": (
         keyed_by(lambda pair: float("nan"), float), UserFunctionError, "job 'pipeline', operator 'chosen'.*NaN",
     ),
-    "CSV without an order": (
-        from_text("csv"), ConfigurationError,
-        "a transform dropped the columns that give the rows their order. Name an order",
-    ),
-    "JSON without an order": (
-        from_text("json"), ConfigurationError,
-        "a transform dropped the columns that give the rows their order. Name an order",
-    ),
     "a missing event time": (
         timed("at"), ConfigurationError, "event_time.*there is no column 'at'",
     ),
@@ -161,9 +155,6 @@ CASES: dict[str, Case] = {
     "streams keyed by different types": (
         two_keys, ConfigurationError, "operator 'both': its two streams are keyed by .* of different types.*cast one",
     ),
-    "a union of different columns": (
-        two_shapes, ConfigurationError, "union: the streams have different columns: .*; select the same ones",
-    ),
     "a source function that gives times": (
         stamped, SourceError, r"source 'stamps': collect_with_timestamp has no column.*name the field in source\(",
     ),
@@ -172,11 +163,35 @@ CASES: dict[str, Case] = {
         "operator 'rules': broadcast state 'rules' is not the same in subtask 0 and subtask 1. Declare it on every",
     ),
 }  # fmt: skip
+ON_SPARK: dict[str, Case] = {
+    "CSV without an order": (
+        from_text("csv"), ConfigurationError,
+        "a transform dropped the columns that give the rows their order. Name an order",
+    ),
+    "JSON without an order": (
+        from_text("json"), ConfigurationError,
+        "a transform dropped the columns that give the rows their order. Name an order",
+    ),
+    "a union of different columns": (
+        two_shapes, ConfigurationError, "union: the streams have different columns: .*; select the same ones",
+    ),
+    "a key selector that gives NaN": CASES["a key selector that gives NaN"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_what_only_a_run_finds_is_refused(tmp_path: Path, spark: SparkSession, what: str) -> None:
-    refused(tmp_path, spark, *CASES[what])
+def test_what_only_a_run_finds_is_refused(tmp_path: Path, what: str) -> None:
+    build, kind, message = CASES[what]
+    with MemoryPipeline.of(lambda job: {"out": build(job, tmp_path)}, parallelism=2) as pipeline:
+        with pytest.raises(kind, match=f"(?s){message}"):
+            pipeline.run()
+        assert pipeline.checkpoints() == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("what", ON_SPARK)
+def test_what_only_a_run_on_spark_finds_is_refused(tmp_path: Path, spark: SparkSession, what: str) -> None:
+    refused(tmp_path, spark, *ON_SPARK[what])
 
 
 def refused(
@@ -196,6 +211,7 @@ def refused(
         assert engine.checkpoints("pipeline") == []
 
 
+@pytest.mark.spark
 def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> None:
     """Rows updated in the table of a source, and a file that is written again, each after it was consumed."""
     table, files = str(tmp_path / "table"), tmp_path / "files"
@@ -226,6 +242,7 @@ def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> No
             assert len(engine.checkpoints("pipeline")) == 1
 
 
+@pytest.mark.spark
 def test_a_column_that_cannot_be_a_key_is_told_with_its_operator(tmp_path: Path, spark: SparkSession) -> None:
     def by_lists(job: StatefulJob, at: Path) -> DataStream:
         return mapped(pairs(job).transform(lambda frame: frame.withColumn("k", F.array("v"))))

@@ -73,8 +73,8 @@ Changing a map while iterating it raises
   core/state/test_sorted_map_state::test_changing_it_while_iterating_raises
 A transform that loses the order must name one, whatever the rows come from
   microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a transform without an order]
-  misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[CSV without an order]
-  misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[JSON without an order]
+  misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[CSV without an order]
+  misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[JSON without an order]
 CSV and JSON have no index of rows, so files cannot be cut
   sources/test_file_plan::test_wrong_configuration
 Restoring with another type of key, state or kind of state is refused
@@ -210,7 +210,7 @@ Functions with broadcast state need uids, too
   misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[a broadcast function without uid]
 Streams that are joined have the same keys or columns
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[streams keyed by different types]
-  misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a union of different columns]
+  misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[a union of different columns]
 """
 
 from __future__ import annotations
