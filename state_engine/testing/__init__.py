@@ -77,8 +77,8 @@ def run_in_memory(
     ``MemoryRun``, so results are those of an engine.
 
     It is about what operators compute. These take no part: Spark (for DataFrame code see ``transforms``), the job's own
-    sources and sinks (files, tables, databases, their errors), Delta Kernel and its logs, locks, compaction, SQL on state,
-    other processes. Time partitions are not cut: a ``process`` is a micro-batch.
+    sources and sinks (files, tables, databases, their errors), Delta Kernel and its logs, locks, compaction, SQL on
+    state, other processes. Time partitions are not cut: a ``process`` is a micro-batch.
 
     Args:
         job: as it would run on an engine. It is copied, and left alone.

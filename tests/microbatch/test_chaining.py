@@ -1,10 +1,13 @@
-"""Results do not depend on cuts and parallelism, and chained operators see the total order."""
+"""Results do not depend on cuts and parallelism, and chained operators see the total order.
+
+In memory at many cuts, and on Spark, whoever routes the rows.
+"""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import (
@@ -28,6 +31,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.sources.frames import StreamFrame
+from state_engine.testing import CollectSink, run_in_memory
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -76,18 +80,56 @@ def feed(directory: Path, seed: int) -> Path:
     return directory
 
 
-def run(
-    spark: SparkSession, directory: Path, source: FileSource, *, parallelism: int, order_by: list[str]
-) -> tuple[list[Any], list[Any], int]:
-    """Outputs, state and number of batches of a chain of two operators."""
+def with_size(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("size", F.length("path") % 4)
+
+
+def with_size_of_table(rows: pa.Table) -> pa.Table:
+    """What stands for `with_size`."""
+    return rows.append_column(
+        "size", pa.array([len(path) % 4 for path in rows["path"].to_pylist()], pa.int32())
+    )
+
+
+def chain(source: FileSource, sink: str, *, parallelism: int, order_by: Sequence[str]) -> StatefulJob:
     job = StatefulJob("chain", parallelism=parallelism, max_parallelism=128)
     paths = job.source("visits", source, order_by=order_by).key_by("who")
     out = paths.process(Visits(), uid="paths", output_type=PATHS)
-    by_length = out.transform(lambda rows: rows.withColumn("size", F.length("path") % 4))
-    log = by_length.key_by("size").process(
-        Log(), uid="log", output_type="seq bigint, count bigint, chain string, counts string"
+    log = (
+        out.transform(with_size)
+        .key_by("size")
+        .process(Log(), uid="log", output_type="seq bigint, count bigint, chain string, counts string")
     )
-    log.sink("log", DeltaSink(str(directory / "log")))
+    log.sink("log", DeltaSink(sink))
+    return job
+
+
+Results = tuple[list[Any], list[Any], int]
+"""Outputs, state and number of batches of a chain of two operators."""
+
+
+def in_memory(rows: list[Any], *, cut: int, parallelism: int, order_by: Sequence[str] = ()) -> Results:
+    source = FileSource("/nowhere", schema="seq bigint, who string, place string")
+    job = chain(source, "/nowhere", parallelism=parallelism, order_by=order_by)
+    with run_in_memory(job, transforms={with_size: with_size_of_table}) as memory:
+        for at in range(0, len(rows), cut):
+            memory.process({"visits": rows[at : at + cut]})
+        state = [(key, value) for key, value in memory.state("log", "before").items()]
+        counts = memory.state("log", "counts").items()
+        state += [(key, *entry) for key, entries in counts for entry in entries.items()]
+        return sorted(map(tuple, memory.sink("log"))), sorted(state, key=repr), len(memory.checkpoints())
+
+
+def rows_of(events: Path) -> list[Any]:
+    """All rows, in the order of files."""
+    tables = [pq.read_table(file) for file in sorted(events.iterdir())]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def run(
+    spark: SparkSession, directory: Path, source: FileSource, *, parallelism: int, order_by: list[str]
+) -> Results:
+    job = chain(source, str(directory / "log"), parallelism=parallelism, order_by=order_by)
     with StateEngine(directory / "root", spark) as engine:
         report = engine.run(job)
         state = [
@@ -116,6 +158,10 @@ def test_neither_cuts_nor_parallelism_matter(
         expected = run(spark, tmp_path / "whole", FileSource(str(events)), parallelism=1, order_by=[])
     assert expected[0]
     assert expected[2] == 1
+    for parallelism, rows in ((1, ROWS), (3, 7), (4, 1)):
+        again = in_memory(rows_of(events), cut=rows, parallelism=parallelism)
+        assert again[:2] == expected[:2], (parallelism, rows)
+        assert again[2] == -(-ROWS // rows)
     for parallelism, cut in cuts:
         source = FileSource(str(events), max_rows_per_batch=cut)
         found = run(spark, tmp_path / f"{parallelism}-{cut}", source, parallelism=parallelism, order_by=[])
@@ -123,39 +169,22 @@ def test_neither_cuts_nor_parallelism_matter(
         assert found[2] == (-(-ROWS // cut) if cut else 1)
 
 
-def test_every_element_in_a_batch_of_its_own(tmp_path: Path, spark: SparkSession) -> None:
-    events = tmp_path / "feed"
-    events.mkdir()
-    pq.write_table(
-        pa.table({"seq": list(range(6)), "who": list("aabbab"), "place": list("xyzxyz")}),
-        events / "0.parquet",
-    )
-    expected = run(spark, tmp_path / "whole", FileSource(str(events)), parallelism=1, order_by=[])
-    found = run(
-        spark, tmp_path / "each", FileSource(str(events), max_rows_per_batch=1), parallelism=2, order_by=[]
-    )
-    assert found == (*expected[:2], 6)
+def test_every_element_in_a_batch_of_its_own() -> None:
+    rows = list(zip(range(6), "aabbab", "xyzxyz", strict=True))
+    expected = in_memory(rows, cut=6, parallelism=1)
+    assert in_memory(rows, cut=1, parallelism=2) == (*expected[:2], 6)
 
 
 def test_a_declared_order_holds_within_a_batch_through_the_chain(tmp_path: Path, spark: SparkSession) -> None:
     """Sorted by seq, ties by file and row: as if the input had been one sorted file."""
     events = feed(tmp_path / "feed", 3)
-    tables = [pq.read_table(events / f"{n}.parquet") for n in range(3)]
-    rows = [r for table in tables for r in table.to_pylist()]
+    rows = rows_of(events)
     ordered = sorted(rows, key=lambda r: r["seq"])  # stable, so ties stay in order of file and row
-    (tmp_path / "sorted").mkdir()
-    pq.write_table(pa.Table.from_pylist(ordered), tmp_path / "sorted" / "0.parquet")
-
-    expected = run(spark, tmp_path / "one", FileSource(str(tmp_path / "sorted")), parallelism=1, order_by=[])
+    expected = in_memory(ordered, cut=ROWS, parallelism=1)
     for parallelism in (1, 3):
-        found = run(
-            spark,
-            tmp_path / f"p{parallelism}",
-            FileSource(str(events)),
-            parallelism=parallelism,
-            order_by=["seq"],
-        )
-        assert found == expected
+        assert in_memory(rows, cut=ROWS, parallelism=parallelism, order_by=["seq"]) == expected
+    on_spark = run(spark, tmp_path / "p3", FileSource(str(events)), parallelism=3, order_by=["seq"])
+    assert on_spark == expected
 
 
 class Square(KeyedProcessFunction):
@@ -172,25 +201,17 @@ class Half(KeyedProcessFunction):
         yield value / 2, f"{value}"
 
 
-def test_a_stream_of_scalars_carries_bare_scalars(tmp_path: Path, spark: SparkSession) -> None:
-    events = tmp_path / "feed"
-    events.mkdir()
-    pq.write_table(pa.table({"seq": [1, 2, 3], "who": list("aba")}), events / "0.parquet")
+def test_a_stream_of_scalars_carries_bare_scalars() -> None:
     job = StatefulJob("scalars", parallelism=2)
-    squares = (
-        job.source("visits", FileSource(str(events)))
-        .key_by("who")
-        .process(Square(), uid="squares", output_type=int)
-    )
-    squares.sink("squares", DeltaSink(str(tmp_path / "squares")))
-    squares.key_by("value").process(Half(), uid="halves", output_type="half double, text string").sink(
-        "halves", DeltaSink(str(tmp_path / "halves"))
-    )
-    StateEngine(tmp_path / "root", spark).run(job)
-    found = DeltaTable(str(tmp_path / "squares")).to_pyarrow_table()
-    assert sorted(found["value"].to_pylist()) == [1, 4, 9]
-    halves = DeltaTable(str(tmp_path / "halves")).to_pyarrow_table().to_pylist()
-    assert sorted((r["half"], r["text"]) for r in halves) == [(0.5, "1"), (2.0, "4"), (4.5, "9")]
+    visits = job.source("visits", FileSource("/nowhere", schema="seq bigint, who string"))
+    squares = visits.key_by("who").process(Square(), uid="squares", output_type=int)
+    squares.sink("squares", CollectSink())
+    halves = squares.key_by("value").process(Half(), uid="halves", output_type="half double, text string")
+    halves.sink("halves", CollectSink())
+    with run_in_memory(job) as memory:
+        found = memory.process({"visits": [(1, "a"), (2, "b"), (3, "a")]})
+        assert sorted(found["squares"]) == [1, 4, 9]
+        assert sorted(found["halves"]) == [(0.5, "1"), (2.0, "4"), (4.5, "9")]
 
 
 def test_a_fork_and_sinks_everywhere(tmp_path: Path, spark: SparkSession) -> None:
