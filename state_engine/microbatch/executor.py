@@ -120,9 +120,9 @@ class GraphExecutor:
             CodeVersionError: workers cannot be given the code of the job.
             StatelakeError: the job, the state or a source is not right.
         """
-        code, job = list(code_of(self._job)), self._job.name
         if not has_spark(self._spark):
-            return self._execute(batch)
+            return self._execute(batch, outputs)
+        code, job = list(code_of(self._job)), self._job.name
         frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
         return running_driver_code(
             self._spark, code, lambda: self._execute(batch, outputs), job=job, frames=frames
