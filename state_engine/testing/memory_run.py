@@ -90,8 +90,8 @@ class MemoryRun:
             UserFunctionError, StateMigrationError, …: as ``StateEngine.run``; nothing of the micro-batch is kept.
         """
         before = self._newest_id()
-        self._give(rows or {})
         try:
+            self._give(rows or {})
             self.run(max_batches=1, clock=clock, drain=drain)
         finally:
             self._give({})

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
@@ -181,9 +182,16 @@ def sessions(job: StatefulJob) -> tuple[DataStream, DataStream]:
     return ended, ended.get_side_output(ENDED)
 
 
-@pytest.mark.parametrize("on_spark", [False, pytest.param(True, marks=pytest.mark.spark)])
-def test_sessions_end_by_event_time_timers(request: pytest.FixtureRequest, on_spark: bool) -> None:
-    spark = request.getfixturevalue("spark") if on_spark else None
+def test_sessions_end_by_event_time_timers() -> None:
+    check_sessions()
+
+
+@pytest.mark.spark
+def test_sessions_end_by_event_time_timers_on_spark(spark: SparkSession) -> None:
+    check_sessions(spark)
+
+
+def check_sessions(spark: SparkSession | None = None) -> None:
     harness = KeyedHarness(
         Sessions(),
         key_by=lambda visit: visit[0],

@@ -1,7 +1,7 @@
 """Programs of Flink's documents and training give Flink's results, in the harness and on the engine, however cut.
 
 The inputs are those of the documents and of the training's own tests, where these have some. All programs are one job,
-in memory at one row, at three rows, and with all rows in a micro-batch; and once on Spark.
+in memory at one row, at three rows, and with all rows in a micro-batch. `tests/testing` compares with Spark.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def test_programs_in_memory(cut: int | None) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), None])
-def test_programs_on_spark(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
-    check_programs(Pipeline(tmp_path, spark, build(cut), parallelism=2))
+@pytest.mark.long
+def test_programs_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_programs(Pipeline(tmp_path, spark, build(1), parallelism=2))
 
 
 def check_programs(pipeline: Pipeline | MemoryPipeline) -> None:

@@ -1,7 +1,7 @@
 """The taxi exercises that need event time give Flink's results: an alert only after two hours, every hour once.
 
-In the harness, in memory at one row, at three rows, and with all rows in a micro-batch, and on Spark. The watermark
-follows every element, as it does in Flink where an element is followed by its watermark.
+In the harness, in memory at one row, at three rows, and with all rows in a micro-batch; `tests/testing` compares
+with Spark. The watermark follows every element, as it does in Flink where an element is followed by its watermark.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def test_rides_and_tips_in_memory(cut: int | None) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_rides_and_tips_on_spark(tmp_path: Path, spark: SparkSession, cut: int | None) -> None:
-    check_rides_and_tips(Pipeline(tmp_path, spark, build(cut), parallelism=2))
+@pytest.mark.long
+def test_rides_and_tips_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    check_rides_and_tips(Pipeline(tmp_path, spark, build(1), parallelism=2))
 
 
 def check_rides_and_tips(pipeline: Pipeline | MemoryPipeline) -> None:

@@ -28,7 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
-ROWS = 240
+ROWS = 120
 
 
 def feed() -> pa.Table:
@@ -85,14 +85,14 @@ def test_flights(tmp_path: Path, spark: SparkSession) -> None:
     given = feed()
     (tmp_path / "feed").mkdir()
     pq.write_table(given, tmp_path / "feed" / "0.parquet")
-    job = flights.build(tmp_path / "feed", tmp_path, max_rows_per_batch=100)
+    job = flights.build(tmp_path / "feed", tmp_path, max_rows_per_batch=60)
     with StateEngine(tmp_path / "root", spark) as engine:
         engine.run(job)
         totals = engine.read_state(job, "route_ranking", "totals").collect()
         watermarks = [row.watermark_ms for row in engine.checkpoints(job)]
     expected = {name: of_table(tmp_path / name) for name in job.sinks}
-    assert len(expected["route_ranking"]) > 200
-    for cut, parallelism in ((100, 1), (37, 3), (ROWS, 2)):
+    assert len(expected["route_ranking"]) > 90
+    for cut, parallelism in ((60, 1), (37, 3), (ROWS, 2)):
         again = flights.build("/nowhere", "/nowhere", parallelism=parallelism)
         with run_in_memory(again, transforms={flights.clean: clean_table}) as run:
             found = by_batch(again, run, "flights", given.to_pylist(), cut)
@@ -102,7 +102,7 @@ def test_flights(tmp_path: Path, spark: SparkSession) -> None:
             assert {(r.origin, r.dest): tuple(r.value) for r in totals} == {
                 k: tuple(v) for k, v in state.items()
             }
-            if cut == 100:
+            if cut == 60:
                 assert [row.watermark_ms for row in run.checkpoints()] == watermarks
 
 
