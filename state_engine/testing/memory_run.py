@@ -4,7 +4,7 @@ The engine itself runs the job: planning, routing, operators, watermarks, timers
 invariants, and restores are its own. Three things are others: there is no Spark, so subtasks run in this process, one
 after the other; logs of tables are kept in memory, in the place of Delta Kernel; and every sink is a directory of files
 that is read back. Directory and files are below ``/dev/shm`` where the system has it, so they never reach a disk.
-Decision 0039.
+Decision 0041.
 """
 
 from __future__ import annotations
