@@ -1,4 +1,4 @@
-"""For tests of jobs: without Spark and Java, in milliseconds.
+"""For tests of jobs, without Spark and Java.
 
     OperatorHarness, KeyedHarness   one function: lists of elements go in, outputs and state come out
     run_in_memory                   a whole job, as it would run: rows for its sources, what each sink gets, state
@@ -68,7 +68,7 @@ def run_in_memory(
     clock: int = 0,
     parameters: Mapping[str, str] | None = None,
 ) -> MemoryRun:
-    """Run a job wholly in memory, in a ``with`` statement: milliseconds a micro-batch, and no Java is started.
+    """Run a job wholly in memory, in a ``with`` statement: tens of milliseconds a micro-batch, and no Java.
 
     The job is the one that would run on an engine: chained, keyed, connected and broadcast operators, side outputs,
     timers, event time, TTL, dead letters. The test hands rows to its sources, micro-batch by micro-batch, and sees what
