@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -40,3 +41,37 @@ def test_files_that_the_description_names_are_there() -> None:
 def test_rooms_have_a_size_that_one_can_look_through() -> None:
     packages = [f.parent for f in ENGINE.rglob("__init__.py")]
     assert {p.name: n for p in packages if (n := len(list(p.glob("*.py")))) > 25} == {}
+
+
+_STEPS = re.findall(
+    r"^\| (?!step )([^|]+) \| (`[^|]+\.py` \(`[^|]+)\|$",
+    TEXT.partition("## To follow an operation")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)
+"""What is done, and the files that are open then, each with what it is read for."""
+
+
+def test_every_step_of_an_operation_is_followed_with_three_files() -> None:
+    assert len(_STEPS) > 25
+    for step, opened in _STEPS:
+        files = re.findall(r"`([\w/]+\.py)` \(([^)]+)\)", opened)
+        assert 2 <= len(files) <= 3, step
+        imported: set[str] = set()
+        for file, names in files:
+            tree = ast.parse((ENGINE / file).read_text())
+            absent = [
+                name for name in re.findall(r"`([\w.]+)`", names) if not _defines(tree.body, name.split("."))
+            ]
+            assert not absent, f"{step}: {file} has no {absent}"
+            for node in (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module):
+                imported |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        modules = ["state_engine." + file.removesuffix(".py").replace("/", ".") for file, _ in files[1:]]
+        unreached = [m for m in modules if m not in imported]
+        assert not unreached, f"{step}: no file of the step leads to {unreached}"
+
+
+def _defines(body: list[ast.stmt], name: list[str]) -> bool:
+    """Whether a function or class is defined there, or a method of a class."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    inside = next((node.body for node in body if isinstance(node, kinds) and node.name == name[0]), None)
+    return inside is not None and (len(name) == 1 or _defines(inside, name[1:]))
