@@ -99,7 +99,7 @@ def upgrade(dry_run: DryRun = False) -> None:
 
 
 def upgrade_text(report: UpgradeReport) -> str:
-    """What an upgrade did, in words.
+    """What an upgrade did, as text.
 
     Example:
         >>> print(upgrade_text(UpgradeReport("file:/r", 3, 4, ["format 4: names"], ["delays"], 7, dry_run=True)))

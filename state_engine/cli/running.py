@@ -123,7 +123,7 @@ def partitions(job: Job) -> None:
 
 
 def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
-    """What a backfill did, in words.
+    """What a backfill did, as text.
 
     Example:
         >>> seen = BackfillReport("delays", "stop", "backfill_1", 3, ["2013-01-02"], [], {"2013-01-02": 842},

@@ -163,8 +163,8 @@ class _Run:
             requested_by=self.events.requester,
             on_progress=self.events.batch,
         )
-        settled = {row.checkpoint_id: row.partition for row in self.events.path()}
-        published = [settled[i] for i in report.published_pending if settled.get(i)]
+        partition_of = {row.checkpoint_id: row.partition for row in self.events.path()}
+        published = [partition_of[i] for i in report.published_pending if partition_of.get(i)]
         if partition is None and not report.batches and not published:
             self._log("all partitions that are over were run already, so there is nothing to do")
         whole_run = run_metadata(

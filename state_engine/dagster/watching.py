@@ -47,7 +47,7 @@ def now_ms() -> int:
 
 
 def status_of(registered: RegisteredJob, settings: Settings, history: JobHistory | None = None) -> JobStatus:
-    """How a job is now."""
+    """The health of a job now."""
     job = registered.job
     history = history or read_history(settings.root, job.name)
     return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=stuck_after(registered))

@@ -548,7 +548,7 @@ class StateEngine:
             code,
             request,
             outputs,
-            self._options(clock, parameters, requested_by, backfill=request.words),
+            self._options(clock, parameters, requested_by, backfill=request.text),
             repeats_times=clock is None,
             on_progress=on_progress,
         )

@@ -36,7 +36,7 @@ def run(
     script = _partition_script(context, job, partition, options)
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)
-    path, published = coordinator.settle()
+    path, published = coordinator.publish_pending()
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -71,7 +71,7 @@ def publish_pending(
     publication, declared = context.publication(tables), context.declared(tables, job)
     if dry_run:
         return sorted({row.checkpoint_id for row, _ in publication.unpublished(path, declared)})
-    return publication.settle(path, declared, again_from=from_checkpoint)
+    return publication.publish_pending(path, declared, again_from=from_checkpoint)
 
 
 def after_batch(job: StatefulJob, report: BatchReport, on_progress: OnBatch) -> None:

@@ -1,7 +1,7 @@
 """How many subtasks an operator has in force: what the job declares, unless an operation changed it since.
 
-The later word counts: ``StateEngine.rescale`` overrules the job's declaration until the declaration changes. Plays the
-part of Flink's rescale request to a running job.
+The later of the two counts: ``StateEngine.rescale`` overrules the job's declaration until the declaration changes.
+Plays the part of Flink's rescale request to a running job.
 """
 
 from __future__ import annotations

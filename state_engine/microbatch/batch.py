@@ -56,7 +56,7 @@ class BatchContext:
         without_rows: slices that move the position of their source and bring no rows.
         partition: the time partition that it is of; None in a continuous job.
         late_rows: rows found whose partition had been run before.
-        backfill: that it belongs to, in words.
+        backfill: that it belongs to, as text.
         letters: dead letters that are sent again.
     """
 

@@ -1,13 +1,13 @@
 """``CheckpointCoordinator``: one micro-batch, from the parent checkpoint to published outputs.
 
-    0 settle          read the head once: it is the parent; publish what earlier runs left unpublished
-    1 plan            source positions (from, to], clock
-    2-4 execute       read, route, run: subtasks write files that no reader sees yet
-    5 changelog       commit the files of changes            | side by side
-    6 operator_state  commit source positions                |
-    7 stage           the list of files of every sink, checked
-    8 commit          append one row to ``checkpoints``: the commit point
-    9 publish         add the staged files to each sink
+    0 publish_pending  read the head once: it is the parent; publish what earlier runs left unpublished
+    1 plan             source positions (from, to], clock
+    2-4 execute        read, route, run: subtasks write files that no reader sees yet
+    5 changelog        commit the files of changes            | side by side
+    6 operator_state   commit source positions                |
+    7 stage            the list of files of every sink, checked
+    8 commit           append one row to ``checkpoints``: the commit point
+    9 publish          add the staged files to each sink
 
 Before step 8 nothing is visible to anyone; after it everything can be repeated. A crash anywhere leaves at most files
 that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a micro-batch as the barrier.
@@ -74,7 +74,7 @@ class RunOptions:
         branch: that the run is on; only ``main`` publishes.
         begin_id: what the first batch of a branch continues; None for nothing.
         script: plans the batches of a replay, or of time partitions, in place of the sources and the clock.
-        backfill: the backfill that the run belongs to, in words.
+        backfill: the backfill that the run belongs to, as text.
     """
 
     clock: Callable[[], int]
@@ -97,7 +97,7 @@ class CheckpointCoordinator:
         positions: of its sources.
         kernel: commits.
         spark: session.
-        router: routes rows; kept between runs, because it remembers what is dear to make.
+        router: routes rows; kept between runs, because it keeps what is expensive to make.
         publication: publishes what is committed; kept between runs, because it knows what is published.
         options: of this run.
     """
@@ -142,7 +142,7 @@ class CheckpointCoordinator:
     def run_batch(self) -> BatchReport | None:
         """All steps of one micro-batch; None where the sources have nothing new."""
         self._steps_s, self._commits, started = {}, 0, time.perf_counter()
-        path, _ = self.settle()
+        path, _ = self.publish_pending()
         planned = self.plan(path)
         if planned is None:
             return None
@@ -170,17 +170,17 @@ class CheckpointCoordinator:
         self._drop_exchange(staged.batch.write_id)
         return committed
 
-    # -- 0 settle --------------------------------------------------------------------------------------------------
+    # -- 0 publish pending ---------------------------------------------------------------------------------------
 
-    def settle(self) -> tuple[list[CheckpointRow], list[int]]:
+    def publish_pending(self) -> tuple[list[CheckpointRow], list[int]]:
         """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
-        with self._step("settle"):
+        with self._step("settle"):  # the name under which rows of checkpoints record its duration
             history = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
             self._next_id = history.next_id
             path = self._path(history)
             on_main = self._options.branch == MAIN
-            return path, self._publication.settle(path, self._declared) if on_main else []
+            return path, self._publication.publish_pending(path, self._declared) if on_main else []
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet, after the newest checkpoint."""
@@ -348,7 +348,7 @@ class CheckpointCoordinator:
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
     def publish(self, committed: Committed) -> None:
-        """Step 9: make the outputs visible; whatever fails here is settled by the next run."""
+        """Step 9: make the outputs visible; whatever fails here is made up for by the next run."""
         with self._step("publish"):
             self._commits += committed.outputs.publish(committed.row)
 

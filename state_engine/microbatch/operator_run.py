@@ -44,7 +44,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
     SubtaskSpec,
 )
 from state_engine.spark.execution import collected
-from state_engine.spark.lost_subtasks import losing
+from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.state_files import state_files
 
@@ -115,7 +115,7 @@ def run_subtasks(
         StatelakeError: of the class that a subtask reported.
     """
     label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
-    with losing(job=job, operator=spec.uid):
+    with translating_worker_loss(job=job, operator=spec.uid):
         if isinstance(routed, DataFrame):
             rows = collected(
                 routed.mapInArrow(in_task(run), REPORT_SCHEMA),

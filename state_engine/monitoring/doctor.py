@@ -227,7 +227,7 @@ def probe() -> None:
     try:
         spark = local_session(settings, app_name="statelake-doctor")
     except StatelakeError as error:
-        # Spark's own words where there are some: our wrapping would advise to run the doctor.
+        # Spark's own message where there is one: our wrapping would advise to run the doctor.
         sys.exit(str(error.__cause__ or error))
     # Classes that load are not yet classes that work: make Kernel's engine.
     jvm: Any = spark._jvm

@@ -138,6 +138,6 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
 def _in_words(changes: list[LostChange]) -> str:
     withdrawn = [change.sink.name for change in changes if change.came]
     back = [change.sink.name for change in changes if change.went]
-    words = [f"its outputs were withdrawn from {withdrawn}"] if withdrawn else []
-    words += [f"what it had withdrawn was put back into {back}"] if back else []
-    return ", and ".join(words) or "no sink showed it"
+    parts = [f"its outputs were withdrawn from {withdrawn}"] if withdrawn else []
+    parts += [f"what it had withdrawn was put back into {back}"] if back else []
+    return ", and ".join(parts) or "no sink showed it"

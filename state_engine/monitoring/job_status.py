@@ -99,7 +99,7 @@ def status_of(
     now_ms: int,
     stuck_after: timedelta,
 ) -> JobStatus:
-    """How a job is.
+    """The health of a job.
 
     Args:
         job: name.

@@ -97,7 +97,7 @@ class Operations:
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
     ) -> RestoreReport:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
-        history, head = self._settled_but_for_what_is_left(checkpoint_id)
+        history, head = self._published_but_for_what_is_left(checkpoint_id)
         refusal = restore_refusal(history, checkpoint_id)
         if refusal is not None:
             raise ConfigurationError(f"job '{self._job}': {refusal}")
@@ -122,7 +122,7 @@ class Operations:
         dry_run: bool = False,
     ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
-        history, head = self.settled()
+        history, head = self.published_head()
         known = {n: r for n, r in history.open_branches.items() if n != head.branch}
         if branch not in known:
             raise ConfigurationError(
@@ -175,30 +175,30 @@ class Operations:
 
     def rescale(self, job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:
         """Give operators another parallelism; None where they have it already. See ``StateEngine.rescale``."""
-        history, head = self.settled()
+        history, head = self.published_head()
         planned = plan_rescaling(job, head, wanted_parallelism(job, parallelism))
         return self.commit(CheckpointKind.RESCALE, head, history, planned) if planned.changes else None
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def settled(self) -> tuple[History, CheckpointRow]:
+    def published_head(self) -> tuple[History, CheckpointRow]:
         """All rows, and the head, whose outputs are published."""
         history = self._tables.log.load()
         head = history.head
         if head is None:
             raise ConfigurationError(f"job '{self._job}' has no checkpoint yet: run it first")
-        self._publication.settle(history.main_path, self._declared)
+        self._publication.publish_pending(history.main_path, self._declared)
         return history, head
 
-    def _settled_but_for_what_is_left(self, checkpoint_id: int) -> tuple[History, CheckpointRow]:
-        """As ``settled``; but rows that can never be published do not keep the head from leaving them."""
+    def _published_but_for_what_is_left(self, checkpoint_id: int) -> tuple[History, CheckpointRow]:
+        """As ``published_head``; but rows that can never be published do not keep the head from leaving them."""
         try:
-            return self.settled()
+            return self.published_head()
         except (SinkError, MissingFilesError) as error:
             history = self._tables.log.load()
             head = history.head
             assert head is not None
-            refused = self._publication.settle_what_can_be(history.main_path, self._declared)
+            refused = self._publication.publish_what_can_be(history.main_path, self._declared)
             stay = history.ids_to(checkpoint_id) if checkpoint_id in history else set()
             if isinstance(error, DamagedOutputError):
                 if error.checkpoint_id in stay or refused:

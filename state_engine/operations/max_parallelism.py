@@ -122,7 +122,7 @@ class MaxParallelismChange:
         wanted = {} if parallelism is None else wanted_parallelism(self._job, parallelism)
         folded: _Folded | None = None
         for _ in range(_ROUNDS):
-            history, head = self._operations.settled()
+            history, head = self._operations.published_head()
             planned = plan_rescaling(self._job, head, wanted, max_parallelism=self._max)
             if all(o.max_parallelism == self._max for o in head.operators):
                 return (

@@ -47,7 +47,7 @@ class UpgradeReport:
     Attributes:
         root: uri.
         before, after: formats; the same where there was nothing to do.
-        steps: what changes, in words, in order.
+        steps: what changes, as texts, in order.
         jobs: whose tables are concerned; those that an earlier attempt finished are not.
         rows: rows of checkpoints that are written anew.
         dry_run: whether nothing was done.

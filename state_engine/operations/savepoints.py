@@ -97,7 +97,7 @@ class Savepoints:
             raise ConfigurationError(
                 f"{path} is not empty: choose another directory for the savepoint '{name}'"
             )
-        self._publication.settle(self._tables.log.load().main_path, self._declared)
+        self._publication.publish_pending(self._tables.log.load().main_path, self._declared)
         row = self._maintenance.pin(name, path=path, checkpoint_id=checkpoint_id)
         copy_id = self._tables.clock.attempt().write_id
         try:

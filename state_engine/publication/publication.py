@@ -62,7 +62,7 @@ class Publication:
             )
         return frozenset(key for key in sinks if key[0] not in but)
 
-    def settle(
+    def publish_pending(
         self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None
     ) -> list[int]:
         """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something.
@@ -95,17 +95,17 @@ class Publication:
                 self._look_again(one, again_from)
         if any(one.unseen for one in shown):  # no sink may show a row that a power cut can take back
             self._kernel.outlasting(self._tables.layout.checkpoints)
-        settled: set[int] = set()
+        done: set[int] = set()
         for change in in_order(shown):
             self._publish(change.staged, change.checkpoint_id)
-            settled.add(change.checkpoint_id)
+            done.add(change.checkpoint_id)
         for left in changes.left_alone():
             self._tell_left_alone(left, newest_id=newest_id)
         self._published = newest_id
         self._asked |= {*(one.key for one in shown), *(declared or ())}
-        return sorted(settled)
+        return sorted(done)
 
-    def settle_what_can_be(
+    def publish_what_can_be(
         self, path: Sequence[CheckpointRow], declared: Declared = None
     ) -> list[tuple[CheckpointRow, StagedSink]]:
         """Publish what the sinks take of the newest row; what they refuse, and what they do not show any more."""
@@ -206,7 +206,7 @@ class Publication:
         yield from map(self.places.located, publications(row))
 
     def knows(self, sink: str) -> bool:
-        """Whether the sink of a name was found to hold something of this job, when its path was settled."""
+        """Whether the sink of a name was found to hold something of this job, when its path was looked at."""
         return sink in self._known
 
     def publisher(self, kind: str) -> Publisher:

@@ -1,7 +1,7 @@
 """Which keyed states of two checkpoints are the same one: that which both have from a common ancestor, else by name.
 
 So a state that was renamed in between is compared with itself, and a state that was declared anew under the name of one
-that was given up is not compared with that one. A replay from the beginning has today's names from its first checkpoint
+that was dropped is not compared with that one. A replay from the beginning has today's names from its first checkpoint
 on, stored under them, and is compared by them.
 """
 
@@ -60,7 +60,7 @@ def state_pairs(old: Sequence[CheckpointRow], new: Sequence[CheckpointRow]) -> l
     taken = {_named(s) for s in after}
     for state in (*by_stored.values(), *by_name.values()):
         uid, name = _named(state)
-        while (uid, name) in taken:  # it was given up, and another one has its name
+        while (uid, name) in taken:  # it was dropped, and another one has its name
             name = f"{name} (old)"
         taken.add((uid, name))
         pairs.append(StatePair(uid, name, state, None))

@@ -105,8 +105,8 @@ def query(
         ConfigurationError: it is no query, or cannot be understood; says why and what there is.
     """
     text = text.strip().removesuffix(";")
-    words = set(re.findall(r"\w+", text.lower()))
-    words.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
+    names = set(re.findall(r"\w+", text.lower()))
+    names.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
     try:
         parser = session._jsparkSession.sessionState().sqlParser()
         plan = parser.parsePlan(text)
@@ -115,7 +115,7 @@ def query(
             check_safe(session, plan)
             session.conf.set(FILES_AS_TABLES, "false")
         for view in views:
-            if view.name.lower() in words:
+            if view.name.lower() in names:
                 view.frame(session).createOrReplaceTempView(view.sql_name)
         with quiet():
             return session.sql(text)

@@ -4,7 +4,7 @@ A branch begins where ``main`` stood before the first of them. Partitions that `
 recorded (the same rows, clock and parallelism), or from what the sources hold of them now (``rebatch``, which takes
 rows that were late); those that it did not run yet follow. One fenced row then makes the branch's head that of the job,
 and one commit a sink takes old outputs out and puts new ones in. How far a backfill came stands in the rows of its
-branch, each of which says in words which backfill it is of, so that the same call goes on with it. Flink has no
+branch, each of which names its backfill, so that the same call goes on with it. Flink has no
 counterpart.
 """
 
@@ -104,7 +104,7 @@ def swap(
         StaleParentError: ``main`` went on since the plan was made; nothing was done.
         SinkError: a sink cannot let go of its outputs.
     """
-    history, head = operations.settled()
+    history, head = operations.published_head()
     if plan.head is None or history.may_reparent(plan.head.checkpoint_id) != head:
         raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")
     target = history.head_of(plan.branch)
@@ -128,7 +128,7 @@ def swap(
         CheckpointKind.PROMOTE,
         target,
         history,
-        MoveHead(head.checkpoint_id, sinks, backfill=plan.request.words),
+        MoveHead(head.checkpoint_id, sinks, backfill=plan.request.text),
     )
     return RestoreReport(
         CheckpointKind.PROMOTE,

@@ -42,13 +42,13 @@ class BackfillRequest:
     branch: str | None = None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """As rows of checkpoints name it; ``recut`` is what they call ``rebatch``."""
         return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.rebatch else ''}"
 
     def owns(self, row: CheckpointRow) -> bool:
         """Whether a row belongs to it."""
-        return row.backfill == self.words and row.code_version == self.code_version
+        return row.backfill == self.text and row.code_version == self.code_version
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _branch(job: str, history: History, request: BackfillRequest, begin_id: int 
             return name
     if request.branch in known:
         raise ConfigurationError(
-            f"job '{job}': branch '{request.branch}' is there already and is not of this backfill ({request.words}): "
+            f"job '{job}': branch '{request.branch}' is there already and is not of this backfill ({request.text}): "
             "choose another name, or drop it"
         )
     return request.branch or next(name for n in count(1) if (name := f"backfill_{n}") not in known)

@@ -295,7 +295,7 @@ class Mover:
                     self._at.inside(home).delete_directory()
 
     def _send_back(self, directories: Sequence[str]) -> None:
-        """What was on its way for rows that were given up since goes back to where it was staged."""
+        """What was on its way for rows that were abandoned since goes back to where it was staged."""
         for directory in directories:
             if _number(directory) > self._id:
                 continue

@@ -226,7 +226,7 @@ def _identity(uri: str, app: str, *, root: str) -> str:
     """
     with table_lock(uri):
         identity = _read_identity(uri)
-        if identity is None or (identity["app"] != app and _is_given_up(uri, identity, app, root)):
+        if identity is None or (identity["app"] != app and _is_abandoned(uri, identity, app, root)):
             identity = {"id": uuid4().hex, "app": app, "root": root}
             open_location(join(uri, _IDENTITY)).write_whole(json.dumps(identity).encode())
     if identity["app"] != app:
@@ -237,7 +237,7 @@ def _identity(uri: str, app: str, *, root: str) -> str:
     return identity["id"]
 
 
-def _is_given_up(uri: str, identity: dict[str, str], app: str, root: str) -> bool:
+def _is_abandoned(uri: str, identity: dict[str, str], app: str, root: str) -> bool:
     """Whether the first batch of the application that began here failed, and left nothing that it may still publish.
 
     Files that it has staged may be of a checkpoint that waits to be published; those of a root that another one took

@@ -1,8 +1,8 @@
 """Publishing to a Delta table through Spark's writer: for tables, and withdrawals, that Kernel cannot do.
 
 The rows of staged Parquet files are appended, and withdrawn rows replaced by them, in one commit with the same
-transaction id as a publish through Kernel, so neither happens twice. Delta skips a version that it has seen without a
-word: so the commit notes what it is for, and the log is read afterwards. Files for such a table are staged in
+transaction id as a publish through Kernel, so neither happens twice. Delta silently skips a version that it has
+seen: so the commit notes what it is for, and the log is read afterwards. Files for such a table are staged in
 ``_statelake_staged`` inside of it, where neither readers nor VACUUM look; they stay there, for a later row may add
 them again. Withdrawn rows are known by their lineage column only.
 """

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""What a session may say otherwise: rows would be lost without a word."""
+"""What a session may say otherwise: rows would be lost silently."""
 _READERS = 8
 
 

@@ -1,6 +1,6 @@
 """Records of text as rows: of CSV files byte by byte, and of dead letters that are parsed again.
 
-Spark's CSV reader puts U+FFFD for what is no UTF-8, without a word. So text is read byte by byte where that is
+Spark's CSV reader puts U+FFFD for what is no UTF-8, and reports nothing. So text is read byte by byte where that is
 possible, and its bytes are taken for UTF-8 afterwards; whether they are is seen where rows are decoded.
 """
 

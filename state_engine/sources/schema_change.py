@@ -1,7 +1,7 @@
 """Which changes of a table's schema a running job can go on with.
 
 Compares schemas in Spark's JSON form, as Delta's log holds them. Added columns and fields, wider numbers and
-dates, and fewer NOT NULLs are fine; everything else is described.
+dates, and fewer NOT NULLs are fine; everything else is named.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def incompatible_change(old: dict[str, Any], new: dict[str, Any], inside: str = "") -> str:
-    """What of ``old`` is not in ``new`` any more, in words; empty where nothing is missing.
+    """What of ``old`` is not in ``new`` any more, as text; empty where nothing is missing.
 
     Args:
         old, new: struct types in Spark's JSON form.

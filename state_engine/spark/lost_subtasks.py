@@ -15,7 +15,7 @@ _DEAD = ("Python worker exited unexpectedly", "Python worker failed to connect b
 
 
 @contextmanager
-def losing(*, job: str, operator: str) -> Iterator[None]:
+def translating_worker_loss(*, job: str, operator: str) -> Iterator[None]:
     """Run a Spark action whose tasks are subtasks; other failures pass as they are.
 
     Raises:

@@ -24,7 +24,7 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
     Args:
         source: its name; None where rows come from an operator.
         job: name.
-        into: what the rows are read for, in words.
+        into: what the rows are read for, as text.
 
     Raises:
         SourceError: a file cannot be read (``BadFileError``), or a record cannot be parsed.

@@ -180,7 +180,7 @@ def _forget_plans(code: CodeDigests) -> None:
 
 
 def _run(run: Callable[[], T]) -> T:
-    """Run Spark actions; CodeVersionError also where Spark says in its own words that code is missing."""
+    """Run Spark actions; CodeVersionError also where Spark reports that code is missing."""
     try:
         return run()
     except (Py4JJavaError, CapturedException) as error:

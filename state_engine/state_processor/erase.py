@@ -158,25 +158,25 @@ class Erasure:
         assert head is not None
         if head.checkpoint_id in look.of_state(wanted)[1]:
             self.compact([u for u in uids if head.operator(u) is not None])
-        expired = self._give_up(wanted, purge)
+        expired = self._expire(wanted, purge)
         self._delete_letters(look, uids, keys, purge.now_ms)
         if purge.sinks:
             for kind, path in look.sinks().values():
                 self._delete_from_sink(look, kind, path, keys)
         return expired, self.vacuum(purge.now_ms)
 
-    def _give_up(self, wanted: Wanted, purge: Purge) -> list[int]:
+    def _expire(self, wanted: Wanted, purge: Purge) -> list[int]:
         """Commit which checkpoints are expired, whatever the head is by then; their ids."""
         while True:
-            history, head = self.operations.settled()
-            chosen = self._given_up(history, wanted, purge)
+            history, head = self.operations.published_head()
+            chosen = self._to_expire(history, wanted, purge)
             if not chosen:
                 return []
             with suppress(StaleParentError):
                 done = self.operations.commit(CheckpointKind.RETENTION, head, history, Expire(chosen))
                 return done.retired
 
-    def _given_up(self, history: History, wanted: Wanted, purge: Purge) -> list[int]:
+    def _to_expire(self, history: History, wanted: Wanted, purge: Purge) -> list[int]:
         """Checkpoints that would bring the keys back, but the head, what savepoints pin, and branches not named."""
         head = history.head
         assert head is not None

@@ -97,7 +97,7 @@ class KeyTypeChange:
     def run(self, uid: str, key: DeclaredKey, convert: Convert | None) -> KeyTypeReport:
         """See ``StateEngine.change_key_type``; ``key`` is that of today's code."""
         declared = key.schema
-        history, head = self.operations.settled()
+        history, head = self.operations.published_head()
         path, what = history.path(head.checkpoint_id), f"job '{self.job}', operator '{uid}'"
         operator = operator_of(head, uid, job=self.job)
         _check_no_raw_state(head, uid, what)

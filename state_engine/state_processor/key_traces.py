@@ -1,7 +1,7 @@
 """``KeyTraces``: finds the places of a job that still hold some keys: state, savepoints, dead letters, sinks.
 
-Files of state are found by the hashes that checkpoints recorded of them, and read where these leave it open; the whole
-key decides. What is not kept by key (operator state, raw state, sinks without the columns) is reported as not
+Files of state are looked up by the hashes that checkpoints recorded of them, and read where these leave it open; the
+whole key decides. What is not kept by key (operator state, raw state, sinks without the columns) is reported as not
 looked at. Flink has no counterpart.
 """
 

@@ -185,7 +185,7 @@ class StateTransform:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _path(self) -> tuple[History, list[CheckpointRow]]:
-        history, head = self.operations.settled()
+        history, head = self.operations.published_head()
         return history, history.path(head.checkpoint_id)
 
     def _operator(self, path: list[CheckpointRow], uid: str) -> OperatorCheckpoint:

@@ -1,4 +1,4 @@
-"""What an operating system or a store refuses, as a ``StorageError``: the path, the cause in words, and the way out.
+"""What an operating system or a store refuses, as a ``StorageError``: the path, the cause, and the way out.
 
 That a file or a directory is not there passes as ``FileNotFoundError``: many callers count on it, and those who do not
 say themselves what is missing. What a library says of damaged content has no error number and passes as it is.
@@ -86,7 +86,7 @@ def storage_error(error: OSError, path: str, doing: str) -> StorageError | None:
 
 
 def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None:
-    """Cause and way out of a refusal, in words; None where it is none.
+    """Cause and way out of a refusal, as text; None where it is none.
 
     Args:
         text: of the error.

@@ -100,7 +100,7 @@ def test_new_data_stuck_jobs_failures_and_retention(
     assert (passed, runs) == (False, 1), why
     assert "checkpoints [4] are committed, and not published" in why
     with monkeypatch.context() as patched:
-        patched.setattr(CheckpointCoordinator, "settle", die)
+        patched.setattr(CheckpointCoordinator, "publish_pending", die)
         for failures in range(2, MOST_RETRIES + 1):
             site.run(raise_on_error=False)
             passed, why, runs = watched(site)

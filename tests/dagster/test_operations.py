@@ -104,7 +104,7 @@ def test_head_publishes_what_a_crash_left_and_refuses_a_head_that_is_not_whole(
         patched.setattr(CheckpointCoordinator, "publish", die)
         site.run(raise_on_error=False)
     site.run("__recover")
-    assert site.shown(operation_key(JOB, "head"))["settled"] == [1]
+    assert site.shown(operation_key(JOB, "head"))["published_pending"] == [1]
     site.run()
     [file] = sorted((site.table / "operators").rglob("changelog/*/*.parquet"))
     file.write_bytes(b"")

@@ -13,7 +13,7 @@ from state_engine.core.errors import StaleParentError
 from tests.faults.plane import STEPS, Action, Fault, InjectedFault, Plane, installed
 from tests.faults.workloads import CUT, WORKLOADS, Seen, Site, Workload
 
-_SEVERAL = ("settle", "commit_changelog")
+_SEVERAL = ("publish_pending", "commit_changelog")
 ONCE = (
     *(f"{when} {step}" for step in STEPS if step not in _SEVERAL for when in ("before", "after")),
     "after file of positions",
@@ -49,8 +49,8 @@ class Case:
     @property
     def loses(self) -> bool:
         """Whether another runner that commits at this moment makes the attempt worthless."""
-        head_is_read = "settle" not in self.fault.point or (self.fault.point, self.fault.nth) == (
-            "after settle",
+        head_is_read = "publish_pending" not in self.fault.point or (self.fault.point, self.fault.nth) == (
+            "after publish_pending",
             2,
         )
         return not self.committed and head_is_read

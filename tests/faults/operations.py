@@ -26,8 +26,8 @@ _COMMITS = {
     "after row appended": 1,
 }
 _IN_FRONT = {
-    "before head settled": 1,
-    "after head settled": 1,
+    "before head published": 1,
+    "after head published": 1,
     "before row committed": 1,
     "after row committed": 1,
 }
@@ -35,7 +35,7 @@ _BACKGROUND = {"before background row": 1, "after background row": 1}
 _MOVES = {"after move of files begun": 2, "after move of files withdrawn": 2, "after move of files added": 2}
 # five sinks and the dead letters; the row, two Delta tables and the dead letters
 _MOVES_HEAD = _COMMITS | _IN_FRONT | _MOVES | {"after sink published": 6, "after table committed": 4}
-_ONCE_A_RUN = {"settle": 1, "plan": 1}
+_ONCE_A_RUN = {"publish_pending": 1, "plan": 1}
 """Steps that are made once more when nothing is left to run."""
 
 REACHED: dict[str, dict[str, int]] = {
@@ -126,7 +126,7 @@ class OperationCase:
         """What the operation fails with when another runner comes first; None where it does not."""
         if self.committed or self.operation not in ("restore", "rescale", "promote", "import"):
             return None
-        if self.fault.point == "before head settled":  # it sees what came; which is not what was reviewed
+        if self.fault.point == "before head published":  # it sees what came; which is not what was reviewed
             return ConfigurationError if self.operation == "promote" else None
         return StaleParentError
 

@@ -86,8 +86,8 @@ def from_json(text: str) -> list[Fault]:
 _COORDINATOR = "state_engine.microbatch.coordinator:CheckpointCoordinator"
 _KERNEL = "state_engine.storage.delta.kernel:DeltaKernel"
 STEPS = (
-    "settle", "plan", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage", "commit",
-    "publish",
+    "publish_pending", "plan", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage",
+    "commit", "publish",
 )  # fmt: skip
 """The methods of ``CheckpointCoordinator`` that are steps of a micro-batch."""
 
@@ -116,7 +116,7 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("sink published", "state_engine.publication.publication:Publication", "_publish"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
     # of operations
-    **_both("head settled", "state_engine.operations.head_moves:Operations", "settled"),
+    **_both("head published", "state_engine.operations.head_moves:Operations", "published_head"),
     **_both("row committed", "state_engine.operations.head_moves:Operations", "commit"),
     **_both("row appended", "state_engine.storage.checkpoint_log:CheckpointLog", "_append"),
     **_inside("move of files begun", "state_engine.sinks.file_moves:Mover", "begin"),

@@ -83,7 +83,7 @@ def test_a_fault_changes_no_result(case: Case, saved_sites: SavedSites) -> None:
 
 
 def test_a_fault_that_keeps_coming_back_loses_nothing(saved_sites: SavedSites) -> None:
-    """The second run stumbles where the first left its outputs to settle, the third just behind it."""
+    """The second run stumbles where the first left outputs pending, the third just behind it."""
     saved_site = saved_sites("chained")
     site = saved_site.fresh()
     for point in ("before publish", "after sink published", "before plan"):
@@ -105,7 +105,7 @@ def test_a_micro_batch_that_is_slow_is_not_noticed(name: str, saved_sites: Saved
     saved_site.check_recovery(site)
 
 
-def test_settle_publishes_without_running(saved_sites: SavedSites) -> None:
+def test_publish_pending_publishes_without_running(saved_sites: SavedSites) -> None:
     saved_site = saved_sites("chained")
     site = saved_site.fresh()
     with installed([Fault("before publish")]), pytest.raises(InjectedFault):

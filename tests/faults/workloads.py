@@ -237,8 +237,8 @@ class Workload:
         """How often a micro-batch after the first reaches each point inside a step."""
         deltas = sum(name.startswith("delta") for name in self.sinks)
         return {
-            "before settle": 2,  # the run settles once before its first micro-batch reads the head
-            "after settle": 2,
+            "before publish_pending": 2,  # the run publishes once before its first micro-batch reads the head
+            "after publish_pending": 2,
             "before commit_changelog": len(self.operators),
             "after commit_changelog": len(self.operators),
             "after operator": len(self.operators),

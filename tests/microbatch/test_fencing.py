@@ -72,7 +72,7 @@ def coordinator_of(engine: StateEngine, job: StatefulJob) -> CheckpointCoordinat
 
 def prepared(coordinator: CheckpointCoordinator) -> Staged:
     """An attempt that did all steps up to the commit."""
-    path, _ = coordinator.settle()
+    path, _ = coordinator.publish_pending()
     attempt = coordinator.plan(path)
     assert attempt is not None
     return coordinator.stage(coordinator.commit_files(coordinator.execute(attempt)))
@@ -109,7 +109,7 @@ def test_looking_at_checkpoints_meanwhile_does_not_fool_the_fence(site: Site) ->
     """An attempt's id follows from the head that it read, not from what its engine has seen since."""
     engine = site.engine()
     coordinator = coordinator_of(engine, site.job())
-    path, _ = coordinator.settle()
+    path, _ = coordinator.publish_pending()
     site.engine().run(site.job(), clock=CLOCK_MS, max_batches=1)
     engine.checkpoints("small")
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_was_not_committed_is_told_and_the_next_run_does_it(
     site.finish()
 
 
-def test_outputs_that_were_not_published_are_told_and_settled_by_the_next_run(
+def test_outputs_that_were_not_published_are_reported_and_published_by_the_next_run(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unclear("sinks/totals", really=False, patch=monkeypatch)

@@ -53,7 +53,7 @@ def marked(clock: Clock) -> Iterator[Told]:
         around(DeltaKernel, "active_files", _before_and_after("list"))
         around(CheckpointLog, "load", _before_and_after("load"))
         around(CheckpointLog, "_append", lambda real: _append(real, told))
-        around(Publication, "settle", _before_and_after("settle"))
+        around(Publication, "publish_pending", _before_and_after("publish_pending"))
         around(Publication, "_publish", _before_and_after("publish"))
         _mark_collector(patch, around)
         for name in ("begin", "withdraw", "add", "_rename"):

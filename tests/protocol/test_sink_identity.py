@@ -79,7 +79,7 @@ def test_a_re_created_job_is_refused_as_often_as_it_tries(site: Site, files: boo
 
 @SINKS
 def test_a_job_re_created_when_it_had_one_checkpoint_is_refused(site: Site, files: bool) -> None:
-    """The new job's first id is the newest that the sinks have seen: a settled one, by its number alone."""
+    """The new job's first id is the newest that the sinks have seen: a published one, by its number alone."""
     site.run(site.root, files=files, max_batches=1)
     before = site.shows()
     shutil.rmtree(site.root / JOB)

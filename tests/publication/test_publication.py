@@ -70,7 +70,7 @@ class Site:
         """Micro-batches of one process."""
         publication = self.publication()
         for _ in range(batches):
-            publication.settle(self.path, self.code(*names))
+            publication.publish_pending(self.path, self.code(*names))
             self.commit(*names)
             publication.publish(self.path[-1])
 
@@ -128,9 +128,9 @@ def test_only_the_last_row_can_wait_and_is_published_by_the_next_process(site: S
     site.commit("files", "sql")
     site.commit(kind="compaction")
     assert site.shown("files") == site.shown("sql") == [1, 2]
-    assert site.publication().settle(site.path, site.code("files", "sql")) == [3]
+    assert site.publication().publish_pending(site.path, site.code("files", "sql")) == [3]
     assert site.shown("files") == site.shown("sql") == [1, 2, 3]
-    assert site.publication().settle(site.path, site.code("files", "sql")) == []
+    assert site.publication().publish_pending(site.path, site.code("files", "sql")) == []
 
 
 def test_whoever_only_looks_knows_the_same_of_what_waits(site: Site) -> None:
@@ -152,7 +152,7 @@ def test_sinks_are_asked_once_and_not_again_after_every_batch(site: Site, asked:
     assert sorted(asked) == ["files", "sql"]
     del asked[:]
     site.commit("files")
-    assert site.publication().settle(site.path) == [9]
+    assert site.publication().publish_pending(site.path) == [9]
     assert asked == ["files"], "without code only the sinks of the last row"
 
 
@@ -161,10 +161,10 @@ def test_sinks_of_a_job_that_begins_are_not_known_from_what_it_publishes_itself(
 ) -> None:
     """So another root that writes to the same table is looked for before every batch of the first process."""
     publication, code = site.publication(), site.code("files")
-    assert publication.settle(site.path, code) == []
+    assert publication.publish_pending(site.path, code) == []
     site.commit("files")
     publication.publish(site.path[-1])
-    assert publication.settle(site.path, code) == []
+    assert publication.publish_pending(site.path, code) == []
     assert asked == []
     assert not publication.knows("files")
 
@@ -183,7 +183,7 @@ def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
         (site.directory / "out.db").mkdir()
     del asked[:]
     with caplog.at_level(logging.INFO, logger="state_engine"):
-        assert site.publication().settle(site.path, site.code(left)) == [3]
+        assert site.publication().publish_pending(site.path, site.code(left)) == [3]
     assert site.shown(left) == [1, 2, 3]
     assert asked == [left]
     [told] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
@@ -211,12 +211,12 @@ def test_a_sink_that_was_put_back_from_a_backup_stops_the_job_and_is_repaired(si
             match=r"job 'job', sink 'sql': .* does not show what checkpoints 3 to 4 published to it "
             r"\(2 rows\).*publish_pending\(job, from_checkpoint=3\)",
         ):
-            site.publication().settle(site.path, code)
+            site.publication().publish_pending(site.path, code)
     assert (site.shown("files"), site.shown("sql")) == ([1, 2, 3, 4], [1, 2]), "nothing was done"
     with pytest.raises(SinkBehindError, match="what checkpoint 3 published"):
-        site.publication().settle(site.path, code, again_from=4)
-    assert site.publication().settle(site.path, code, again_from=3) == [3, 4, 5]
-    assert site.publication().settle(site.path, code, again_from=1) == []
+        site.publication().publish_pending(site.path, code, again_from=4)
+    assert site.publication().publish_pending(site.path, code, again_from=3) == [3, 4, 5]
+    assert site.publication().publish_pending(site.path, code, again_from=1) == []
     assert site.shown("files") == site.shown("sql") == [1, 2, 3, 4, 5]
     site.run("files", "sql")
     assert site.shown("files") == site.shown("sql") == [1, 2, 3, 4, 5, 6]
@@ -228,8 +228,8 @@ def test_a_sink_that_comes_back_into_the_code_is_behind_by_what_it_did_not_get(s
     site.run("sql", batches=2)
     both = site.code("files", "sql")
     with pytest.raises(SinkBehindError, match=r"sink 'files'.*checkpoint 3 published"):
-        site.publication().settle(site.path, both)
-    assert site.publication().settle(site.path, both, again_from=3) == [3]
+        site.publication().publish_pending(site.path, both)
+    assert site.publication().publish_pending(site.path, both, again_from=3) == [3]
     assert (site.shown("files"), site.shown("sql")) == ([1, 2, 3], [1, 2, 3, 4, 5])
 
 
@@ -240,9 +240,9 @@ def test_an_operation_by_name_does_not_spare_a_run_the_look_at_its_sinks(site: S
     site.run("files")
     shutil.copy(backup, site.directory / "out.db")
     publication = site.publication()
-    assert publication.settle(site.path) == []
+    assert publication.publish_pending(site.path) == []
     with pytest.raises(SinkBehindError, match="checkpoint 3 published"):
-        publication.settle(site.path, site.code("files", "sql"))
+        publication.publish_pending(site.path, site.code("files", "sql"))
 
 
 def test_a_consumer_takes_the_newest_directory_of_files_away(site: Site) -> None:
@@ -250,10 +250,10 @@ def test_a_consumer_takes_the_newest_directory_of_files_away(site: Site) -> None
     shutil.move(site.directory / "files" / "checkpoint_id=000000000003", site.directory / "taken")
     site.run("files", batches=2)
     assert site.shown("files") == [1, 2, 4, 5]
-    assert site.publication().settle(site.path, site.code("files"), again_from=1) == []
+    assert site.publication().publish_pending(site.path, site.code("files"), again_from=1) == []
     shutil.rmtree(site.directory / "files" / "checkpoint_id=000000000005")
     site.commit("files")
-    assert site.publication().settle(site.path, site.code("files")) == [6]
+    assert site.publication().publish_pending(site.path, site.code("files")) == [6]
 
 
 def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(site: Site) -> None:
@@ -262,9 +262,9 @@ def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(site: 
         [shown] = (site.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
         shutil.copy(shown, shown.with_name(shown.name.replace("-0.parquet", "-1.parquet")))
     assert site.shown("files") == [1, 1, 2, 2, 3]
-    assert site.publication().settle(site.path, site.code("files"), again_from=2) == []
+    assert site.publication().publish_pending(site.path, site.code("files"), again_from=2) == []
     assert site.shown("files") == [1, 1, 2, 3]
-    assert site.publication().settle(site.path, site.code("files"), again_from=1) == []
+    assert site.publication().publish_pending(site.path, site.code("files"), again_from=1) == []
     assert site.shown("files") == [1, 2, 3]
 
 
@@ -276,11 +276,11 @@ def test_what_can_never_be_published_is_told_apart_for_a_restore(site: Site) -> 
     [waiting] = site.path[-1].sinks[0].files
     (site.directory / "files" / waiting.path).unlink()
     with pytest.raises(MissingFilesError):
-        site.publication().settle(site.path, site.code("files"))
-    refused = site.publication().settle_what_can_be(site.path, site.code("files", "sql"))
+        site.publication().publish_pending(site.path, site.code("files"))
+    refused = site.publication().publish_what_can_be(site.path, site.code("files", "sql"))
     assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files")]
     shutil.copy(backup, site.directory / "out.db")
-    refused = site.publication().settle_what_can_be(site.path, site.code("files", "sql"))
+    refused = site.publication().publish_what_can_be(site.path, site.code("files", "sql"))
     assert [(row.checkpoint_id, s.name) for row, s in refused] == [(4, "files"), (3, "sql"), (4, "sql")]
     assert site.shown("sql") == [1, 2]
 

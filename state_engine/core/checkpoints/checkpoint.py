@@ -282,7 +282,7 @@ class CheckpointRow:
         partition: key of the time partition that the job has reached; empty for a continuous job.
         partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
         late_rows: rows that this micro-batch found in the sources although their partition had been run before.
-        backfill: the backfill that this row belongs to, in words; empty for none.
+        backfill: the backfill that this row belongs to, as text; empty for none.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
             older versions. See ``row_digest``.

@@ -46,7 +46,7 @@ class DeadLetterLimit:
             raise ConfigurationError(f"share of a DeadLetterLimit must be from 0 to 1, not {self.share!r}")
 
     def exceeded(self, *, refused: int, rows_in: int) -> str:
-        """What is too much, in words; empty where nothing is."""
+        """Which limit is passed, as text; empty where none is."""
         part = refused / rows_in if rows_in else float(bool(refused))
         said = (
             f"{refused:,} of {rows_in:,} rows were refused ({100 * part:.1f} %), and max_dead_letters allows"

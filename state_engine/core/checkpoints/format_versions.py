@@ -26,7 +26,7 @@ class FormatStep:
 
     Attributes:
         version: the format that it leads to.
-        changes: what is new in it, in words.
+        changes: what is new in it, as text.
         row: a row of the format before as one of this format.
     """
 

@@ -41,7 +41,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class TimePartitions:
-    """How a job is sliced.
+    """How a job is cut into time partitions.
 
     Args:
         column: that holds the event time of a row, a timestamp or a date; of every source, or by the source's name.

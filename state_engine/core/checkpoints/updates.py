@@ -51,7 +51,7 @@ class MoveHead:
     Attributes:
         replaced_id: the head that is left.
         sinks: what is withdrawn from each sink, and what comes (back).
-        backfill: the backfill that this ends, in words; empty for none.
+        backfill: the backfill that this ends, as text; empty for none.
     """
 
     replaced_id: int

@@ -76,7 +76,7 @@ class Refusal:
 
 
 def place_of(timer: Timer) -> str:
-    """A timer in words."""
+    """A timer as text, for messages."""
     return f"timer at {timer.time} ms ({'event' if timer.domain == EVENT else 'processing'} time)"
 
 

@@ -43,7 +43,7 @@ class Evolution:
     Attributes:
         recorded, declared: the types before and after, as text.
         type: the declared type, with the names that its fields have in storage.
-        changes: what changed, in words; empty where nothing did.
+        changes: what changed, as texts; empty where nothing did.
     """
 
     recorded: str
@@ -251,7 +251,7 @@ def _bound_fields(
     taken = {column.lower() for record in (old, *earlier) for column in record.stored}
     types: dict[str, TypeInformation] = {}
     columns: dict[str, str] = {}
-    for name in old.names:  # in the order that they had, for the words
+    for name in old.names:  # in the order that they had, for the message
         for kept in (n for n in new.names if was.get(n) == name):
             column = columns[kept] = column_of[name]
             inner = [t.types[t.stored.index(column)] for t in earlier if column in t.stored]

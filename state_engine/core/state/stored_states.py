@@ -25,7 +25,7 @@ class StoredState:
     Attributes:
         descriptor: the declaration, with the names that state and fields have in storage.
         read: gives a stored column the form that the descriptor's type takes; None where nothing is stored.
-        changes: what changed since it was recorded, in words.
+        changes: what changed since it was recorded, as texts.
     """
 
     descriptor: StateDescriptor

@@ -2,7 +2,7 @@
 
 ``ListCheckpointed`` returns a list and declares nothing, so its elements carry their types with them. Plain are None,
 bool, int, float, str, bytes, date, datetime, Decimal, and tuples, lists and dicts of these; any other value is refused.
-As JSON they look as one would write them; what JSON has no word for is an object with one key that begins with ``$``.
+As JSON they look as one would write them; what JSON cannot express is an object with one key that begins with ``$``.
 Takes the place of Java serialization in Flink's ``ListCheckpointed``: readable, and never a pickle.
 """
 

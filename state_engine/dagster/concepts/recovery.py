@@ -86,7 +86,7 @@ def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.Materializ
         run.log(f"nothing was restored: {metadata}")
         return
     run.log("publishing what is not published yet")
-    metadata["settled"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
+    metadata["published_pending"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))
     metadata |= _verified(run)
     head = run.path()[-1]
     yield result(head.checkpoint_id, {**checkpoint_metadata(head, None, run.history()), **metadata})

@@ -175,6 +175,6 @@ def letters_table(letters: list[Letter]) -> pa.Table:
 
 
 def place_of(labels: dict[str, tuple[str, ...]], source: str, file: int, row: int) -> str:
-    """File and row in words."""
+    """File and row as text."""
     names = labels.get(source, ())
     return f"{names[file] if file < len(names) else f'file {file}'}, row {row}"

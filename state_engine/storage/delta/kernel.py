@@ -150,7 +150,7 @@ class DeltaKernel:
         properties: Mapping[str, str] | None = None,
     ) -> bool:
         """Create a table with exactly this schema and these properties; False where one exists already."""
-        if self.exists(uri):  # a Java exception is a dear way to learn it
+        if self.exists(uri):  # cheaper than a Java exception
             return False
         classes, engine = self._classes, self._engine
         kernel_schema = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
@@ -322,7 +322,7 @@ class DeltaKernel:
             clean_log(uri, keep_ms=retention_ms)
 
     def _snapshot(self, uri: str) -> Any:
-        if uri not in self._seen:  # a Java exception is a dear way to learn that there is nothing
+        if uri not in self._seen:  # cheaper than a Java exception where there is nothing
             if not open_location(join(uri, "_delta_log")).is_directory():
                 return None
             mend_log(uri, lock_timeout_s=self._lock_timeout_s)

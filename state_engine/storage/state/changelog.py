@@ -67,7 +67,7 @@ class ListedFile:
         rows: that its checkpoint recorded.
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
         bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
-        of: which checkpoint wrote it, of what, in words.
+        of: which checkpoint wrote it, of what, as text.
     """
 
     uri: str
