@@ -15,7 +15,7 @@ from state_engine.core.errors import ConfigurationError, SettingsError
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.engine import context
 from state_engine.machine.settings import load
-from state_engine.publication import publication
+from state_engine.publication import publishers
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability
 
@@ -86,7 +86,7 @@ def test_directories_of_files_go_by_it_as_tables_do(
     durability: Durability, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Durability] = []
-    monkeypatch.setattr(publication, "FilePublisher", made.append)
+    monkeypatch.setattr(publishers, "FilePublisher", made.append)
     tables: Any = SimpleNamespace(layout=SimpleNamespace(root=str(root)))
-    publication.Publication(StateEngine(root, SESSION, durability=durability).kernel, tables)
+    publishers.publishers(StateEngine(root, SESSION, durability=durability).kernel, tables)
     assert made == [durability]

@@ -139,7 +139,7 @@ PACKAGE = Path(state_engine.__file__).parent
 WRITES = {
     ("job/job_tables.py", "uri"),  # tables of bases and of changes
     ("job/job_tables.py", "self.layout.operator_state"),
-    ("microbatch/coordinator.py", "uri"),  # changes, operator state
+    ("job/job_tables.py", "self.layout.changelog(uid)"),
     ("microbatch/failed_attempts.py", "uri"),  # takes out what an attempt listed there
     ("operations/collector.py", "uri"),  # takes out files of expired checkpoints
     ("operations/root_upgrade.py", "self._uri"),  # the rows that are there, in the form of this version
