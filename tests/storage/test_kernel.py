@@ -28,6 +28,7 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
+from state_engine.storage.delta.local_file_system import use_plain_local_files
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import write_parquet
@@ -265,3 +266,21 @@ def test_two_processes_append_to_one_table(kernel: DeltaKernel, uri: str) -> Non
     assert rows(uri) == sorted([(who, n) for who in ("me", "other") for n in range(25)])
     assert kernel.version(uri) == 50
     assert len(kernel.active_files(uri)) == 50
+
+
+def test_a_local_file_is_created_without_a_process(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    context: Any = spark._jsc
+    configuration = context.hadoopConfiguration()
+    own = jvm.org.apache.hadoop.conf.Configuration(configuration)
+    use_plain_local_files(jvm, own)
+    path = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/of-hadoop")
+    files = path.getFileSystem(own)
+    assert files.getClass().getName() == "statelake.PlainLocalFileSystem"
+    files.create(path, True).close()
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "of-hadoop").stat().st_mode & 0o777 == 0o666 & ~umask
+    files.setPermission(path, jvm.org.apache.hadoop.fs.permission.FsPermission("640"))
+    assert (tmp_path / "of-hadoop").stat().st_mode & 0o777 == 0o640
+    assert path.getFileSystem(configuration).getClass().getName() != "statelake.PlainLocalFileSystem"

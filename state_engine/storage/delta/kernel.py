@@ -33,6 +33,7 @@ from state_engine.storage.delta.commit_ends import (
     unreadable,
 )
 from state_engine.storage.delta.kernel_classes import KernelClasses, log_stores
+from state_engine.storage.delta.local_file_system import use_plain_local_files
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_cleanup import clean_log
@@ -91,6 +92,7 @@ class DeltaKernel:
         self._engine = self._classes.default_engine.create(configuration)
         self._actions = CommitActions(self._classes, self._engine)
         self._hooks = ThreadPoolExecutor(1, thread_name_prefix="statelake-delta-hooks")
+        self._hooks.submit(use_plain_local_files, jvm, configuration)
         self._pending: list[Future[None]] = []
         self._pending_lock = Lock()
 
