@@ -44,20 +44,20 @@ def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = Non
     """
     node = job.sinks[sink]
     assert isinstance(node.sink, FileSink)
-    at, found = open_location(node.sink.path), list[Any]()
+    at, rows = open_location(node.sink.path), list[Any]()
     wanted = None if checkpoints is None else {published_directory(one) for one in checkpoints}
     for directory in sorted(n for n in at.names(missing_ok=True) if n.startswith(PUBLISHED)):
         if wanted is not None and directory not in wanted:
             continue
         for name in sorted(at.inside(directory).names(), key=_attempt_and_subtask):
             table = read_parquet(join(node.sink.path, directory, name), of=f"what sink '{sink}' collected")
-            found += elements(
+            rows += elements(
                 table,
                 table.schema.names,
                 scalar=is_scalar(node.parent),
                 declared=declared_columns(node.parent),
             )
-    return found
+    return rows
 
 
 def _attempt_and_subtask(name: str) -> tuple[str, str]:
@@ -77,13 +77,13 @@ def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], ui
             f"job '{job.name}' has no operator '{uid}'; its operators: {sorted(job.operators)}"
         )
     operator = job.operators[uid]
-    found = MemoryState()
+    keyed = MemoryState()
     for descriptor in _declared(job, operator) if operator.keyed else ():
         entries = _entries(layout, path, operator, descriptor)
         if entries is not None:
-            found.entries[descriptor.name], found.descriptors[descriptor.name] = entries, descriptor
+            keyed.entries[descriptor.name], keyed.descriptors[descriptor.name] = entries, descriptor
     snapshots = _snapshots(layout, job, path, uid)
-    return HarnessState(keyed=found, operator=snapshots).values(name)
+    return HarnessState(keyed=keyed, operator=snapshots).values(name)
 
 
 def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
@@ -130,21 +130,21 @@ def _snapshots(
     if ref is None:
         return ()
     parallelism = parallelism_in_force(job, path[-1])[uid]
-    found = (
+    read = (
         read_subtask_state(
             ref, operator_state_files(path, ref), uri=layout.operator_state, subtask=subtask,
             parallelism=parallelism, max_parallelism=job.max_parallelism, restored=False,
         )
         for subtask in range(parallelism)
     )  # fmt: skip
-    return tuple(one for one in found if one is not None)
+    return tuple(snapshot for snapshot in read if snapshot is not None)
 
 
 def dead_letters(layout: JobLayout, path: Sequence[CheckpointRow]) -> list[dict[str, Any]]:
     """The rows that were set aside on a path, oldest first."""
     files = [file for row in path for file in row.dead_letters]
-    found: list[dict[str, Any]] = []
+    letters: list[dict[str, Any]] = []
     for file in files:
         uri = join(layout.dead_letters, file.path)
-        found += read_parquet(uri, footer=file.footer, of="dead letters").to_pylist()
-    return found
+        letters += read_parquet(uri, footer=file.footer, of="dead letters").to_pylist()
+    return letters

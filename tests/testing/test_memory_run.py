@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,14 @@ def test_rows_go_in_and_each_sink_collects(parallelism: int) -> None:
         assert run.sink("large") == [20, 30]
         assert run.state("total", "sum") == {"a": 33, "b": 20}
         assert [row.rows_in for row in run.checkpoints()] == [3, 1]
+
+
+def test_a_run_leaves_nothing_behind() -> None:
+    with run_in_memory(clicks_job()) as run:
+        run.process({"clicks": [("a", 1)]})
+        directory = Path(run._directory.name)
+        assert any(directory.iterdir())
+    assert not directory.exists()
 
 
 def test_nothing_new_is_no_micro_batch() -> None:
