@@ -1,5 +1,5 @@
 # Everything that is done with this project. On a machine with Python >= 3.11, git and make, any target sets
-# up what it needs first; .venv/.ready tells that this was done.
+# up what it needs first; .venv/.ready marks that this was done.
 
 SHELL := /bin/sh
 VENV := .venv

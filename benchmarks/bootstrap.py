@@ -44,8 +44,8 @@ BOOTSTRAP, FIRST, TRIGGER = "statelake: bootstrap", "statelake: first micro-batc
 EVERY, COMPACTION = "statelake: micro-batch over all keys", "statelake: compaction"
 STEPS = (BOOTSTRAP, FIRST, TRIGGER, EVERY, COMPACTION)
 
-Told = Callable[[str], None]
-"""Told what was just done; once a step."""
+OnStep = Callable[[str], None]
+"""Is called with what was just done; once a step."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Round:
         return self.seconds[TRIGGER] / (self.seconds[BOOTSTRAP] + self.seconds[FIRST])
 
 
-def one_round(spark: SparkSession, keys: int, directory: Path, *, told: Told = print) -> Round:
+def one_round(spark: SparkSession, keys: int, directory: Path, *, on_step: OnStep = print) -> Round:
     """Give both engines the state of all keys, go on from it, and compare all of it after every step.
 
     Raises:
@@ -76,7 +76,7 @@ def one_round(spark: SparkSession, keys: int, directory: Path, *, told: Told = p
 
     def done(step: str, took: float) -> None:
         seconds[step] = took
-        told(f"{keys:,} keys, {step}: {took:.2f} s")
+        on_step(f"{keys:,} keys, {step}: {took:.2f} s")
 
     started = time.perf_counter()
     frame = spark.read.parquet(str(given)).selectExpr("k", "count AS f0", "total AS f1")
@@ -117,21 +117,21 @@ def state_of(engine: Statelake) -> pa.Table:
     )
 
 
-def check(name: str, found: pa.Table, workload: Workload, events: int) -> None:
+def check(name: str, state: pa.Table, workload: Workload, events: int) -> None:
     """Compare the whole state with what so many events must lead to; raises UnequalResultsError."""
     wanted = _windows(workload, events)
-    found = found.select(wanted.column_names).cast(wanted.schema).sort_by("k").combine_chunks()
-    if found.equals(wanted):
+    state = state.select(wanted.column_names).cast(wanted.schema).sort_by("k").combine_chunks()
+    if state.equals(wanted):
         return
-    if found.num_rows != wanted.num_rows or not found["k"].equals(wanted["k"]):
-        raise UnequalResultsError(f"{name}: {found.num_rows} keys have state, or other keys than they must; "
+    if state.num_rows != wanted.num_rows or not state["k"].equals(wanted["k"]):
+        raise UnequalResultsError(f"{name}: {state.num_rows} keys have state, or other keys than they must; "
                                   f"expected are {wanted.num_rows}")  # fmt: skip
     differ = np.flatnonzero(
-        np.any([pc.not_equal(found[c], wanted[c]).to_numpy() for c in ("count", "total")], axis=0)
+        np.any([pc.not_equal(state[c], wanted[c]).to_numpy() for c in ("count", "total")], axis=0)
     )
     first = int(differ[0])
     raise UnequalResultsError(
-        f"{name}: the state of {len(differ)} keys is wrong; for example {found.slice(first, 1).to_pylist()}, expected "
+        f"{name}: the state of {len(differ)} keys is wrong; for example {state.slice(first, 1).to_pylist()}, expected "
         f"{wanted.slice(first, 1).to_pylist()}"
     )
 
@@ -163,7 +163,7 @@ def run(
 ) -> None:
     """Give this engine and Spark's transformWithState the same state, compare, and print how fast they took it."""
     console = Console()
-    found: list[Round] = []
+    rounds_done: list[Round] = []
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console,
@@ -171,7 +171,7 @@ def run(
     with bar, spark_application() as spark:
         task = bar.add_task("starting", total=(rounds + warm_up) * len(STEPS))
 
-        def told(what: str) -> None:
+        def on_step(what: str) -> None:
             bar.update(task, advance=1, description=what)
             bar.console.print(what, highlight=False)  # a bar alone shows nothing in a log
 
@@ -179,25 +179,28 @@ def run(
             for number in range(warm_up + rounds):
                 size = keys if number >= warm_up else min(keys, VERIFY_KEYS)
                 with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
-                    one = one_round(spark, size, Path(name), told=told)
+                    one = one_round(spark, size, Path(name), on_step=on_step)
                 if number >= warm_up:
-                    found.append(one)
+                    rounds_done.append(one)
         except UnequalResultsError as error:
             bar.stop()
             console.print(f"[red]error[/]: {error}", soft_wrap=True, highlight=False)
             raise typer.Exit(code=1) from None
-    console.print(_table(found, keys))
-    print(f"ratio {TransformWithState.name} = {statistics.median(r.ratio for r in found):.2f}", flush=True)
+    console.print(_table(rounds_done, keys))
+    print(
+        f"ratio {TransformWithState.name} = {statistics.median(r.ratio for r in rounds_done):.2f}", flush=True
+    )
 
 
-def _table(found: list[Round], keys: int) -> Table:
+def _table(rounds_done: list[Round], keys: int) -> Table:
     table = Table(
-        title=f"{keys:,} keys with state; equal in both engines, {len(found)} round(s)", title_justify="left"
+        title=f"{keys:,} keys with state; equal in both engines, {len(rounds_done)} round(s)",
+        title_justify="left",
     )
     table.add_column("step")
     for column in ("median s", "keys/s", "÷ bootstrap"):
         table.add_column(column, justify="right")
-    medians = {step: statistics.median(r.seconds[step] for r in found) for step in STEPS}
+    medians = {step: statistics.median(r.seconds[step] for r in rounds_done) for step in STEPS}
     for step, seconds in medians.items():
         rate = "" if step == FIRST else f"{keys / seconds:,.0f}"
         table.add_row(step, f"{seconds:.2f}", rate, f"{seconds / medians[BOOTSTRAP]:.2f}")

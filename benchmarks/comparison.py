@@ -28,7 +28,7 @@ SMALL_BATCH = 1000
 """Events of the small batch."""
 
 Progress = Callable[[str], None]
-"""Told what was just done; once a batch."""
+"""Is called with what was just done; once a batch."""
 
 
 class UnequalResultsError(Exception):
@@ -141,19 +141,19 @@ def verify(
             check(contender.name, contender.results(), expected)
 
 
-def check(name: str, found: Results, expected: Results) -> None:
+def check(name: str, results: Results, expected: Results) -> None:
     """Compare all outputs as multisets, and the whole state; raises UnequalResultsError."""
-    missing, extra = expected.outputs - found.outputs, found.outputs - expected.outputs
+    missing, extra = expected.outputs - results.outputs, results.outputs - expected.outputs
     if missing or extra:
         raise UnequalResultsError(
             f"{name}: {missing.total()} outputs are missing, {extra.total()} are wrong or too many; for example "
             f"missing {missing.most_common(3)}, wrong {extra.most_common(3)}"
         )
-    differ = [k for k in {*expected.state, *found.state} if expected.state.get(k) != found.state.get(k)]
+    differ = [k for k in {*expected.state, *results.state} if expected.state.get(k) != results.state.get(k)]
     if differ:
-        shown = [(k, expected.state.get(k), found.state.get(k)) for k in sorted(differ)[:3]]
+        shown = [(k, expected.state.get(k), results.state.get(k)) for k in sorted(differ)[:3]]
         raise UnequalResultsError(
-            f"{name}: the state of {len(differ)} keys is wrong; for example (key, expected, found) {shown}"
+            f"{name}: the state of {len(differ)} keys is wrong; for example (key, expected, actual) {shown}"
         )
 
 

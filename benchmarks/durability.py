@@ -45,9 +45,9 @@ def run(
                 seconds[kind].append(jobs[kind].run(files).seconds)
         for job in jobs.values():
             job.close()
-    medians = {kind: statistics.median(found[warm_up:]) for kind, found in seconds.items()}
-    for kind, found in seconds.items():
-        counted = found[warm_up:]
+    medians = {kind: statistics.median(of_kind[warm_up:]) for kind, of_kind in seconds.items()}
+    for kind, of_kind in seconds.items():
+        counted = of_kind[warm_up:]
         print(f"{kind}: median {medians[kind]:.3f} s, from {min(counted):.3f} to {max(counted):.3f} s")
     print("load of the machine: {:.1f} {:.1f} {:.1f}".format(*os.getloadavg()))
     print(f"ratio sync to os = {medians['sync'] / medians['os']:.2f}", flush=True)

@@ -40,7 +40,7 @@ NAMES = tuple(_PEERS)
 
 @dataclass(frozen=True)
 class Rate:
-    """Events per second of one Flink job once it runs, and how that was found."""
+    """Events per second of one Flink job once it runs, and how that was measured."""
 
     name: str
     events_per_s: float
@@ -83,8 +83,8 @@ def measure(name: str, *, events: int, keys: int, done: Callable[[str], None] = 
             f"{name}: {more:,} events took no longer than {fewer:,}: nothing can be said of so few"
         )
     rate = (more - fewer) / (longer_s - shorter_s)
-    told = "extrapolated from" if more < events else "from"
-    return Rate(name, rate, f"{peer.what}; {told} {fewer:,} and {more:,} events over {own_keys:,} keys")
+    origin = "extrapolated from" if more < events else "from"
+    return Rate(name, rate, f"{peer.what}; {origin} {fewer:,} and {more:,} events over {own_keys:,} keys")
 
 
 def _run(name: str, events: int, keys: int) -> float:

@@ -42,12 +42,12 @@ class CountWindowAverage(KeyedProcessFunction):
 
 def configuration(parallelism: int) -> Configuration:
     """Heap state, Python in processes of its own, everything else as Flink comes."""
-    found = Configuration()
-    found.set_string("state.backend.type", "hashmap")
-    found.set_string("python.execution-mode", "process")
-    found.set_string("parallelism.default", str(parallelism))
-    found.set_string("taskmanager.memory.process.size", "4g")
-    return found
+    configuration = Configuration()
+    configuration.set_string("state.backend.type", "hashmap")
+    configuration.set_string("python.execution-mode", "process")
+    configuration.set_string("parallelism.default", str(parallelism))
+    configuration.set_string("taskmanager.memory.process.size", "4g")
+    return configuration
 
 
 def create_source(tables: TableEnvironment, events: int) -> None:

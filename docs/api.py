@@ -127,8 +127,8 @@ def page() -> str:
     for title, (about, names) in GROUPS.items():
         parts += [f"## {title}\n", f"{about}\n", *_entries(state_engine, names)]
     for module, names in MODULES.items():
-        found = import_module(module)
-        parts += [f"## `{module}`\n", f"{_summary(found)}\n", *_entries(found, names)]
+        package = import_module(module)
+        parts += [f"## `{module}`\n", f"{_summary(package)}\n", *_entries(package, names)]
     tree = (errors.__doc__ or "").partition("\n\n")[2].strip()
     parts += ["## `state_engine.errors`\n", "Every error, and what to do about it.\n", f"```\n{tree}\n```\n"]
     return "\n".join(parts)
@@ -138,31 +138,31 @@ def _entries(module: ModuleType, names: list[str]) -> Iterator[str]:
     """Names of a module, each with the public classes that it brings, such as the contexts of a function."""
     shown = {getattr(state_engine, name) for name in state_engine.__all__}
     for name in names:
-        found = getattr(module, name)
-        yield _entry(name, found)
-        for inner in vars(found).values() if inspect.isclass(found) else ():
+        named = getattr(module, name)
+        yield _entry(name, named)
+        for inner in vars(named).values() if inspect.isclass(named) else ():
             public = inspect.isclass(inner) and not inner.__name__.startswith("_")
             if public and inner.__module__.startswith("state_engine") and inner not in shown:
                 shown.add(inner)
                 yield _entry(inner.__qualname__, inner)
 
 
-def _entry(name: str, found: Any) -> str:
-    lines = [f"### {name}\n", f"{_summary(found)}\n"]
-    stub = "\n".join(_stub(name, found)).lstrip("\n")
+def _entry(name: str, shown: Any) -> str:
+    lines = [f"### {name}\n", f"{_summary(shown)}\n"]
+    stub = "\n".join(_stub(name, shown)).lstrip("\n")
     return "\n".join([*lines, f"```python\n{stub}\n```\n" if stub else ""])
 
 
-def _stub(name: str, found: Any) -> Iterator[str]:
+def _stub(name: str, shown: Any) -> Iterator[str]:
     """What a name is called with, and what it has."""
-    if inspect.isfunction(found):
-        yield from _called(name, found)
-    elif issubclass(found, enum.Enum):
-        yield ", ".join(member.name for member in found)
+    if inspect.isfunction(shown):
+        yield from _called(name, shown)
+    elif issubclass(shown, enum.Enum):
+        yield ", ".join(member.name for member in shown)
     else:
-        yield from _fields(name, found)
-        for member in _members(found) if name not in _CONSTRUCTED else ():
-            yield from _member(found, member)
+        yield from _fields(name, shown)
+        for member in _members(shown) if name not in _CONSTRUCTED else ():
+            yield from _member(shown, member)
 
 
 def _fields(name: str, cls: Any) -> Iterator[str]:
@@ -253,10 +253,10 @@ def _type(annotation: Any) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", text)
 
 
-def _summary(found: Any) -> str:
+def _summary(shown: Any) -> str:
     """The first sentence of a documentation."""
-    text = " ".join((inspect.getdoc(found) or "").partition("\n\n")[0].split())
-    text = text if isinstance(found, ModuleType) else re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
+    text = " ".join((inspect.getdoc(shown) or "").partition("\n\n")[0].split())
+    text = text if isinstance(shown, ModuleType) else re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
     return text.replace("``", "`").replace("; see the module docstring", "")
 
 

@@ -109,11 +109,11 @@ def _feed(defs: dg.Definitions, instance: dg.DagsterInstance, console: Console, 
                 instance=instance, run_config={**QUIET, **ONE_BATCH}, tags={"statelake/demo": "true"}
             )
             # the run's own result; the row of a compaction that followed is a version of the checkpoint as well
-            found = [m.metadata for m in result.asset_materializations_for_node(f"{JOB}_micro_batches")
+            metadata = [m.metadata for m in result.asset_materializations_for_node(f"{JOB}_micro_batches")
                      if m.asset_key == checkpoint_key(JOB) and "run_batches" in m.metadata]  # fmt: skip
-            if not found:
+            if not metadata:
                 return batches
-            values = {name: value.value for name, value in found[-1].items()}
+            values = {name: value.value for name, value in metadata[-1].items()}
             batches.append(Batch(result.run_id, values, time.perf_counter() - started))
             progress.update(
                 bar,

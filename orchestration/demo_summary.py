@@ -35,10 +35,10 @@ def show_summary(console: Console, engine: StateEngine, job: StatefulJob, batche
     checkpoints = engine.checkpoints(job)
     for operator in checkpoints[-1].operators:
         for state in operator.states:
-            found = engine.read_state(job, operator.uid, state.name).toArrow()
+            table = engine.read_state(job, operator.uid, state.name).toArrow()
             what = "entries" if state.kind == "map" else "keys"
-            totals.add_row(f"{what}, {state.kind} state {operator.uid}.{state.name}", _number(found.num_rows))
-            samples.append((f"{state.kind} state {operator.uid}.{state.name}", found.slice(0, SAMPLES)))
+            totals.add_row(f"{what}, {state.kind} state {operator.uid}.{state.name}", _number(table.num_rows))
+            samples.append((f"{state.kind} state {operator.uid}.{state.name}", table.slice(0, SAMPLES)))
     totals.add_row("checkpoints", _number(len(checkpoints)))
     console.print(totals)
     ranking = worst_routes(engine.read_state(job, "route_ranking", "totals")).limit(SAMPLES).toArrow()

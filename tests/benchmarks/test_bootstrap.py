@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_both_engines_go_on_from_the_same_state(tmp_path: Path, spark: SparkSession) -> None:
     told: list[str] = []
-    found = one_round(spark, 1000, tmp_path, told=told.append)
+    found = one_round(spark, 1000, tmp_path, on_step=told.append)
     assert tuple(found.seconds) == STEPS
     assert [t.split(": ", 1)[0] for t in told] == [f"1,000 keys, {step}".split(": ", 1)[0] for step in STEPS]
     assert found.ratio > 0
