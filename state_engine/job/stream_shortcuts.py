@@ -181,7 +181,7 @@ class CloseableIterator:
         return next(self._left)
 
     def close(self) -> None:
-        """Forget the elements that are left; nothing runs any more."""
+        """Discard the elements that are left; nothing runs any more."""
         self._left = iter(())
 
     def __enter__(self) -> CloseableIterator:

@@ -109,7 +109,7 @@ class RocksList:
             self.owner.append(self, added)
 
     def __delitem__(self, part: slice) -> None:
-        """Forget the elements from a position on, where an addition began."""
+        """Remove the elements from a position on, where an addition began."""
         assert part.start is not None
         assert part.stop is None
         self.owner.cut(self, part.start)
@@ -171,7 +171,7 @@ class RocksLists(TrackedEntries):
         self._changed[to.key] = None
 
     def cut(self, elements: RocksList, length: int) -> None:
-        """Forget the chunks from a position on."""
+        """Remove the chunks from a position on."""
         for place, _ in self.store.scan(slot_key(elements.slot, _CHUNK), from_=_PLACE.pack(length)):
             self.store.delete(slot_key(elements.slot, _CHUNK, place))
         elements.length = length

@@ -26,7 +26,7 @@ from state_engine.storage.delta.log_tail import LogDurability
 
 @dataclass
 class _Table:
-    """A table as its log tells it."""
+    """A table as its log shows it."""
 
     properties: dict[str, str]
     version: int = 0

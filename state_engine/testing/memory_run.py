@@ -159,7 +159,7 @@ class MemoryRun:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Forget it all."""
+        """Discard all of it."""
         self._engine.close()
         self._directory.cleanup()
 

@@ -183,8 +183,8 @@ def _words(raw: np.ndarray, places: np.ndarray, kind: type[np.unsignedinteger[An
     if not len(places):
         return np.empty(0, kind)
     every = np.ndarray((len(raw) - width + 1,), np.dtype(kind).newbyteorder("<"), raw.data, strides=(1,))
-    found: np.ndarray = every[places].astype(kind)
-    return found
+    words: np.ndarray = every[places].astype(kind)
+    return words
 
 
 def _mix_long(hashes: np.ndarray, words: np.ndarray) -> np.ndarray:

@@ -118,14 +118,14 @@ class Outputs:
         return counts
 
     def cut(self, lengths: dict[str | None, int]) -> None:
-        """Forget what came after ``lengths``."""
+        """Drop what came after ``lengths``."""
         parts: list[tuple[str | None, Any]] = [(None, self), *self.side.items()]
         for tag, part in parts:
             length = lengths.get(tag, 0)
             del part.values[length:], part.origins[length:]
 
     def forget(self, origin: Origin) -> None:
-        """Forget the newest outputs, as far back as they came from this origin."""
+        """Drop the newest outputs, as far back as they came from this origin."""
         parts: list[Any] = [self, *self.side.values()]
         for part in parts:
             while part.origins and part.origins[-1] == origin:

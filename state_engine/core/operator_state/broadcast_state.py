@@ -89,9 +89,9 @@ class BroadcastState(ReadOnlyBroadcastState):
         self._map.put_all(entries)
 
     def remove(self, key: Any) -> None:
-        """Forget one entry."""
+        """Remove one entry."""
         self._map.remove(key)
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self._map.clear()

@@ -63,7 +63,7 @@ class AggregatingState(MergingState):
         self._value.update(self._result(merged, method="merge"))
 
     def clear(self) -> None:
-        """Forget the accumulator of the current key."""
+        """Clear the accumulator of the current key."""
         self._value.clear()
 
     def _result(self, accumulator: Any, *, method: str) -> Any:

@@ -38,5 +38,5 @@ class FoldingState(AppendingState):
         self._value.update(folded)
 
     def clear(self) -> None:
-        """Forget the value of the current key."""
+        """Clear the value of the current key."""
         self._value.clear()

@@ -74,7 +74,7 @@ class ListState(MergingState):
             self.add_all(replacement)
 
     def clear(self) -> None:
-        """Forget the list of the current key."""
+        """Clear the list of the current key."""
         if self._of_key() is None:
             return
         context = self._context
@@ -144,7 +144,7 @@ class TtlListState(ListState):
         self._replace([self._stamped(v) for v in self._given(values)])
 
     def clear(self) -> None:
-        """Forget the list of the current key."""
+        """Clear the list of the current key."""
         self._ttl.accessed()
         super().clear()
 

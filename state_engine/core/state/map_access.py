@@ -29,7 +29,7 @@ class MapAccess(State):
 
     @abstractmethod
     def remove(self, key: Any) -> None:
-        """Forget one entry."""
+        """Remove one entry."""
 
     @abstractmethod
     def contains(self, key: Any) -> bool:

@@ -82,7 +82,7 @@ class MapState(MapAccess):
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Forget one entry; after the last one nothing is stored."""
+        """Remove one entry; after the last one nothing is stored."""
         key, entries, context = self._key(key), self._of_key(), self._context
         if not entries or key not in entries:
             return
@@ -118,7 +118,7 @@ class MapState(MapAccess):
         return not self._of_key()
 
     def clear(self) -> None:
-        """Forget all entries of the current key."""
+        """Remove all entries of the current key."""
         entries, context = self._of_key(), self._context
         if entries is None:
             return
@@ -183,7 +183,7 @@ class TtlMapState(MapState):
         super().put(key, self._ttl.stamp(value))
 
     def remove(self, key: Any) -> None:
-        """Forget one entry."""
+        """Remove one entry."""
         self._ttl.accessed()
         super().remove(key)
 
@@ -200,7 +200,7 @@ class TtlMapState(MapState):
         )
 
     def clear(self) -> None:
-        """Forget all entries of the current key."""
+        """Remove all entries of the current key."""
         self._ttl.accessed()
         super().clear()
 

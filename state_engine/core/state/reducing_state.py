@@ -50,7 +50,7 @@ class ReducingState(MergingState):
         self.add(given)
 
     def clear(self) -> None:
-        """Forget the value of the current key."""
+        """Clear the value of the current key."""
         self._value.clear()
 
     def _result(self, value: Any) -> Any:

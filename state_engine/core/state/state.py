@@ -16,7 +16,7 @@ class State(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget what is stored for the current key."""
+        """Clear what is stored for the current key."""
 
 
 class AppendingState(State):

@@ -57,7 +57,7 @@ class ValueState(State):
             raise no_key(self._name) from None
 
     def clear(self) -> None:
-        """Forget the value of the current key."""
+        """Clear the value of the current key."""
         context = self._context
         try:
             if self._entries.get(context.key) is None:  # pop would not look at the key of an empty dict
@@ -105,7 +105,7 @@ class TtlValueState(ValueState):
             super().update(self._ttl.stamp(value))
 
     def clear(self) -> None:
-        """Forget the value of the current key."""
+        """Clear the value of the current key."""
         self._ttl.accessed()
         self._forget()
 

@@ -66,11 +66,11 @@ class TimerService:
         self._keyed("register_processing_time_timer", TimeDomain.PROCESSING_TIME, timestamp, keep=True)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Forget the event-time timer of a time, if there is one; errors as above."""
+        """Delete the event-time timer of a time, if there is one; errors as above."""
         self._keyed("delete_event_time_timer", TimeDomain.EVENT_TIME, timestamp, keep=False)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Forget the processing-time timer of a time, if there is one; errors as above."""
+        """Delete the processing-time timer of a time, if there is one; errors as above."""
         self._keyed("delete_processing_time_timer", TimeDomain.PROCESSING_TIME, timestamp, keep=False)
 
     def _keyed(self, method: str, domain: TimeDomain, timestamp: int, *, keep: bool) -> None:

@@ -128,7 +128,7 @@ class TimerQueue:
         heappush(self._heaps.setdefault(key, []), entry)
 
     def delete(self, time: int, domain: TimeDomain) -> None:
-        """Forget a timer of the current key."""
+        """Delete a timer of the current key."""
         self._state.remove(Timer(time, _STORED[domain]))
 
     def may_be_due(self, key: Any, watermark_ms: int) -> bool:
@@ -147,7 +147,7 @@ class TimerQueue:
         return None
 
     def take(self, entry: Entry) -> Timer:
-        """Forget the first timer of the current key, because it fires now."""
+        """Remove the first timer of the current key, because it fires now."""
         key, timer = self._context.key, Timer(entry.time, entry.domain)
         heappop(self._heaps[key])
         del self._entries[key][timer]

@@ -1,6 +1,6 @@
 """Blocks: routed rows of one subtask as Arrow in bytes, which is how they go through Spark's shuffle and to its tasks.
 
-A few large records in place of many rows. Every subtask gets one block without rows, which tells it the columns, for
+A few large records in place of many rows. Every subtask gets one block without rows, which shows it the columns, for
 there may be no others.
 """
 
