@@ -64,12 +64,28 @@ def read_state(
     """
     declared = declared_state(path, uid, state)
     expiry = expiry_of(declared, include_expired=include_expired)
-    changes = _changes(spark, declared, state_files(layout, path, uid))
-    folded = _FOLDS[declared.shape](changes, _column(declared, shown or declared.shown_type), _alive(expiry))
+    folded = folded_state(spark, declared, state_files(layout, path, uid), expiry, shown=shown)
     names = zip(declared.key_type, declared.key_names(metadata=metadata), strict=True)
     columns = [F.col(f"key.`{field.name}`").alias(name) for field, name in names]
     columns += [F.col(c) for c in folded.columns if c in ("map_key", "value")]
     return folded.select(*columns, *(_metadata(declared, expiry) if metadata else ()))
+
+
+def folded_state(
+    spark: SparkSession,
+    declared: DeclaredState,
+    files: Sequence[StateFile],
+    expiry: Expiry,
+    *,
+    shown: pa.DataType | None = None,
+) -> DataFrame:
+    """What files hold of a state: ``key_hash``, ``key``, of maps ``map_key``, ``value``, ``updated_at``.
+
+    Args:
+        shown: see ``read_state``.
+    """
+    column = _column(declared, shown or declared.shown_type)
+    return _FOLDS[declared.shape](_changes(spark, declared, files), column, _alive(expiry))
 
 
 def check_files(files: Sequence[ListedFile]) -> None:

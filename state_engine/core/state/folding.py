@@ -6,8 +6,8 @@
            delete, and a key without entries is gone
 
 Subtasks and the harness fold decoded objects by it. Compactions fold whole columns (``storage.state.base``), queries in
-Spark's plans (``queries.state_reader``): both give the same, value by value, and their tests say so. Plays the part of
-applying Flink's changelog (``ChangelogStateBackend``). Decision 0034.
+Spark's plans (``queries.state_reader``): a test compares both with it, value by value. Plays the part of applying
+Flink's changelog (``ChangelogStateBackend``). Decision 0043.
 """
 
 from __future__ import annotations
