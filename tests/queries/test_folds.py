@@ -150,7 +150,7 @@ def test_queries_fold_as_defined(shape: str, tmp_path: Path, spark: SparkSession
     batches = random_batches(7, shape, keys=150)
     files = written(tmp_path, shape, batches)
     done = base(tmp_path / "base", files[:2], state(shape), **CLOCKS)
-    upon = [StateFile(one, f.key_group_min, f.key_group_max, 0)
+    upon = [StateFile(one, f.key_group_min or 0, f.key_group_max or 0, 0)
             for one, f in zip(listed(tmp_path / "base", done), done, strict=True)]  # fmt: skip
     upon += [StateFile(one, 0, GROUPS - 1, place) for place, one in enumerate(files[2:], 1)]
     row: Any = SimpleNamespace(**CLOCKS)
