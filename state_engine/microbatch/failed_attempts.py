@@ -14,8 +14,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-import pyarrow.fs as pafs
-
 from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.storage.files import is_local, join, open_location
@@ -88,9 +86,7 @@ def delete_beside(uri: str, write_id: str, owner: str = "") -> None:
 
 
 def _names(uri: str) -> list[str]:
-    at = open_location(uri)
-    entries = at.listing(missing_ok=True)
-    return [info.base_name for info in entries if info.type == pafs.FileType.File]
+    return list(open_location(uri).files(recursive=False))
 
 
 def delete_directory(uri: str) -> None:

@@ -185,11 +185,10 @@ class LostOutputs:
         """From which attempts have rows there; None for ``there`` where rows do not name theirs."""
         if there is None:
             raise self._refusal(sink, "only a lineage column could identify its rows, from the first on")
-        at = open_location(sink.path)
         own = [
-            self._own(info.path.removeprefix(f"{at.path}/"))
-            for info in at.listing(recursive=True, missing_ok=True)
-            if self._lost.write_id in info.base_name and info.base_name.endswith(".parquet")
+            self._own(path)
+            for path in open_location(sink.path).files()
+            if self._lost.write_id in path.rsplit("/", 1)[-1] and path.endswith(".parquet")
         ]
         before, known = self._before.get(key, {}), self._all.get(key, {})
         attempts = there(sink, {*write_ids([*known]), self._lost.write_id})

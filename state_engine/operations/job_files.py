@@ -57,8 +57,7 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
     for node in declared:
         if isinstance(node.sink, DeltaSink | FileSink):
             sinks.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
-    marked = (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.FILES)
-    return {sink for sink in sinks if sink.kind in marked}
+    return {sink for sink in sinks if SinkKind(sink.kind).marks_files}
 
 
 class JobFiles:
@@ -144,10 +143,8 @@ def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, F
     """The files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
     at = open_location(uri)
     start = at.inside(inside) if inside else at
-    infos = start.listing(recursive=recursive, missing_ok=True)
-    files = {info.path[len(at.path) + 1 :]: info for info in infos if info.type == pafs.FileType.File}
-    skip = len(inside)
-    return {path: _file(info) for path, info in files.items() if not _hidden(path[skip:])}
+    files = {path: info for path, info in start.files(recursive=recursive).items() if not _hidden(path)}
+    return {f"{inside}/{path}" if inside else path: _file(info) for path, info in files.items()}
 
 
 def _in_table(uri: str) -> dict[str, Found]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 
-import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import (
@@ -277,12 +276,7 @@ def read_manifest(path: str) -> SavepointManifest:
 
 def _delete_copy(path: str, copy_id: str) -> None:
     """Delete what one attempt has copied to a directory, and nothing that another one has."""
-    at = open_location(path)
-    entries = at.listing(recursive=True, missing_ok=True)
-    own = [
-        f.path for f in entries if f.type == pafs.FileType.File and copy_id in f.path.removeprefix(at.path)
-    ]
-    _delete_files(path, [file.removeprefix(at.path).lstrip("/") for file in own])
+    _delete_files(path, [file for file in open_location(path).files() if copy_id in file])
 
 
 def _delete_files(path: str, files: Iterable[str]) -> None:
@@ -302,8 +296,7 @@ def _delete_files(path: str, files: Iterable[str]) -> None:
 
 def is_empty(path: str) -> bool:
     """Whether no file is in a directory, or there is none; an attempt that failed may have left directories."""
-    entries = open_location(path).listing(recursive=True, missing_ok=True)
-    return all(one.type == pafs.FileType.Directory for one in entries)
+    return not open_location(path).files()
 
 
 def _refuse_links(path: str, files: Iterable[str]) -> None:

@@ -27,9 +27,7 @@ class DeadLetterPublisher(LogPublisher):
         super().__init__(kernel)
         self._tables = tables
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         self._tables.ensure_dead_letters()
         if self.seen(staged.path, app) < checkpoint_id:
             try:

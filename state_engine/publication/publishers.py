@@ -14,7 +14,6 @@ from state_engine.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
 
@@ -29,13 +28,18 @@ def publishers(kernel: DeltaKernel, tables: JobTables) -> Publishers:
         SinkKind.DELTA_SPARK: SparkDeltaPublisher(kernel),
         SinkKind.FILES: FilePublisher(kernel.disk.durability),
         SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
-        **_with_copies(kernel, Staging(tables.layout.root)),
+        SinkKind.SQL: SqlPublisher(),
+        SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel),
     }
 
 
 def seen_without_java(places: SinkPlaces) -> Seen:
     """Asks sinks what they have seen, in their own files and databases."""
-    looking = {SinkKind.FILES: FilePublisher(), **_with_copies(None, Staging(places.layout.root))}
+    looking: Publishers = {
+        SinkKind.FILES: FilePublisher(),
+        SinkKind.SQL: SqlPublisher(),
+        SinkKind.FOREACH_BATCH: ForeachBatchPublisher(None),
+    }
 
     def seen(staged: StagedSink) -> int:
         app = places.app_of(staged.name)
@@ -45,10 +49,3 @@ def seen_without_java(places: SinkPlaces) -> Seen:
         return looking[staged.kind].seen(staged.path, app)
 
     return seen
-
-
-def _with_copies(kernel: DeltaKernel | None, staging: Staging) -> Publishers:
-    return {
-        SinkKind.SQL: SqlPublisher(staging),
-        SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel, staging),
-    }

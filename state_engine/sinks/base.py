@@ -144,14 +144,24 @@ class Publisher(ABC):
     def seen(self, uri: str, app: str) -> int:
         """The highest checkpoint id that this application published here; 0 where it never did."""
 
-    @abstractmethod
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         """Make the staged files visible and take the withdrawn ones out of sight; does nothing where that is done.
+
+        Args:
+            staged: with the path that the sink has now.
+            app: application id of its transactions.
+            checkpoint_id: of the row.
 
         Raises:
             SinkIdentityError: this is not the sink that they were staged for.
             SinkError: it cannot take them, or let go of them, any more.
         """
+        if staged.changes_sink:
+            self._publish(staged, app, checkpoint_id)
+
+    @abstractmethod
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        """As ``publish``, of what changes the sink."""
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:  # noqa: B027 - not all sinks can know
         """Refuse where a checkpoint id that the sink has seen stands for other files than these.

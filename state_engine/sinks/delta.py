@@ -132,9 +132,7 @@ class LogPublisher(Publisher):
 class DeltaPublisher(LogPublisher):
     """Publishes to Delta tables through Kernel."""
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         facts, seen = same_table(self._kernel, staged, app)
         check_plain(staged.path, facts, staged.schema)
         if seen < checkpoint_id:

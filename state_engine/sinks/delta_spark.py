@@ -16,9 +16,7 @@ from state_engine.sinks.spark_writer import write_once
 class SparkDeltaPublisher(LogPublisher):
     """Publishes through Spark's writer."""
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         if self._checked(staged, app) < checkpoint_id:
             write_once(self._kernel, staged, app, checkpoint_id)
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)

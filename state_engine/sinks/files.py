@@ -125,9 +125,7 @@ class FilePublisher(Publisher):
         at = open_location(uri)
         return newest_published(at, names_in(at))
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         _same_directory(staged)
         at, final = open_location(staged.path), published_directory(checkpoint_id)
         mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final, durability=self._durability)

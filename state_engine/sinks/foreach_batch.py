@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -110,19 +110,15 @@ class ForeachBatchPublisher(Publisher):
 
     Args:
         kernel: of the session that makes DataFrames; None for those who only ask what was seen.
-        staging: where rows wait.
     """
 
-    def __init__(self, kernel: DeltaKernel | None, staging: Staging) -> None:
-        self._kernel, self._staging = kernel, staging
+    def __init__(self, kernel: DeltaKernel | None) -> None:
+        self._kernel = kernel
 
     def seen(self, uri: str, app: str) -> int:
-        return _newest(self._staging.here(uri))
+        return _newest(uri)
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
-        staged = replace(staged, path=self._staging.here(staged.path))
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         with table_lock(staged.path):
             if self._is_done(staged, checkpoint_id):
                 return
@@ -134,7 +130,7 @@ class ForeachBatchPublisher(Publisher):
 
     def check_withdrawable(self, staged: StagedSink) -> None:
         _check_withdrawals(staged)
-        verify_files(self._staging.here(staged.path), staged.files, what=f"sink '{staged.name}'")
+        verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
 
     def _is_done(self, staged: StagedSink, checkpoint_id: int) -> bool:
         done, newest = read_note(_marker(staged.path, checkpoint_id)), _newest(staged.path)

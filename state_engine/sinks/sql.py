@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
@@ -145,20 +145,15 @@ def lineage_of(write_id: str, sink: str) -> str:
 class SqlPublisher(Publisher):
     """Publishes to databases, from the files that are staged in a root."""
 
-    def __init__(self, staging: Staging) -> None:
-        self._staging = staging
-
     def seen(self, uri: str, app: str) -> int:
-        note = read_note(join(self._staging.here(uri), _TARGET))
+        note = read_note(join(uri, _TARGET))
         if note is None:
             return 0
         with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:
             return table.ledger.seen(app)
 
-    def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        if not (staged.files or staged.withdrawn):
-            return
-        target, staged = target_of(staged), self._here(staged)
+    def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        target = target_of(staged)
         with _connected(target, staged.name) as table:
             if table.is_published(staged, app, checkpoint_id):
                 return
@@ -168,20 +163,17 @@ class SqlPublisher(Publisher):
             table.publish(staged, app, checkpoint_id)
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        target, staged = target_of(staged), self._here(staged)
+        target = target_of(staged)
         with _connected(target, staged.name) as table:
             table.is_published(staged, app, checkpoint_id)
 
     def check_withdrawable(self, staged: StagedSink) -> None:
-        target, staged = target_of(staged), self._here(staged)
+        target = target_of(staged)
         _check_withdrawals(staged, target)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")
         with _connected(target, staged.name) as table:
             table.check(staged)
             table.check_withdrawable(staged)
-
-    def _here(self, staged: StagedSink) -> StagedSink:
-        return replace(staged, path=self._staging.here(staged.path))
 
 
 def target_of(staged: StagedSink) -> SqlTarget:

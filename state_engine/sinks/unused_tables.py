@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import pyarrow.fs as pafs
-
 from state_engine.storage.delta.kernel import ENGINE_INFO
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import Location, join, open_location
+from state_engine.storage.files import join, open_location
 
 _LOG = "_delta_log"
 _FIRST = "00000000000000000000"
@@ -31,7 +29,7 @@ def drop_unused(uri: str, owner: str) -> bool:
     """
     with table_lock(uri):
         log = open_location(join(uri, _LOG))
-        names = [f.base_name for f in _files(log)]
+        names = list(log.files())
         entries = [n for n in names if not n.startswith(".") and n.endswith(".json")]
         if entries != [f"{_FIRST}.json"] or not _made_empty(uri) or _others(uri, owner):
             return False
@@ -49,11 +47,6 @@ def _made_empty(uri: str) -> bool:
 
 def _others(uri: str, owner: str) -> bool:
     """Whether files lie there that another sink, or somebody else, has written."""
-    at = open_location(uri)
-    files = [f for f in _files(at) if f"/{_LOG}/" not in f.path and not f.base_name.startswith(".")]
-    return any(f"-{owner}-" not in f.base_name for f in files)
-
-
-def _files(at: Location) -> list[pafs.FileInfo]:
-    entries = at.listing(recursive=True, missing_ok=True)
-    return [f for f in entries if f.type == pafs.FileType.File]
+    paths = [path.split("/") for path in open_location(uri).files()]
+    names = [path[-1] for path in paths if _LOG not in path and not path[-1].startswith(".")]
+    return any(f"-{owner}-" not in name for name in names)

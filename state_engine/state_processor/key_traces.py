@@ -15,7 +15,6 @@ from operator import and_, or_
 from typing import Any
 
 import numpy as np
-import pyarrow.fs as pafs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -161,7 +160,7 @@ class KeyTraces:
         """What Delta sinks hold, and what was not looked at."""
         traces, unseen = [], []
         for name, (kind, path) in sorted(self.sinks().items()):
-            if kind not in (SinkKind.DELTA, SinkKind.DELTA_SPARK):
+            if not SinkKind(kind).is_delta_table:
                 unseen.append(f"sink {name} ({kind}: {path})")
                 continue
             table = self.spark.read.format("delta").load(path)
@@ -249,12 +248,6 @@ def letter_condition(uids: Sequence[str], keys: Sequence[Key]) -> Column:
 
 def parquet_files(uri: str) -> Iterator[str]:
     """Files under a directory, logs of Delta tables aside."""
-    at = open_location(uri)
-    start = uri[: len(uri) - len(at.path)] if uri.endswith(at.path) else ""
-    for info in at.listing(recursive=True, missing_ok=True):
-        if (
-            info.type == pafs.FileType.File
-            and info.path.endswith(".parquet")
-            and "/_delta_log/" not in info.path
-        ):
-            yield start + info.path if start else join(uri, info.path[len(at.path) + 1 :])
+    for path in open_location(uri).files():
+        if path.endswith(".parquet") and "_delta_log" not in path.split("/"):
+            yield join(uri, path)

@@ -112,6 +112,15 @@ class Location:
             )
             return entries
 
+    def files(self, *, recursive: bool = True) -> dict[str, pafs.FileInfo]:
+        """The files in a directory and those below it, by their path from it; none where there is no directory."""
+        entries = self.listing(recursive=recursive, missing_ok=True)
+        return {
+            info.path[len(self.path) :].lstrip("/"): info
+            for info in entries
+            if info.type == pafs.FileType.File
+        }
+
     def names(self, *, missing_ok: bool = False) -> list[str]:
         """Names of what lies in a directory."""
         return [info.base_name for info in self.listing(missing_ok=missing_ok)]

@@ -13,7 +13,6 @@ from state_engine import SqlSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.staging import Staging
 from tests.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -31,7 +30,7 @@ class Database:
     ) -> None:
         self.directory, self.url, self.password_env = directory, url, password_env
         self.schema: str | None = None
-        self.publisher = SqlPublisher(Staging(f"file://{directory}/root"))
+        self.publisher = SqlPublisher()
         self._user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
 
     def sink(self, **options: Any) -> SqlSink:

@@ -23,7 +23,8 @@ from state_engine.core.errors import (
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks import foreach_batch
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.sinks.staging import Staging
+from state_engine.sinks.staging import located
+from state_engine.storage.layout import JobLayout
 from tests.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -51,14 +52,22 @@ def function() -> Recorder:
     return Recorder()
 
 
+class StagingPublisher(ForeachBatchPublisher):
+    """The publisher, and the root in which outputs are staged for it."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(KERNEL)
+        self.root = root
+
+
 @pytest.fixture
 def sink(function: Recorder) -> ForeachBatchSink:
     return ForeachBatchSink(function, name="recorder")
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> ForeachBatchPublisher:
-    return ForeachBatchPublisher(KERNEL, Staging(f"file://{tmp_path}/root"))
+def publisher(tmp_path: Path) -> StagingPublisher:
+    return StagingPublisher(f"file://{tmp_path}/root")
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +77,10 @@ def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def staged(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
+    publisher: StagingPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
 ) -> StagedSink:
     """What one attempt stages, a file for each part."""
-    target = sink.prepare(asked(KERNEL, SCHEMA, write_id, root=publisher._staging.root))
+    target = sink.prepare(asked(KERNEL, SCHEMA, write_id, root=publisher.root))
     return target.staged(
         [
             write_sink_file(
@@ -83,7 +92,7 @@ def staged(
 
 
 def test_every_checkpoint_is_given_once(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
+    publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
     first, second = staged(publisher, sink, "w1", [1, 3], [2]), staged(publisher, sink, "w2", [4])
     assert publisher.seen(first.path, APP) == 0
@@ -93,16 +102,14 @@ def test_every_checkpoint_is_given_once(
     assert publisher.seen(first.path, APP) == 10
 
 
-def test_nothing_is_no_call(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
-) -> None:
+def test_nothing_is_no_call(publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder) -> None:
     publisher.publish(staged(publisher, sink, "w1"), APP, 1)
     assert function.calls == []
 
 
 @pytest.mark.parametrize("death", [KeyboardInterrupt(), None], ids=["inside", "before the marker"])
 def test_a_crash_gives_the_same_rows_again(
-    publisher: ForeachBatchPublisher,
+    publisher: StagingPublisher,
     sink: ForeachBatchSink,
     function: Recorder,
     monkeypatch: pytest.MonkeyPatch,
@@ -127,7 +134,7 @@ def test_a_crash_gives_the_same_rows_again(
 
 
 def test_a_function_that_raises_keeps_the_rows_waiting(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
+    publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
     mine = staged(publisher, sink, "w1", [1])
     function.fails_with = OSError("the mail server is down")
@@ -142,7 +149,7 @@ def test_a_function_that_raises_keeps_the_rows_waiting(
 
 
 def test_twins_at_once_call_once(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
+    publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
     mine = staged(publisher, sink, "w1", [1])
     with ThreadPoolExecutor(4) as pool:
@@ -151,7 +158,7 @@ def test_twins_at_once_call_once(
 
 
 def test_other_rows_under_the_same_number(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
+    publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
     publisher.publish(staged(publisher, sink, "w1", [1]), APP, 3)
     for checkpoint_id in (3, 2):
@@ -160,7 +167,7 @@ def test_other_rows_under_the_same_number(
     assert function.calls == [(3, [1])]
 
 
-def test_what_was_done_cannot_be_withdrawn(publisher: ForeachBatchPublisher, sink: ForeachBatchSink) -> None:
+def test_what_was_done_cannot_be_withdrawn(publisher: StagingPublisher, sink: ForeachBatchSink) -> None:
     one, two = staged(publisher, sink, "w1", [1]), staged(publisher, sink, "w2", [2])
     publisher.publish(one, APP, 1)
     back = replace(two, withdrawn=one.files)
@@ -172,7 +179,7 @@ def test_what_was_done_cannot_be_withdrawn(publisher: ForeachBatchPublisher, sin
 
 
 def test_a_later_process_needs_the_function(
-    publisher: ForeachBatchPublisher, sink: ForeachBatchSink, monkeypatch: pytest.MonkeyPatch
+    publisher: StagingPublisher, sink: ForeachBatchSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = staged(publisher, sink, "w1", [1])
     monkeypatch.setattr(foreach_batch, "_SINKS", {})
@@ -185,16 +192,17 @@ def test_a_later_process_needs_the_function(
 
 
 def test_a_root_that_was_moved_and_files_that_are_gone(
-    tmp_path: Path, publisher: ForeachBatchPublisher, sink: ForeachBatchSink, function: Recorder
+    tmp_path: Path, publisher: StagingPublisher, sink: ForeachBatchSink, function: Recorder
 ) -> None:
     one, two = staged(publisher, sink, "w1", [1]), staged(publisher, sink, "w2", [2])
     publisher.publish(one, APP, 1)
     shutil.move(tmp_path / "root", tmp_path / "moved")
-    moved = ForeachBatchPublisher(KERNEL, Staging(f"file://{tmp_path}/moved"))
-    assert moved.seen(one.path, APP) == 1
+    moved = JobLayout(f"file://{tmp_path}/moved", "job")
+    one, two = located(one, moved), located(two, moved)
+    assert publisher.seen(one.path, APP) == 1
     (tmp_path / "moved/job/sinks/out/recorder/w2" / Path(two.files[0].path).name).unlink()
     with pytest.raises(MissingFilesError, match="is gone"):
-        moved.publish(two, APP, 2)
+        publisher.publish(two, APP, 2)
     assert function.calls == [(1, [1])]
 
 

@@ -25,7 +25,8 @@ from state_engine.core.errors import (
 from state_engine.sinks import sql_database
 from state_engine.sinks.sql import SqlPublisher
 from state_engine.sinks.sql_ledger import LEDGER, Ledger
-from state_engine.sinks.staging import Staging
+from state_engine.sinks.staging import located
+from state_engine.storage.layout import JobLayout
 from tests.sinks.databases import APP, Database, move
 
 
@@ -223,7 +224,7 @@ def test_runners_that_make_the_table_at_once_agree_on_it(db: Database) -> None:
 def test_a_root_that_was_moved_is_published_from(lite: Database) -> None:
     mine = lite.staged("w1", [1])
     shutil.move(lite.directory / "root", lite.directory / "moved")
-    publisher = SqlPublisher(Staging(f"file://{lite.directory}/moved"))
+    publisher, mine = SqlPublisher(), located(mine, JobLayout(f"file://{lite.directory}/moved", "job"))
     assert publisher.seen(mine.path, APP) == 0
     publisher.check_withdrawable(mine)
     publisher.publish(mine, APP, 1)

@@ -225,6 +225,11 @@ class StagedSink:
         """Rows over all files."""
         return sum(f.rows for f in self.files)
 
+    @property
+    def changes_sink(self) -> bool:
+        """Whether anything comes or leaves."""
+        return bool(self.files or self.withdrawn)
+
 
 @dataclass(frozen=True)
 class PinnedCheckpoint:

@@ -35,7 +35,7 @@ def staged_sinks(row: CheckpointRow) -> list[StagedSink]:
 def publications(row: CheckpointRow) -> list[StagedSink]:
     """What a row changes in sinks once it is committed; nothing on the branch of a replay."""
     staged = staged_sinks(row) if row.branch == MAIN else []
-    return [sink for sink in staged if sink.files or sink.withdrawn]
+    return [sink for sink in staged if sink.changes_sink]
 
 
 def sink_key(staged: StagedSink) -> SinkKey:

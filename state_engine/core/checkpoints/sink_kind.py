@@ -34,7 +34,17 @@ class SinkKind(StrEnum):
     @property
     def has_log(self) -> bool:
         """Whether it is a Delta table: each publication is one commit, whose transaction records what it has seen."""
-        return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK, SinkKind.DEAD_LETTERS)
+        return self.is_delta_table or self is SinkKind.DEAD_LETTERS
+
+    @property
+    def is_delta_table(self) -> bool:
+        """Whether it is a Delta table of the user's, which others may write to and read."""
+        return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK)
+
+    @property
+    def marks_files(self) -> bool:
+        """Whether the names of its files bear its mark, because others may write to the same place."""
+        return self.is_delta_table or self is SinkKind.FILES
 
     @property
     def holds_copy(self) -> bool:

@@ -10,10 +10,10 @@ from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
 
 FACTS = {
-    "delta": {"has_log"},
-    "delta_spark": {"has_log", "holds_copy"},
+    "delta": {"has_log", "is_delta_table", "marks_files"},
+    "delta_spark": {"has_log", "holds_copy", "is_delta_table", "marks_files"},
     "dead_letters": {"has_log"},
-    "files": set(),
+    "files": {"marks_files"},
     "sql": {"holds_copy", "is_staged_in_root"},
     "foreach_batch": {"holds_copy", "is_staged_in_root"},
 }
