@@ -127,7 +127,7 @@ def test_what_state_returns_is_the_callers() -> None:
     assert harness.state("m") == {1: {"a": [1]}}
 
 
-def test_an_unknown_state_is_told_with_those_that_are_there() -> None:
+def test_an_unknown_state_is_reported_with_those_that_are_there() -> None:
     harness = count()
     with pytest.raises(ConfigurationError, match=r"no state 'nope' yet; states: \[\]"):
         harness.state("nope")

@@ -206,32 +206,32 @@ def test_a_job_is_operated_from_the_command_line(
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
     monkeypatch.setattr(console, "width", 200)
 
-    def told(*arguments: str) -> str:
+    def shown(*arguments: str) -> str:
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
         return " ".join(done.output.split())
 
     before = site.outputs()
-    assert "the head would go from checkpoint 2 to 1" in told("restore", "tiny", "1", "--dry-run")
+    assert "the head would go from checkpoint 2 to 1" in shown("restore", "tiny", "1", "--dry-run")
     assert site.outputs() == before
-    assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in told("restore", "tiny", "1")
+    assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in shown("restore", "tiny", "1")
     assert len(site.outputs()) == len(before) - 2
-    assert "sums: would write" in told("compact", "tiny", "--dry-run", "--full")
-    assert "sums: 2 entries" in told("compact", "tiny")
-    assert "nothing changed since the last compaction" in told("compact", "tiny")
+    assert "sums: would write" in shown("compact", "tiny", "--dry-run", "--full")
+    assert "sums: 2 entries" in shown("compact", "tiny")
+    assert "nothing changed since the last compaction" in shown("compact", "tiny")
 
-    assert "savepoint safe of checkpoint 4" in told("savepoint", "create", "tiny", "safe")
-    assert "safe 4" in told("savepoint", "list", "tiny").replace("│", "").replace("  ", " ")
+    assert "savepoint safe of checkpoint 4" in shown("savepoint", "create", "tiny", "safe")
+    assert "safe 4" in shown("savepoint", "list", "tiny").replace("│", "").replace("  ", " ")
     directory = tmp_path / "root" / "tiny" / "savepoints" / "safe"
-    assert "are what was written" in told("savepoint", "verify", str(directory))
+    assert "are what was written" in shown("savepoint", "verify", str(directory))
     # the rows of operations that follow checkpoint 1 stay with it
-    assert "would expire 2" in told("expire-checkpoints", "tiny", "--keep-last", "1", "--dry-run")
-    listed = told("checkpoints", "tiny")
+    assert "would expire 2" in shown("expire-checkpoints", "tiny", "--keep-last", "1", "--dry-run")
+    listed = shown("checkpoints", "tiny")
     assert "left by 3" in listed
     assert "savepoint safe" in listed
-    assert "go from checkpoint" in told("restore", "tiny", "--savepoint", "safe", "--dry-run")
-    assert "would delete savepoint safe" in told("savepoint", "delete", "tiny", "safe", "--dry-run")
-    assert "is deleted" in told("savepoint", "delete", "tiny", "safe")
+    assert "go from checkpoint" in shown("restore", "tiny", "--savepoint", "safe", "--dry-run")
+    assert "would delete savepoint safe" in shown("savepoint", "delete", "tiny", "safe", "--dry-run")
+    assert "is deleted" in shown("savepoint", "delete", "tiny", "safe")
     assert not directory.exists()
     assert CliRunner().invoke(app, ["branch", "promote", "tiny", "nothing"]).exit_code == 1
 
@@ -263,7 +263,7 @@ def jobs(settings):
     return tmp_path / "sums_job.py"
 
 
-def told(*arguments: str, exit_code: int = 0) -> str:
+def shown(*arguments: str, exit_code: int = 0) -> str:
     """What a command prints, on one line."""
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == exit_code, done.output
@@ -274,34 +274,34 @@ def told(*arguments: str, exit_code: int = 0) -> str:
 def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
     sums_module: Path, spark: SparkSession
 ) -> None:
-    ran = told("run", "sums")
+    ran = shown("run", "sums")
     assert "the input is prepared" in ran
     assert "checkpoint 1: 2 rows in, 2 to out" in ran
     assert "sums: 3 rows in, caught up, head 2" in ran
-    assert told("run", "sums").endswith("sums: nothing new")
+    assert shown("run", "sums").endswith("sums: nothing new")
 
-    assert "branch replay_1: 2 micro-batches, head 4" in told("branch", "create", "sums")
-    assert "0 only in old, 0 only in new" in told("branch", "compare", "sums", "replay_1")
+    assert "branch replay_1: 2 micro-batches, head 4" in shown("branch", "create", "sums")
+    assert "0 only in old, 0 only in new" in shown("branch", "compare", "sums", "replay_1")
     sums_module.write_text(sums_module.read_text().replace("FACTOR = 1", "FACTOR = 10"))
     del sys.modules["sums_job"]
-    assert "branch promote sums fixed --expected-head 2" in told(
+    assert "branch promote sums fixed --expected-head 2" in shown(
         "branch", "create", "sums", "--from", "1", "--branch", "fixed"
     )
-    compared = told("branch", "compare", "sums", "fixed", "--rows", "5", exit_code=1)
+    compared = shown("branch", "compare", "sums", "fixed", "--rows", "5", exit_code=1)
     assert "1 only in old, 1 only in new" in compared
-    assert "is dropped; expired: 4" in told("branch", "drop", "sums", "replay_1")
+    assert "is dropped; expired: 4" in shown("branch", "drop", "sums", "replay_1")
     refused = CliRunner().invoke(app, ["branch", "promote", "sums", "fixed", "--expected-head", "1"])
     assert "head" in str(refused.exception)
-    assert "sink out: 1 rows out, 1 rows back" in told(
+    assert "sink out: 1 rows out, 1 rows back" in shown(
         "branch", "promote", "sums", "fixed", "--expected-head", "2"
     )
-    assert "no file is to be deleted" in told("vacuum", "sums", "--dry-run")  # nothing is old enough
+    assert "no file is to be deleted" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
 
     only = ("rescale", "sums", "--parallelism", "3", "--operator", "totals")
-    assert "would put in force totals: 3 of 128" in told(*only, "--dry-run")
-    assert "puts in force totals: 3 of 128" in told(*only)
-    assert "nothing changes; in force are totals: 3 of 128" in told(*only)
-    assert "declare max_parallelism=16" in told("rescale", "sums", "--max-parallelism", "16")
+    assert "would put in force totals: 3 of 128" in shown(*only, "--dry-run")
+    assert "puts in force totals: 3 of 128" in shown(*only)
+    assert "nothing changes; in force are totals: 3 of 128" in shown(*only)
+    assert "declare max_parallelism=16" in shown("rescale", "sums", "--max-parallelism", "16")
 
 
 @pytest.mark.spark
@@ -327,18 +327,18 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
         with pytest.raises(RuntimeError, match="crashed"):
             CliRunner().invoke(app, ["run", "sums", "--max-batches", "1"], catch_exceptions=False)
     before = database.read_bytes()
-    assert told("publish-pending", "sums").endswith("sums: published 1")
-    assert told("publish-pending", "sums").endswith("sums: everything is published")
+    assert shown("publish-pending", "sums").endswith("sums: published 1")
+    assert shown("publish-pending", "sums").endswith("sums: everything is published")
     assert rows() == 2
 
-    told("run", "sums")
+    shown("run", "sums")
     database.write_bytes(before)  # put back from a backup
     behind = CliRunner().invoke(app, ["run", "sums"])
     assert "statelake publish-pending sums --from-checkpoint 1" in str(behind.exception)
     assert "no checkpoint 9" in str(
         CliRunner().invoke(app, ["publish-pending", "sums", "--from-checkpoint", "9"]).exception
     )
-    assert told("publish-pending", "sums", "--from-checkpoint", "1").endswith("sums: published 1, 2")
+    assert shown("publish-pending", "sums", "--from-checkpoint", "1").endswith("sums: published 1, 2")
     assert rows() == 3
 
     shutil.rmtree(gone)
@@ -353,11 +353,11 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
         assert "(--leave-alone)" in refused
         unknown = str(CliRunner().invoke(app, ["restore", "sums", "1", "--leave-alone", "oot"]).exception)
         assert "never wrote to sinks ['oot']; it did to ['gone', 'out']" in unknown
-        planned = told("restore", "sums", "1", "--leave-alone", "gone", "--dry-run")
+        planned = shown("restore", "sums", "1", "--leave-alone", "gone", "--dry-run")
         assert "sink out: 1 rows out, 0 rows back" in planned
         assert "sink gone at" in planned
     assert rows() == 3
-    restored = told("restore", "sums", "1")  # the code does not have it any more
+    restored = shown("restore", "sums", "1")  # the code does not have it any more
     assert f"sink gone at {gone} is left alone" in restored.replace("file://", "")
     assert "sink out: 1 rows out, 0 rows back" in restored
     assert rows() == 2

@@ -43,7 +43,7 @@ def test_every_commit_is_a_record_with_fields(
     assert "parent_id" not in commits[0], "the first has none"
 
 
-def test_errors_are_told_with_their_traceback_in_the_same_line(
+def test_errors_are_reported_with_their_traceback_in_the_same_line(
     logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logs(LoggingSettings(format="json"))
@@ -53,9 +53,9 @@ def test_errors_are_told_with_their_traceback_in_the_same_line(
         logging.getLogger(f"{LOGGER}.core").warning("it failed", exc_info=True, extra={"job": "j"})
     logging.getLogger(f"{LOGGER}.core").info("not worth a line")
     (line,) = capsys.readouterr().err.splitlines()
-    told = json.loads(line)
-    assert (told["event"], told["job"], told["logger"]) == ("it failed", "j", f"{LOGGER}.core")
-    assert "ValueError: two\nlines" in told["exception"]
+    shown = json.loads(line)
+    assert (shown["event"], shown["job"], shown["logger"]) == ("it failed", "j", f"{LOGGER}.core")
+    assert "ValueError: two\nlines" in shown["exception"]
 
 
 def test_people_get_text_and_each_line_once(
@@ -64,9 +64,9 @@ def test_people_get_text_and_each_line_once(
     for _ in range(2):
         set_up_logs(LoggingSettings(level="info"))
     logging.getLogger(f"{LOGGER}.core").info("hello")
-    told = capsys.readouterr()
-    assert told.err.count("hello") == 1
-    assert told.out == "", "what commands print stays as it is"
+    shown = capsys.readouterr()
+    assert shown.err.count("hello") == 1
+    assert shown.out == "", "what commands print stays as it is"
 
 
 def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ def test_new_data_stuck_jobs_failures_and_retention(
         assert (passed, runs) == (False, 1)
         assert "['pairs'] have new data" in why
         moves_on = site.defs.resolve_job_def(f"{JOB}__check").execute_in_process(instance=site.instance)
-        told = {e.check_name: e.passed for e in moves_on.get_asset_check_evaluations()}
-        assert told[MOVES_ON] is False
+        shown = {e.check_name: e.passed for e in moves_on.get_asset_check_evaluations()}
+        assert shown[MOVES_ON] is False
 
     def die(self: CheckpointCoordinator, *_: object) -> None:
         raise RuntimeError("killed")

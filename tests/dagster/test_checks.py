@@ -42,7 +42,7 @@ def check(site: Site) -> dict[str, tuple[bool, str]]:
 
 
 def failed(site: Site) -> dict[str, str]:
-    return {name: told for name, (passed, told) in check(site).items() if not passed}
+    return {name: shown for name, (passed, shown) in check(site).items() if not passed}
 
 
 def change_row(site: Site, number: int, by: Callable[[dict[str, Any]], None]) -> Callable[[], None]:

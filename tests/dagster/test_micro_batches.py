@@ -140,7 +140,7 @@ def test_metadata_is_that_of_the_checkpoint(
     assert state["operator_rows_in"] == 5
 
 
-def test_a_run_may_be_told_to_stop_and_one_asset_may_be_selected(
+def test_a_run_may_be_asked_to_stop_and_one_asset_may_be_selected(
     spark: SparkSession, settings: Settings, instance: dg.DagsterInstance
 ) -> None:
     tick(settings, instance, max_batches=1)

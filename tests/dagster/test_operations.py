@@ -115,7 +115,7 @@ def test_head_publishes_what_a_crash_left_and_refuses_a_head_that_is_not_whole(
 
 
 @pytest.mark.long
-def test_layout_follows_the_declaration_or_what_it_is_told(site: Site, spark: SparkSession) -> None:
+def test_layout_follows_the_declaration_or_what_it_is_reported(site: Site, spark: SparkSession) -> None:
     site.run()
     site.run("__rescale", parallelism=3)
     assert kinds(site, spark)[3:] == ["rescale"]

@@ -238,7 +238,7 @@ def test_two_runs_of_one_partition(days: Days, spark: SparkSession, monkeypatch:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_what_waits_is_asked_for_and_late_rows_are_told(
+def test_what_waits_is_asked_for_and_late_rows_are_reported(
     days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = definition_of(TimePartitions("at", start=D8)).time_window_for_partition_key(D12).start
@@ -251,9 +251,9 @@ def test_what_waits_is_asked_for_and_late_rows_are_told(
     days.run(D8, D10, missing_only=True)
     assert days.run(D8, D10, missing_only=True).get_asset_materialization_events() == []
     assert _asked(days, "schedule") == _asked(days, "sensor") == []
-    told = _check(days, "moves_on")
-    assert told.passed
-    assert "no other partition is over" in (told.description or "")
+    printed = _check(days, "moves_on")
+    assert printed.passed
+    assert "no other partition is over" in (printed.description or "")
 
     assert _check(days, "late_rows").passed
     days.arrive("b", [("c", 100, 9, 13), ("c", 200, 10, 13), ("c", 300, 11, 13)])

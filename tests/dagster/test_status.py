@@ -65,7 +65,7 @@ def status(
     )
 
 
-def test_a_job_that_never_ran_is_told_apart() -> None:
+def test_a_job_that_never_ran_is_shown_as_such() -> None:
     found = status([])
     assert (found.state, found.exit_code) == ("never_ran", 2)
 

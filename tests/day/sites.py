@@ -163,9 +163,9 @@ class Site:
     def finish(self, process: subprocess.Popen[bytes], *, code: int = 0) -> str:
         """Wait for a command; what it printed."""
         ended = process.wait(timeout=PATIENCE_S)
-        told: str = process.log.read_text()  # type: ignore[attr-defined]
-        assert ended == code, f"{process.args!r} ended with {ended}, not {code}:\n{told}"
-        return told
+        shown: str = process.log.read_text()  # type: ignore[attr-defined]
+        assert ended == code, f"{process.args!r} ended with {ended}, not {code}:\n{shown}"
+        return shown
 
     def put(self, job: str, name: str, rows: Sequence[Reading]) -> None:
         """A file arrives, in one step."""

@@ -53,8 +53,8 @@ def right(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: Site) -> None:
-    told = json.loads(day.run("statelake", "status", "--json", code=2))
-    assert {name: job["state"] for name, job in told.items()} == {
+    shown = json.loads(day.run("statelake", "status", "--json", code=2))
+    assert {name: job["state"] for name, job in shown.items()} == {
         "readings": "never_ran",
         "daily": "never_ran",
     }
@@ -86,8 +86,8 @@ def test_a_day_from_the_command_line_alone(day: Site, right: Site) -> None:
         [r for rows in FILES for r in rows], ttl=timedelta(hours=TTL_HOURS["readings"])
     )
     assert right.outputs("daily") == sums(DAYS, ttl=timedelta(hours=TTL_HOURS["daily"]))
-    told = json.loads(day.run("statelake", "status", "--json"))
-    assert {job["state"] for job in told.values()} == {"ok"}
+    shown = json.loads(day.run("statelake", "status", "--json"))
+    assert {job["state"] for job in shown.values()} == {"ok"}
 
 
 @pytest.mark.long
@@ -142,8 +142,8 @@ def a_run_of_the_shell_is_killed_before_it_publishes(day: Site) -> None:
         until(lambda: len(unpublished(day)) == 1, "a checkpoint that is not published")
         launched.kill()
         launched.wait()
-    told = json.loads(day.run("statelake", "status", "readings", "--json", code=1))
-    assert told["readings"]["unpublished"] == unpublished(day)
+    shown = json.loads(day.run("statelake", "status", "readings", "--json", code=1))
+    assert shown["readings"]["unpublished"] == unpublished(day)
     assert day.rows_in("readings") == 2 * FILE_ROWS + BATCH_ROWS
 
 

@@ -133,10 +133,10 @@ def test_a_job_goes_on_over_deployments_and_what_does_not_fit_is_refused(tmp_pat
     refused = deployment.run(THIRD)
     assert refused.returncode == 1
     assert "Traceback" not in refused.stderr + refused.stdout, refused.stderr
-    (told,) = (line for line in refused.stderr.splitlines() if line.startswith("error: "))
-    assert "job 'deployed': operator 'sums': state 'total' is stored as bigint" in told
-    assert "the function declares string" in told
-    assert "restore the old declaration" in told
+    (shown,) = (line for line in refused.stderr.splitlines() if line.startswith("error: "))
+    assert "job 'deployed': operator 'sums': state 'total' is stored as bigint" in shown
+    assert "the function declares string" in shown
+    assert "restore the old declaration" in shown
     assert deployment.values("total") == totals
 
     again = deployment.run(SECOND)

@@ -82,17 +82,17 @@ def test_a_savepoint_is_listed_as_one() -> None:
 
 
 def test_promote_has_the_option_that_sinks_recommend() -> None:
-    told = CliRunner().invoke(app, ["branch", "promote", "--help"], env={"COLUMNS": "200"}).output
-    assert "--outputs" in told
+    shown = CliRunner().invoke(app, ["branch", "promote", "--help"], env={"COLUMNS": "200"}).output
+    assert "--outputs" in shown
 
 
 def test_a_partition_that_cannot_be_read_names_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     from state_engine.sources import partitioned_input
 
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
 
     def stop(*_: Any, **given: Any) -> None:
-        told.update(given)
+        shown.update(given)
         raise SourceError("cannot be read")
 
     monkeypatch.setattr(partitioned_input, "file_times", stop)
@@ -103,4 +103,4 @@ def test_a_partition_that_cannot_be_read_names_its_job(monkeypatch: pytest.Monke
     source: Any = job.sources["s"].source
     with pytest.raises(SourceError):
         source._seen(None, SimpleNamespace(labels=["f"]), days.first())
-    assert (told["job"], told["source"]) == ("days", "s")
+    assert (shown["job"], shown["source"]) == ("days", "s")

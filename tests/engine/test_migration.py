@@ -226,7 +226,7 @@ class Late(KeyedProcessFunction):
 
 
 def test_operators_may_be_named_like_tables(tmp_path: Path, spark: SparkSession) -> None:
-    """Names of operators and of our own tables are told apart."""
+    """Names of operators and of our own tables are kept apart."""
     site = Site(tmp_path, spark).put(ROWS)
     for uid in ("checkpoints", "operator_state", "dead_letters"):
         site.directory = tmp_path / uid

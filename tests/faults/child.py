@@ -2,7 +2,7 @@
 
 A thread that has reached its fault never does anything again, and holds what it held. When all have, or with a single
 case at the very point, the process group dies by SIGKILL: Python, its workers and the JVM. Cases that ended without
-reaching their fault are told on standard output.
+reaching their fault are reported on standard output.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Told = tuple[str, Path, Sequence[Fault], str]
 
 def killed(cases: Sequence[Told]) -> str:
     """Let one process run all these cases to their faults, and die; what it told, which is nothing if all is well."""
-    told = [(w, str(at), to_json(schedule), operation) for w, at, schedule, operation in cases]
+    shown = [(w, str(at), to_json(schedule), operation) for w, at, schedule, operation in cases]
     died = subprocess.run(
-        [sys.executable, "-m", "tests.faults.child", json.dumps(told)],
+        [sys.executable, "-m", "tests.faults.child", json.dumps(shown)],
         cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=900,
         check=False, start_new_session=True,
     )  # fmt: skip
@@ -55,12 +55,12 @@ def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, a
         prepare(site, operation)
     else:
         site.run(max_batches=1)
-    ended, told = threading.Event(), ["stopped"]
+    ended, shown = threading.Event(), ["stopped"]
 
     def stop() -> None:
         if alone:
             kill_process()
-        told[0] = ""
+        shown[0] = ""
         ended.set()
         threading.Event().wait()
 
@@ -70,15 +70,15 @@ def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, a
                 perform(site, operation)
             else:
                 site.run()
-            told[0] = "did not reach the fault"
+            shown[0] = "did not reach the fault"
         except BaseException as error:
-            told[0] = repr(error)
+            shown[0] = repr(error)
         ended.set()
 
     with installed(schedule, kill=stop):
         threading.Thread(target=run, daemon=True).start()
         ended.wait()
-    return told[0]
+    return shown[0]
 
 
 def main(text: str) -> None:
@@ -87,9 +87,9 @@ def main(text: str) -> None:
         schedule = from_json(faults)
         cut = CUT_OF_OPERATIONS if operation else CUT
         site = Site(Path(directory), WORKLOADS[workload], spark, cut=cut)
-        told = run_to_the_fault(site, schedule, operation, alone=len(cases) == 1)
-        if told:
-            print(f"{workload} {operation} {schedule[0]}: {told}", flush=True)
+        shown = run_to_the_fault(site, schedule, operation, alone=len(cases) == 1)
+        if shown:
+            print(f"{workload} {operation} {schedule[0]}: {shown}", flush=True)
     kill_process()
 
 

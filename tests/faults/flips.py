@@ -82,7 +82,7 @@ def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
 
 def flips(root: Path, number: int, seed: int) -> dict[str, Any]:
     """Flip, read, put back, and count."""
-    chance, told = random.Random(seed), Counter[str]()
+    chance, shown = random.Random(seed), Counter[str]()
     files = [p for p in sorted(root.rglob("*.parquet")) if "_delta_log" not in p.parts]
     jobs = {file: file.relative_to(root).parts[0] for file in files}
     true, raw = {job: read_all(root, job) for job in set(jobs.values())}, []
@@ -93,16 +93,16 @@ def flips(root: Path, number: int, seed: int) -> dict[str, Any]:
         at, bit = chance.randrange(start, len(content)), chance.randrange(8)
         file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
         try:
-            told["harmless" if read_all(root, jobs[file]) == true[jobs[file]] else "silent"] += 1
+            shown["harmless" if read_all(root, jobs[file]) == true[jobs[file]] else "silent"] += 1
         except DamagedFileError:
-            told["noticed"] += 1
+            shown["noticed"] += 1
         except Exception as error:
-            told["raw"] += 1
+            shown["raw"] += 1
             raw.append(f"{file.relative_to(root)} byte {at} bit {bit}: {error!r}"[:500])
         finally:
             file.write_bytes(content)
     assert {job: read_all(root, job) for job in true} == true
-    return {**told, "files": len(files), "examples": raw[:5]}
+    return {**shown, "files": len(files), "examples": raw[:5]}
 
 
 if __name__ == "__main__":

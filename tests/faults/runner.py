@@ -36,13 +36,13 @@ class RunnerReport:
 
 def run_to_the_end(site: Site) -> RunnerReport:
     """Run, and after every lost attempt run again, until the sources have nothing new."""
-    told = RunnerReport()
+    shown = RunnerReport()
     while True:
         try:
-            if site.run(on_progress=lambda batch: told.committed.append(batch.checkpoint_id)).caught_up:
-                return told
+            if site.run(on_progress=lambda batch: shown.committed.append(batch.checkpoint_id)).caught_up:
+                return shown
         except CommitFailedError as error:
-            told.lost.append((type(error).__name__, str(error)))
+            shown.lost.append((type(error).__name__, str(error)))
 
 
 def main(directory: str) -> None:

@@ -35,7 +35,7 @@ RACED = Workload("raced", _raced, ("sums",), ("delta",))
 def test_a_hundred_compactions_change_nothing(tmp_path: Path, spark: SparkSession) -> None:
     plain = Site(tmp_path / "plain", RACED, spark, cut=ROUNDS)
     assert plain.run().caught_up
-    site, dice, told = Site(tmp_path / "raced", RACED, spark, cut=1), random.Random(7), Counter[str]()
+    site, dice, shown = Site(tmp_path / "raced", RACED, spark, cut=1), random.Random(7), Counter[str]()
     assert len(site.run(max_batches=1).batches) == 1
     for _ in range(ROUNDS - 1):
         broken_at = dice.choice([None, *STEPS])
@@ -44,11 +44,11 @@ def test_a_hundred_compactions_change_nothing(tmp_path: Path, spark: SparkSessio
             with site.engine() as engine:
                 try:
                     done = engine.compact(RACED.name)
-                    told["committed" if done.committed_id else "nothing to do, or dropped"] += 1
+                    shown["committed" if done.committed_id else "nothing to do, or dropped"] += 1
                 except InjectedFault:
-                    told[f"broken off {broken_at}"] += 1
+                    shown[f"broken off {broken_at}"] += 1
                 except StatelakeError as error:
-                    told[f"failed: {error}"] += 1
+                    shown[f"failed: {error}"] += 1
 
         with installed([Fault(broken_at)] if broken_at else []):
             beside = threading.Thread(target=compact)
@@ -58,9 +58,9 @@ def test_a_hundred_compactions_change_nothing(tmp_path: Path, spark: SparkSessio
         assert len(ran.batches) == 1
     assert site.run().caught_up
     assert site.seen() == plain.seen()
-    print(dict(told))
-    assert not [text for text in told if text.startswith("failed")]
-    assert set(told) >= {"committed", *(f"broken off {step}" for step in STEPS)}
+    print(dict(shown))
+    assert not [text for text in shown if text.startswith("failed")]
+    assert set(shown) >= {"committed", *(f"broken off {step}" for step in STEPS)}
     # what broke off is nobody's, and the next compaction leaves one base
     with site.engine() as engine:
         engine.compact(RACED.name, full=True)

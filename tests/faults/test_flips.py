@@ -33,9 +33,9 @@ def test_no_flip_is_silent_and_none_ends_the_process(root: Path, flips: int) -> 
     command = [sys.executable, "-m", "tests.faults.flips", str(root), str(flips), str(flips)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT_OF_REPOSITORY, timeout=280)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told.get("silent", 0) == 0, told
-    assert told.get("raw", 0) == 0, told
-    assert told["noticed"] + told.get("harmless", 0) == flips, told
+    shown = json.loads(done.stdout)
+    assert shown.get("silent", 0) == 0, shown
+    assert shown.get("raw", 0) == 0, shown
+    assert shown["noticed"] + shown.get("harmless", 0) == flips, shown
     # the others hit statistics in the headers of pages, which nobody reads, and files that a base took the place of
-    assert told["noticed"] > flips * 0.6, told
+    assert shown["noticed"] > flips * 0.6, shown

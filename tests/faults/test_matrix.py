@@ -123,7 +123,7 @@ def test_publish_pending_publishes_without_running(saved_sites: SavedSites) -> N
 Killed = Callable[[Case], Path]
 
 
-def told(case: Case, directory: Path) -> Told:
+def shown(case: Case, directory: Path) -> Told:
     return case.workload.name, directory, [case.fault], ""
 
 
@@ -137,7 +137,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
             quick, base = part_of(case, quick=True), tmp_path_factory.mktemp("killed")
             same = [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
             found = [(c, base / str(i)) for i, c in enumerate(same)]
-            assert killed([told(c, path) for c, path in found]) == ""
+            assert killed([shown(c, path) for c, path in found]) == ""
             made.update({str(c): path for c, path in found})
         return made[str(case)]
 
@@ -158,7 +158,7 @@ def test_a_process_that_dies_at_the_very_point_changes_no_result(
     point: str, saved_sites: SavedSites, tmp_path: Path
 ) -> None:
     case = Case(WORKLOADS["sinks"], Fault(point, action="sigkill"))
-    assert killed([told(case, tmp_path / "site")]) == ""
+    assert killed([shown(case, tmp_path / "site")]) == ""
     site = saved_sites("sinks").at(tmp_path / "site")
     assert len(site.rows()) == (2 if case.committed else 1)
     saved_sites("sinks").check_recovery(site)

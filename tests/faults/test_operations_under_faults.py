@@ -158,8 +158,8 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
             base = tmp_path_factory.mktemp("killed")
             same = [c for c in operation_cases("sigkill") if c.operation == case.operation]
             found = {str(c): base / str(i) for i, c in enumerate(same)}
-            told = [("sinks", found[str(c)], [c.fault], c.operation) for c in same]
-            assert killed(told) == ""
+            shown = [("sinks", found[str(c)], [c.fault], c.operation) for c in same]
+            assert killed(shown) == ""
             made.update(found)
         return made[str(case)]
 

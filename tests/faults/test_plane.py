@@ -54,10 +54,10 @@ def test_an_engine_in_production_has_no_fault_plane() -> None:
     """Not by another way either: a process that has loaded every point's module has loaded nothing of the tests."""
     modules = sorted({point.owner.partition(":")[0] for point in POINTS.values()})
     code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print(*sys.modules)"
-    told = subprocess.run(
+    shown = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    loaded = told.stdout.split()
+    loaded = shown.stdout.split()
     assert set(modules) <= set(loaded)
     assert [name for name in loaded if name.split(".")[0] in ("tests", "pytest")] == []
 

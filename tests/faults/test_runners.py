@@ -1,6 +1,6 @@
 """Two and four runners of one job at once, as threads and as processes, for 20 checkpoints.
 
-Each id is committed once, no row is lost or comes twice, and each loser is told.
+Each id is committed once, no row is lost or comes twice, and each loser is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> S
 
 
 def check(site: Site, reports: Iterable[RunnerReport], expected: Seen) -> None:
-    """Every id was committed by exactly one runner, and the others were told so."""
+    """Every id was committed by exactly one runner, and the others were reported so."""
     found = list(reports)
     ids = list(range(1, len(EVENTS) // CUT_OF_RUNNERS + 1))
     assert len(ids) == 20

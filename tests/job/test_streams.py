@@ -239,8 +239,8 @@ def test_connected_streams_on_spark(tmp_path: Path, spark: SparkSession) -> None
 def check_connected(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
     found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
-    told = [f"second {k}{v}" for k, v in PAIRS]
-    assert found["co_map"] == sorted(["first 1", "first 2", "first 3", *told])
+    shown = [f"second {k}{v}" for k, v in PAIRS]
+    assert found["co_map"] == sorted(["first 1", "first 2", "first 3", *shown])
     assert found["co_flat_map"] == sorted(["1", "2", "2", "3", "3", "3", *(k for k, _ in PAIRS)])
     # without order_by the first stream comes first, and no limit is known then
     assert "limited" not in found
@@ -367,7 +367,7 @@ def test_two_streams_in_one_declared_order(tmp_path: Path, spark: SparkSession) 
     assert pipeline.outputs() == {"limited": [("a", 6)], "united": [1, 2, 3, 4, 5]}
 
 
-def test_a_failing_key_selector_is_told_or_set_aside() -> None:
+def test_a_failing_key_selector_is_reported_or_set_aside() -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         numbers = job.from_collection([4, 0, 2], Types.INT(), name="numbers")
         keyed_by = numbers.key_by(lambda n: 8 // n, key_type=int)

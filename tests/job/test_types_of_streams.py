@@ -201,10 +201,10 @@ def test_all_types_at_once_on_spark(spark: SparkSession) -> None:
     keyed = job.from_collection([row], kind, name="rows").key_by(
         lambda value: value[8], key_type=Types.SQL_TIME()
     )
-    told = keyed.process(Key(), uid="key", output_type=Types.SQL_TIME()).map(
+    printed = keyed.process(Key(), uid="key", output_type=Types.SQL_TIME()).map(
         lambda at: repr(at), output_type=str
     )
-    assert told.collect(spark=spark) == [repr(time(1, 2, 3))]
+    assert printed.collect(spark=spark) == [repr(time(1, 2, 3))]
 
 
 class Flight(NamedTuple):

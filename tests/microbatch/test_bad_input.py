@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_under_fail_nothing_is_committed_and_all_is_told(site: Site, name: str) -> None:
+def test_under_fail_nothing_is_committed_and_all_is_reported(site: Site, name: str) -> None:
     case = CASES[name]
     with pytest.raises(UserFunctionError) as caught:
         site.put(case.rows).engine().run(site.job(Sum(case.then)))

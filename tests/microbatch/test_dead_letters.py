@@ -135,7 +135,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_letter(
 
 
 class Late(KeyedProcessFunction):
-    """Says whether an element is late; refuses what it is told to."""
+    """Says whether an element is late; refuses what it must."""
 
     def __init__(self, *, refused: str = "") -> None:
         self.refused = refused
@@ -230,7 +230,7 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 
 class Applies(KeyedBroadcastProcessFunction):
-    """Multiplies by all rules; refuses what it is told to, or one element in some subtasks only."""
+    """Multiplies by all rules; refuses what it must, or one element in some subtasks only."""
 
     def __init__(self, *, refused: str = "", moody: bool = False) -> None:
         self.refused, self.moody = refused, moody

@@ -197,7 +197,7 @@ def test_a_commit_that_did_happen_is_found_and_the_run_goes_on(
     site.finish()
 
 
-def test_a_checkpoint_that_was_not_committed_is_told_and_the_next_run_does_it(
+def test_a_checkpoint_that_was_not_committed_is_reported_and_the_next_run_does_it(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unclear("/checkpoints", really=False, patch=monkeypatch)

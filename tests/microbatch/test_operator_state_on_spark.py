@@ -92,7 +92,7 @@ def test_state_that_did_not_change_is_not_written_again(tmp_path: Path, spark: S
 
 
 class Hooks(KeyedProcessFunction, CheckpointedFunction, CheckpointListener):
-    """Writes what it is told, on every subtask, into union state and raw state."""
+    """Writes what it is reported, on every subtask, into union state and raw state."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()

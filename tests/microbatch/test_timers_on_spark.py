@@ -212,8 +212,8 @@ def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order() -> No
         )
         return streams | {"merged": merged}
 
-    told = "begin order_by of the source with its event_time column"
-    with MemoryPipeline.of(build) as pipeline, pytest.raises(ConfigurationError, match=told):
+    printed = "begin order_by of the source with its event_time column"
+    with MemoryPipeline.of(build) as pipeline, pytest.raises(ConfigurationError, match=printed):
         pipeline.run()
 
 

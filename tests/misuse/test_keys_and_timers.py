@@ -96,8 +96,10 @@ class TimersWithoutKeys(ProcessFunction):
 
 @pytest.mark.parametrize("method", TIMERS)
 def test_timers_without_a_key_are_refused(method: str) -> None:
-    told = f"{method} was called without a current key: timers exist only inside process_element and on_timer"
-    with pytest.raises(StateAccessError, match=f"{told}.*use key_by first, and not open or close"):
+    shown = (
+        f"{method} was called without a current key: timers exist only inside process_element and on_timer"
+    )
+    with pytest.raises(StateAccessError, match=f"{shown}.*use key_by first, and not open or close"):
         OperatorHarness(TimersWithoutKeys()).process([method])
 
 
@@ -123,7 +125,7 @@ class Reminds(KeyedProcessFunction):
 
 
 def test_an_event_time_timer_without_event_time_is_kept_until_the_input_ends() -> None:
-    """As in Flink: no watermark comes before the last one, so this is allowed, and it is told nowhere."""
+    """As in Flink: no watermark comes before the last one, so this is allowed, and it is reported nowhere."""
     harness = KeyedHarness(Reminds(), key_by=lambda value: value, clock_ms=10**15)
     assert harness.process(["a"]) == []
     assert harness.process([]) == []

@@ -1,4 +1,4 @@
-"""Misuse that only a run can find: each is told with its class and its place, and nothing is committed.
+"""Misuse that only a run can find: each is reported with its class and its place, and nothing is committed.
 
 In memory, but for what is about files, tables and DataFrame code.
 """
@@ -231,21 +231,23 @@ def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> No
         pipeline_of(name).run()
     DeltaTable(table).update(updates={"v": "5"}, predicate="k = 'a'")
     pq.write_table(rows.slice(0, 1), files / "0.parquet")
-    told = {
+    shown = {
         "table": r"version 1 \(UPDATE\) takes rows away.*on_change='restart'.*on_change='skip'",
         "files": r"0\.parquet changed or vanished after it was consumed.*Put the old file back.*on_change='ignore'",
     }
     for name in sources:
-        with pytest.raises(SourceError, match=f"(?s){told[name]}"):
+        with pytest.raises(SourceError, match=f"(?s){shown[name]}"):
             pipeline_of(name).run()
         with pipeline_of(name).engine() as engine:
             assert len(engine.checkpoints("pipeline")) == 1
 
 
 @pytest.mark.spark
-def test_a_column_that_cannot_be_a_key_is_told_with_its_operator(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_column_that_cannot_be_a_key_is_reported_with_its_operator(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     def by_lists(job: StatefulJob, at: Path) -> DataStream:
         return mapped(pairs(job).transform(lambda frame: frame.withColumn("k", F.array("v"))))
 
-    told = "operator 'mapped': The column 'k' has the type array<bigint>, which cannot be a key"
-    refused(tmp_path, spark, by_lists, InvalidKeyError, told)
+    shown = "operator 'mapped': The column 'k' has the type array<bigint>, which cannot be a key"
+    refused(tmp_path, spark, by_lists, InvalidKeyError, shown)

@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Use, type[StatelakeError], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_wrong_use_of_operator_state_is_told_with_operator_and_state(what: str) -> None:
+def test_a_wrong_use_of_operator_state_is_reported_with_operator_and_state(what: str) -> None:
     use, kind, message = REFUSED[what]
     with pytest.raises(kind, match=message):
         OperatorHarness(Asks(use)).process([1])
@@ -116,10 +116,10 @@ def test_operator_state_of_another_type_or_scheme_is_refused_on_restore() -> Non
         ),
         (lambda s: s.get_union_list_state(NUMBERS), "even_split of bigint, the function declares union of bigint"),
     ]  # fmt: skip
-    for use, told in others:
+    for use, shown in others:
         harness = OperatorHarness.restored(Asks(use), first.snapshot())
         with pytest.raises(
-            StateMigrationError, match=f"{_WHERE} is stored as {told}.*estore the old declaration"
+            StateMigrationError, match=f"{_WHERE} is stored as {shown}.*estore the old declaration"
         ):
             harness.process([1])
 
@@ -148,7 +148,7 @@ RAW: dict[str, tuple[Use, type[StatelakeError], str]] = {
 
 
 @pytest.mark.parametrize("what", RAW)
-def test_a_wrong_use_of_raw_state_is_told(what: str) -> None:
+def test_a_wrong_use_of_raw_state_is_reported(what: str) -> None:
     use, kind, message = RAW[what]
     with pytest.raises(kind, match=message):
         OperatorHarness(Asks(lambda s: None, use)).process([1])
@@ -184,8 +184,8 @@ WRITES: dict[str, Use] = {
 
 @pytest.mark.parametrize("method", WRITES)
 def test_read_only_broadcast_state_refuses_every_write(method: str) -> None:
-    told = f"operator 'harness': state 'rules' is read-only here, so it has no {method}: change it in process_broad"
-    with pytest.raises(StateAccessError, match=told):
+    shown = f"operator 'harness': state 'rules' is read-only here, so it has no {method}: change it in process_broad"
+    with pytest.raises(StateAccessError, match=shown):
         KeyedHarness(Reads(WRITES[method]), key_by=lambda value: value).process([1])
 
 
@@ -213,7 +213,7 @@ class NoHooks(MapFunction, CheckpointedFunction):
         return value
 
 
-def test_hooks_that_are_written_wrongly_are_told() -> None:
+def test_hooks_that_are_written_wrongly_are_reported() -> None:
     with pytest.raises(
         ValueTypeError, match=r"operator 'harness': snapshot_state of NoList returned 5; return a list"
     ):

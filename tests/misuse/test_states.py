@@ -116,7 +116,7 @@ def test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit(state: str, 
 
 
 @pytest.mark.parametrize("state", GET)
-def test_a_value_that_does_not_fit_is_told_with_its_state(state: str) -> None:
+def test_a_value_that_does_not_fit_is_reported_with_its_state(state: str) -> None:
     with pytest.raises(ValueTypeError, match=r"state 's': 1.5 \(float\) is not a value of type int8"):
         keyed(Uses(state, lambda s: WRITE[state](s, 1.5)))
 
@@ -130,9 +130,9 @@ MISFITS: list[tuple[str, Use, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("state", "use", "told"), MISFITS)
-def test_what_is_looked_up_or_merged_has_the_type_of_the_state(state: str, use: Use, told: str) -> None:
-    with pytest.raises(ValueTypeError, match=rf"{told} \(str\) is not a value of type int8"):
+@pytest.mark.parametrize(("state", "use", "expected"), MISFITS)
+def test_what_is_looked_up_or_merged_has_the_type_of_the_state(state: str, use: Use, expected: str) -> None:
+    with pytest.raises(ValueTypeError, match=rf"{expected} \(str\) is not a value of type int8"):
         keyed(Uses(state, use))
 
 
@@ -179,7 +179,7 @@ REFUSED: dict[str, tuple[str, Use, type[StatelakeError], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_wrong_use_of_a_state_is_told_and_changes_nothing(what: str) -> None:
+def test_a_wrong_use_of_a_state_is_reported_and_changes_nothing(what: str) -> None:
     state, use, kind, message = REFUSED[what]
     with pytest.raises(kind, match=message):
         keyed(Uses(state, use))

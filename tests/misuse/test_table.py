@@ -1,29 +1,29 @@
-"""What can be done wrongly, and the test that says what is told then: its class, its place, and the way out.
+"""What can be done wrongly, and the test that says what is reported then: its class, its place, and the way out.
 
 One sentence for each misuse that the semantics of state name, and below it the tests, by file, function and case. What
-is told too little, or not at all, until now has "(not yet)"; its test is expected to fail. The tests at the end of this
-file hold the table to what exists.
+is reported too little, or not at all, until now has "(not yet)"; its test is expected to fail. The tests at the end
+of this file hold the table to what exists.
 
 Key groups
 
 A null or NaN key, or a value that cannot be a key, is refused
   misuse/test_keys_and_timers::test_what_cannot_be_a_key_is_refused_before_anything_is_kept
   core/keys/test_keys::test_what_is_no_key_is_refused
-A null or NaN key fails the batch, nothing is written, and job, operator and row are told
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[null key]
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[NaN key]
+A null or NaN key fails the batch, nothing is written, and job, operator and row are reported
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[null key]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[NaN key]
 A column of lists or maps is no key
   microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a list as key]
   microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a map as key]
   spark/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
-Such a column is told with its operator
-  misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_told_with_its_operator
+Such a column is reported with its operator
+  misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_reported_with_its_operator
 A key selector of a type that cannot be a key is refused while wiring, with its operator
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a list]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a part that is a map]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a second key selector of a list]
-A key selector that raises is told with job and operator
-  job/test_streams::test_a_failing_key_selector_is_told_or_set_aside
+A key selector that raises is reported with job and operator
+  job/test_streams::test_a_failing_key_selector_is_reported_or_set_aside
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives None]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives NaN]
 Map keys follow the same rules
@@ -35,7 +35,7 @@ Max parallelism is 1 to 32768, and parallelism is not above it
   core/keys/test_key_groups::test_bad_arguments_are_refused
   misuse/test_keys_and_timers::test_a_parallelism_above_the_number_of_key_groups_is_refused
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[set_parallelism above max]
-Such numbers of a job are told with its name
+Such numbers of a job are reported with its name
   misuse/test_wiring::test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name
 Max parallelism is fixed for the life of the state
   engine/test_migration::test_what_does_not_fit_is_refused[another max parallelism]
@@ -54,21 +54,21 @@ One name, two types is an error
 A descriptor of another kind is refused
   core/state/test_keyed_state::test_the_wrong_descriptor_is_refused_by_name
 None is no element of a list, nothing to reduce, and no key of a map
-  misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[None added to a list]
-  misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[None as key of a map]
+  misuse/test_states::test_a_wrong_use_of_a_state_is_reported_and_changes_nothing[None added to a list]
+  misuse/test_states::test_a_wrong_use_of_a_state_is_reported_and_changes_nothing[None as key of a map]
   core/state/test_folded_states::test_none_is_never_stored
   core/state/test_sorted_map_state::test_bounds_and_keys_follow_the_rules_of_keys
 Folding warns that it is deprecated
   core/state/test_folded_states::folding
 An overflow is an error inside of update, add and put, never at the commit
   misuse/test_states::test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[overflow of state]
-A value that does not fit is told with its state
-  misuse/test_states::test_a_value_that_does_not_fit_is_told_with_its_state
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[overflow of state]
+A value that does not fit is reported with its state
+  misuse/test_states::test_a_value_that_does_not_fit_is_reported_with_its_state
 What is looked up in a map or merged has the type of the state
   misuse/test_states::test_what_is_looked_up_or_merged_has_the_type_of_the_state
 Changing a map while iterating it raises
-  misuse/test_states::test_a_wrong_use_of_a_state_is_told_and_changes_nothing[a map changed while it is iterated]
+  misuse/test_states::test_a_wrong_use_of_a_state_is_reported_and_changes_nothing[a map changed while it is iterated]
   core/state/test_map_state::test_changing_a_map_while_iterating_raises
   core/state/test_sorted_map_state::test_changing_it_while_iterating_raises
 A transform that loses the order must name one, whatever the rows come from
@@ -91,15 +91,15 @@ A state needs a name and a type that can be, and pickles are taken only by optin
   misuse/test_keys_and_timers::test_a_state_without_a_good_name_or_type_is_refused
   core/types/test_types_namespace::test_a_pickled_type_is_made_only_by_opting_in
 State of an unknown name, operator, checkpoint or job cannot be read
-  queries/test_read_state::test_what_is_not_there_is_told_with_what_is
+  queries/test_read_state::test_what_is_not_there_is_reported_with_what_is
   engine/test_migration::test_a_job_that_never_ran_has_no_state
   core/checkpoints/test_history::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
-  test_testing::test_an_unknown_state_is_told_with_those_that_are_there
+  test_testing::test_an_unknown_state_is_reported_with_those_that_are_there
 
 Operator state
 
 Names, types, schemes and descriptors of operator state are checked
-  misuse/test_operator_state::test_a_wrong_use_of_operator_state_is_told_with_operator_and_state
+  misuse/test_operator_state::test_a_wrong_use_of_operator_state_is_reported_with_operator_and_state
   core/operator_state/test_operator_state::test_one_name_two_types_is_refused
   core/operator_state/test_operator_state::test_names_of_the_engine_are_refused
   core/operator_state/test_operator_snapshot::test_subtasks_must_agree_on_a_state
@@ -124,15 +124,15 @@ A file that changed, and a table whose rows were updated or deleted, after they 
   sources/test_file_plan::test_consumed_file_that_changed
   sources/test_file_plan::test_change_between_plan_and_commit
   sources/test_delta::test_a_commit_that_takes_rows_away
-Hooks that are missing, or give something else, are told
-  misuse/test_operator_state::test_hooks_that_are_written_wrongly_are_told
+Hooks that are missing, or give something else, are reported
+  misuse/test_operator_state::test_hooks_that_are_written_wrongly_are_reported
   core/operator_state/test_checkpointed::test_a_missing_hook_is_named
   core/operator/test_operator_lifecycle::test_anything_but_a_list_is_refused
 
 Managed and raw state
 
 Raw state is bytes, of an own key group, inside of snapshot_state
-  misuse/test_operator_state::test_a_wrong_use_of_raw_state_is_told
+  misuse/test_operator_state::test_a_wrong_use_of_raw_state_is_reported
   core/operator_state/test_raw_state::test_only_bytes_can_be_written
   core/operator_state/test_raw_state::test_a_key_group_of_another_subtask_is_refused
   core/operator_state/test_raw_state::test_a_key_group_is_started_once
@@ -172,28 +172,28 @@ What event-time timers yield needs a place in the order
 
 Delivery guarantees
 
-A row that cannot be parsed is told with its job, source and file
+A row that cannot be parsed is reported with its job, source and file
   sources/test_file::test_rows_that_cannot_be_parsed
 A function that raises fails the batch, with job, operator, key, position and cause
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[raises]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[raises]
   microbatch/test_bad_input::test_a_failure_in_a_chained_operator_names_that_operator
 So do open and close, whatever the policy, and a source function that raises
   microbatch/test_bad_input::test_open_and_close_fail_the_batch_whatever_the_policy
   microbatch/test_operator_state_on_spark::test_a_counter_source_has_no_gap_and_no_repeat
 A string, bytes, dict, number or tuple that is returned is an error
   misuse/test_states::test_what_is_returned_instead_of_yielded_is_refused
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[a string]
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[a string]
 Outputs have the declared type, and go to declared side outputs
-  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_told[wrong type]
-  core/functions/test_output_tag::test_an_undeclared_side_output_is_told
-  core/functions/test_output_tag::test_one_name_for_two_types_is_told
-A sink of other columns is told with both sides
+  microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[wrong type]
+  core/functions/test_output_tag::test_an_undeclared_side_output_is_reported
+  core/functions/test_output_tag::test_one_name_for_two_types_is_reported
+A sink of other columns is reported with both sides
   sinks/test_delta::test_other_columns_are_refused_and_both_sides_shown
   engine/test_migration::test_the_output_type_may_not_change_what_the_sink_holds
 A sink that was made anew, or is another job's, is refused
   sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
   sinks/test_files::test_another_job_is_refused
-State files that are gone or damaged are told by readers and by the next batch
+State files that are gone or damaged are reported by readers and by the next batch
   queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 
 Jobs
@@ -202,8 +202,8 @@ Names and uids are unique and well written, types are given, functions fit their
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built
   job/test_streams::test_what_streams_refuse
   core/test_names::test_others_are_refused_and_told_how_to_look
-Elements of a collection are told with their source
-  misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source
+Elements of a collection are reported with their source
+  misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_reported_with_its_source
 A job does something, uses its sources, and its stateful operators have uids
   misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check
 Functions with broadcast state need uids, too
@@ -296,5 +296,5 @@ def test_every_test_of_misuse_is_in_the_table() -> None:
                 names = functions(f"misuse/{path.stem}")
                 yield from (f"misuse/{path.stem}::{name}" for name in names if name.startswith("test_"))
 
-    told = {test.split("[")[0] for _, test in entries()}
-    assert set(mine()) - told == ALLOWED
+    shown = {test.split("[")[0] for _, test in entries()}
+    assert set(mine()) - shown == ALLOWED

@@ -259,7 +259,7 @@ def test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name(
         StatefulJob("wires", **options)  # type: ignore[arg-type]
 
 
-def test_an_element_of_a_collection_of_the_wrong_type_is_told_with_its_source() -> None:
+def test_an_element_of_a_collection_of_the_wrong_type_is_reported_with_its_source() -> None:
     with pytest.raises(ValueTypeError, match=r"source 'letters': 'a' .* is not a value of type int64"):
         stream_of()[0].from_collection([1, "a"], int, name="letters")
     with pytest.raises(

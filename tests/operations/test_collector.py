@@ -267,8 +267,8 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
         patch.setattr(job_tables, "StoreClock", Later)
         site.engine().expire_checkpoints("tiny", KEEP_ONE)
     assert not site.collect(hours=53, dry_run=True).files
-    told = {f.table.rsplit("/", 1)[-1] for f in site.collect(hours=55, dry_run=True).files}
-    assert told == {"changelog", "operator_state", "sink", "files_of_tiny"}
+    printed = {f.table.rsplit("/", 1)[-1] for f in site.collect(hours=55, dry_run=True).files}
+    assert printed == {"changelog", "operator_state", "sink", "files_of_tiny"}
 
 
 def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
@@ -378,11 +378,11 @@ def test_vacuum_takes_only_what_is_in_no_log_and_old(site: CollectedSite) -> Non
     week_ago = time.time() - 8 * 24 * 3600
     for path in [old, *changelog.rglob("part-*.parquet")]:
         os.utime(path, (week_ago, week_ago))
-    told = site.collect(hours=0, vacuum=True, dry_run=True)
-    assert {uri.split("/root/tiny/")[1] for uri in told.vacuumed} == {
+    printed = site.collect(hours=0, vacuum=True, dry_run=True)
+    assert {uri.split("/root/tiny/")[1] for uri in printed.vacuumed} == {
         "checkpoints", "operator_state", "operators/sums/changelog",
     }  # fmt: skip
     assert site.files() == before
-    assert site.collect(hours=0, vacuum=True).vacuumed == told.vacuumed
+    assert site.collect(hours=0, vacuum=True).vacuumed == printed.vacuumed
     assert before - site.files() == {str(old.relative_to(site.directory))}
     assert site.restorable() == states

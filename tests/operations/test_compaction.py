@@ -120,7 +120,7 @@ def test_key_groups_without_a_base_count_from_the_start() -> None:
     assert seen(path)[-1] == ("changelog/c1", 1, (0, 7), [(0, 2), (5, 7)])
 
 
-def test_a_base_that_no_row_of_the_path_wrote_is_told() -> None:
+def test_a_base_that_no_row_of_the_path_wrote_is_reported() -> None:
     path = [row(1, bases=[BaseRange(0, 7, "w9", 1)])]
     with pytest.raises(
         MissingFilesError, match="rests on the base w9, and no checkpoint on the path wrote it"
@@ -433,17 +433,17 @@ def test_a_damaged_base_is_loud(tmp_path: Path, spark: SparkSession) -> None:
     site.compact(1)
     damaged = Path(site.used()[0].listed.uri[7:])
     pq.write_table(pq.read_table(damaged, partitioning=None).slice(1), damaged)
-    for told, damage in (("is damaged", lambda: None), ("does not exist", damaged.unlink)):
+    for printed, damage in (("is damaged", lambda: None), ("does not exist", damaged.unlink)):
         damage()
-        with pytest.raises(MissingFilesError, match=told):
+        with pytest.raises(MissingFilesError, match=printed):
             site.engine.read_state("small", "sums", "total")
-        with pytest.raises(MissingFilesError, match=f"job 'small': .*{told}"):
+        with pytest.raises(MissingFilesError, match=f"job 'small': .*{printed}"):
             site.compact(2)
-        with pytest.raises(MissingFilesError, match=told):
+        with pytest.raises(MissingFilesError, match=printed):
             site.run(BATCHES[0], clocks(1))
 
 
-def test_an_operator_that_is_not_there_is_told(tmp_path: Path, spark: SparkSession) -> None:
+def test_an_operator_that_is_not_there_is_reported(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="no state of an operator 'nope'"):
         write_base(
             spark, LAYOUT, [row(1)], "nope", base_id="b", max_parallelism=8, clock_ms=0, watermark_ms=None

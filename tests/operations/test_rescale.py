@@ -317,7 +317,7 @@ def test_a_crash_before_the_commit_leaves_nothing_to_be_seen(
     assert site.state() == dict.fromkeys(KEYS, 2)
 
 
-def test_a_micro_batch_that_is_under_way_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_that_is_under_way_is_reported(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = CheckpointCoordinator.stage
 
     def late(self: Any, attempt: Any) -> Any:
@@ -355,7 +355,7 @@ def test_it_gives_up_after_some_rounds(site: Site, monkeypatch: pytest.MonkeyPat
     assert site.state() == dict.fromkeys(KEYS, 3)
 
 
-def test_it_is_told_when_the_head_goes_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_reported_when_the_head_goes_elsewhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     one_of_each(site, "1")
     site.engine().run(site.job())
     with monkeypatch.context() as patch:

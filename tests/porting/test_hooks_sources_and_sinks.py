@@ -167,7 +167,7 @@ def check_no_gap_and_no_repeat(pipeline: Pipeline | MemoryPipeline) -> None:
 
 
 class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
-    """Numbers its elements, and writes down the checkpoints that it was told of."""
+    """Numbers its elements, and writes down the checkpoints of which it was notified."""
 
     def __init__(self, told: Path) -> None:
         self.told, self.number, self.name = told, 0, ""
@@ -190,8 +190,8 @@ class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
             file.write(f"{checkpoint_id}\n")
 
 
-def test_a_listener_is_told_of_every_checkpoint_in_order(tmp_path: Path) -> None:
-    """In a job, subtasks are told at the start of the next micro-batch, so not of the last checkpoint yet."""
+def test_a_listener_is_notified_of_every_checkpoint_in_order(tmp_path: Path) -> None:
+    """In a job, subtasks are reported at the start of the next micro-batch, so not of the last checkpoint yet."""
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         pairs = job.from_collection(PAIRS[:6], PAIR, name="pairs", max_rows_per_batch=2)

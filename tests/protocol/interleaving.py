@@ -50,7 +50,7 @@ class Actor:
     Attributes:
         name: for the trace.
         body: what it does.
-        tolerated: whether an error is one of those that this actor may be told.
+        tolerated: whether an error is one of those that this actor may be reported.
         dice: decides what happens to it inside.
         ready: whether it may begin; one that never may does not run.
         crew: where actors that it brings in wait for their first turn.
@@ -79,7 +79,7 @@ class Actor:
         """Let it go on to its next step; False where it came to its end.
 
         Raises:
-            Exception: what it was told and nobody expected.
+            Exception: what it was reported and nobody expected.
         """
         if self._run is None:
             self._run = _THREADS.submit(self._thread)

@@ -40,8 +40,8 @@ class Told:
 
 @contextmanager
 def marked(clock: Clock) -> Iterator[Told]:
-    """Wrap the engine, and let it go by a clock; what is told of commits is noted until the end."""
-    told = Told()
+    """Wrap the engine, and let it go by a clock; what is reported of commits is noted until the end."""
+    shown = Told()
     with pytest.MonkeyPatch.context() as patch:
         clock.rule(patch)
 
@@ -52,7 +52,7 @@ def marked(clock: Clock) -> Iterator[Told]:
         around(DeltaKernel, "create_table", _before_and_after("create"))
         around(DeltaKernel, "active_files", _before_and_after("list"))
         around(CheckpointLog, "load", _before_and_after("load"))
-        around(CheckpointLog, "_append", lambda real: _append(real, told))
+        around(CheckpointLog, "_append", lambda real: _append(real, shown))
         around(Publication, "publish_pending", _before_and_after("publish_pending"))
         around(Publication, "_publish", _before_and_after("publish"))
         _mark_collector(patch, around)
@@ -61,7 +61,7 @@ def marked(clock: Clock) -> Iterator[Told]:
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
         patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
-        yield told
+        yield shown
 
 
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
@@ -134,7 +134,7 @@ def _commit(real: Callable[..., int]) -> Callable[..., int]:
     return change
 
 
-def _append(real: Callable[..., None], told: Told) -> Callable[..., None]:
+def _append(real: Callable[..., None], shown: Told) -> Callable[..., None]:
     def append(self: CheckpointLog, row: Any, **options: Any) -> None:
         attempt = (row.write_id, row.checkpoint_id)
         actor = actor_here()
@@ -143,8 +143,8 @@ def _append(real: Callable[..., None], told: Told) -> Callable[..., None]:
         try:
             real(self, row, **options)
         except CommitFailedError:
-            told.failed.add(attempt)
+            shown.failed.add(attempt)
             raise
-        told.committed.add(attempt)
+        shown.committed.add(attempt)
 
     return append

@@ -129,7 +129,7 @@ def run_schedule(
     if seed % 5:
         shutil.copytree(empty, directory)
     try:
-        with marked(world.clock) as told, pytest.MonkeyPatch.context() as patch:
+        with marked(world.clock) as shown, pytest.MonkeyPatch.context() as patch:
             if old_rule is not None:
                 old_rule(patch, world)
             late = interleave(_actors(world, dice), dice, world.trace, world.clock)
@@ -139,8 +139,8 @@ def run_schedule(
             if seed % 2:
                 _collect_all(world)
         rows = world.engine().checkpoints(JOB)
-        check(world.engine(), directory, rows, told, numbers=NUMBERS, files=world.files)
-        return _what_happened(rows, told, world.trace)
+        check(world.engine(), directory, rows, shown, numbers=NUMBERS, files=world.files)
+        return _what_happened(rows, shown, world.trace)
     except Exception as error:
         steps = "\n  ".join(world.trace)
         raise AssertionError(f"schedule {seed}: {type(error).__name__}: {error}\n  {steps}") from error
@@ -148,9 +148,9 @@ def run_schedule(
         world.close()
 
 
-def _what_happened(rows: list[CheckpointRow], told: Told, trace: list[str]) -> Counter[str]:
+def _what_happened(rows: list[CheckpointRow], shown: Told, trace: list[str]) -> Counter[str]:
     found = Counter(row.kind.value for row in rows)
-    found["lost attempts"] = len(told.failed)
+    found["lost attempts"] = len(shown.failed)
     found["kills"] = sum(": killed" in line for line in trace)
     found["steps"] = len(trace)
     found["attempts of tasks"] = sum(" attempt " in line and line.endswith(": done") for line in trace)

@@ -96,7 +96,7 @@ def run_sleeper(
     world = World(directory, spark, files=files, durability=durability)
     shutil.copytree(empty, directory)
     try:
-        with marked(world.clock) as told:
+        with marked(world.clock) as shown:
             with pytest.MonkeyPatch.context() as patch:
                 if old_rule is not None:
                     old_rule(patch, world)
@@ -105,7 +105,7 @@ def run_sleeper(
                 world.engine().vacuum(world.job())
             world.engine().run(world.job(), clock=CLOCK_MS)
         rows = world.engine().checkpoints(JOB)
-        check(world.engine(), directory, rows, told, numbers=NUMBERS, files=world.files)
+        check(world.engine(), directory, rows, shown, numbers=NUMBERS, files=world.files)
         return steps
     except Exception as error:
         trace = "\n  ".join(world.trace)

@@ -125,7 +125,7 @@ def test_a_second_root_with_an_id_of_its_own_is_refused_before_it_writes(site: S
 
 
 @pytest.mark.long
-def test_two_roots_that_began_at_once_are_told_before_their_next_batch(
+def test_two_roots_that_began_at_once_are_reported_before_their_next_batch(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither has published when the other one looks; the second to go on is refused."""

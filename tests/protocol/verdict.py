@@ -27,7 +27,7 @@ def check(
     engine: StateEngine,
     directory: Path,
     found: list[CheckpointRow],
-    told: Told,
+    printed: Told,
     *,
     numbers: int,
     files: bool,
@@ -38,7 +38,7 @@ def check(
         AssertionError: something does not.
     """
     rows = tree(found)
-    _check_ids(engine, found, told)
+    _check_ids(engine, found, printed)
     layout = JobLayout(engine.root, JOB)
     for i in rows:
         if restore_refusal(rows, i) is None:
@@ -58,7 +58,7 @@ def check(
     check_files_of_head(directory, path)
 
 
-def _check_ids(engine: StateEngine, found: list[CheckpointRow], told: Told) -> None:
+def _check_ids(engine: StateEngine, found: list[CheckpointRow], printed: Told) -> None:
     """Ids without gap or repeat, every one committed once, and every caller told the truth about it."""
     table = DeltaTable(JobLayout(engine.root, JOB).checkpoints.removeprefix("file://")).to_pyarrow_table(
         columns=["checkpoint_id", "write_id"]
@@ -66,8 +66,8 @@ def _check_ids(engine: StateEngine, found: list[CheckpointRow], told: Told) -> N
     listed = sorted(table["checkpoint_id"].to_pylist())
     assert listed == list(range(1, len(found) + 1)), f"committed ids are {listed}"
     committed = set(zip(table["write_id"].to_pylist(), table["checkpoint_id"].to_pylist(), strict=True))
-    assert told.committed <= committed, f"told as committed, and are not: {told.committed - committed}"
-    assert not told.failed & committed, f"told as failed, and are committed: {told.failed & committed}"
+    assert printed.committed <= committed, f"told as committed, and are not: {printed.committed - committed}"
+    assert not printed.failed & committed, f"told as failed, and are committed: {printed.failed & committed}"
 
 
 def check_files_of_head(directory: Path, path: list[CheckpointRow]) -> None:

@@ -186,9 +186,9 @@ def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
         assert site.publication().publish_pending(site.path, site.code(left)) == [3]
     assert site.shown(left) == [1, 2, 3]
     assert asked == [left]
-    [told] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
-    assert told.levelno == logging.WARNING
-    assert "checkpoint 3 was not looked up" in told.getMessage()
+    [printed] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
+    assert printed.levelno == logging.WARNING
+    assert "checkpoint 3 was not looked up" in printed.getMessage()
     site.run(left, batches=2)
     assert site.shown(left) == [1, 2, 3, 4, 5]
     assert [s.name for s in site.publication().left_alone(site.path, site.code(left))] == [gone]
@@ -268,7 +268,7 @@ def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(site: 
     assert site.shown("files") == [1, 2, 3]
 
 
-def test_what_can_never_be_published_is_told_apart_for_a_restore(site: Site) -> None:
+def test_what_can_never_be_published_is_kept_apart_for_a_restore(site: Site) -> None:
     site.run("files", "sql", batches=2)
     backup = backup_of_the_database(site)
     site.run("files", "sql")

@@ -141,10 +141,10 @@ def test_tables_that_promised_to_keep_rows(
     one, two, _ = published(kernel, table)
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.{promise}' = 'true')")
     target = move(one, add=[], withdraw=[two])
-    told = rf'{promise}=true.*outputs="keep"'
-    with pytest.raises(SinkError, match=told):
+    shown = rf'{promise}=true.*outputs="keep"'
+    with pytest.raises(SinkError, match=shown):
         DeltaPublisher(kernel).check_withdrawable(target)
-    with pytest.raises(SinkError, match=told):
+    with pytest.raises(SinkError, match=shown):
         DeltaPublisher(kernel).publish(target, APP, 4)
     more = move(one, add=[staged(kernel, table, "w4", [40])], withdraw=[])
     DeltaPublisher(kernel).check_withdrawable(more)
@@ -159,10 +159,10 @@ def test_rewritten_files_without_lineage_and_the_way_out(
     one, two, three = published(kernel, table)
     spark.sql(f"OPTIMIZE delta.`{table}`")
     target, publisher = move(one, add=[], withdraw=[two, three]), DeltaPublisher(kernel)
-    told = r'4 of their files.*part-00000-w2-0.*outputs="keep".*RESTORE'
-    with pytest.raises(SinkError, match=told):
+    shown = r'4 of their files.*part-00000-w2-0.*outputs="keep".*RESTORE'
+    with pytest.raises(SinkError, match=shown):
         publisher.check_withdrawable(target)
-    with pytest.raises(SinkError, match=told):
+    with pytest.raises(SinkError, match=shown):
         publisher.publish(target, APP, 4)
     assert publisher.seen(one.path, APP) == 3
     spark.sql(f"RESTORE delta.`{table}` TO VERSION AS OF 3")

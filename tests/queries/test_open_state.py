@@ -86,7 +86,7 @@ def test_polars_takes_it_as_it_is(memory: Memory) -> None:
 
 
 @pytest.mark.long
-def test_what_is_not_there_is_told(memory: Memory, tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(memory: Memory, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"its states: .*'last'"):
         opened(memory, "nope")
     with pytest.raises(ConfigurationError, match="known ids: 1 to 3"):

@@ -70,7 +70,7 @@ def test_state_of_an_older_checkpoint(tmp_path: Path, spark: SparkSession) -> No
     ]
 
 
-def test_what_is_not_there_is_told_with_what_is(engine: StateEngine) -> None:
+def test_what_is_not_there_is_reported_with_what_is(engine: StateEngine) -> None:
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: engine.read_state("small", "nope", "total"), r"operators with state: \['totals', 'ranks'\]"),
         (
@@ -96,9 +96,9 @@ def shorten(path: Path) -> None:
     pq.write_table(pq.read_table(path).slice(1), path)
 
 
-@pytest.mark.parametrize(("damage", "told"), [(delete, "does not exist"), (shorten, "is damaged: it has")])
+@pytest.mark.parametrize(("damage", "message"), [(delete, "does not exist"), (shorten, "is damaged: it has")])
 def test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch(
-    tmp_path: Path, spark: SparkSession, damage: Callable[[Path], None], told: str
+    tmp_path: Path, spark: SparkSession, damage: Callable[[Path], None], message: str
 ) -> None:
     site = Site(tmp_path, spark).put({"k": list("abcd"), "v": [1, 2, 3, 4]})
     site.engine().run(site.job())
@@ -109,11 +109,11 @@ def test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch(
     )
     damage(file)
 
-    with pytest.raises(MissingFilesError, match=told):
+    with pytest.raises(MissingFilesError, match=message):
         site.engine().read_state("tiny", "sums", "total")
     for policy in ("fail", "dead_letter"):
         site.put({"k": list("abcd"), "v": [1, 2, 3, 4]}, "1")
-        with pytest.raises(MissingFilesError, match=f"{told}.*[Rr]estore a.* or a savepoint"):
+        with pytest.raises(MissingFilesError, match=f"{message}.*[Rr]estore a.* or a savepoint"):
             site.engine().run(site.job(on_error=policy))
     assert len(site.engine().checkpoints("tiny")) == 1
     assert len(site.outputs()) == 4

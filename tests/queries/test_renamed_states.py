@@ -225,8 +225,8 @@ def test_a_key_is_forgotten_under_every_name(site: Site) -> None:
     """The state that was given up included, whose entries are still in files of changes."""
     engine = site.engine()
     planned = engine.state_processor("tiny").erase_keys({"k": "a"}, dry_run=True)
-    told = {s.state: s.deleted for s in planned.transform.states if s.deleted}
-    assert told == {"total": 1, "last": 1, "every": 1, "by_value": 3}
+    shown = {s.state: s.deleted for s in planned.transform.states if s.deleted}
+    assert shown == {"total": 1, "last": 1, "every": 1, "by_value": 3}
     engine.state_processor("tiny").erase_keys({"k": "a"}, purge=True)
     assert all_states(engine) == {
         "total": {"b": 2, "c": 3},

@@ -88,7 +88,7 @@ def test_only_what_a_query_names_is_made(memory: Memory, monkeypatch: pytest.Mon
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("SELECT * FROM nope", "there is no view nope; there are checkpoints, sources, .*remembers__last"),
         ("SELECT vlue FROM last", "`vlue` cannot be resolved. Did you mean .*`value`"),
@@ -97,8 +97,10 @@ def test_only_what_a_query_names_is_made(memory: Memory, monkeypatch: pytest.Mon
         ("INSERT INTO last VALUES (1)", "only queries can be run"),
     ],
 )
-def test_errors_are_readable(memory: Memory, capfd: pytest.CaptureFixture[str], text: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as raised:
+def test_errors_are_readable(
+    memory: Memory, capfd: pytest.CaptureFixture[str], text: str, shown: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=shown) as raised:
         memory.engine.sql("memory", text)
     message = str(raised.value)
     assert "\n" not in message
@@ -215,7 +217,7 @@ class Two(KeyedProcessFunction):
 
 
 @pytest.mark.long
-def test_names_that_are_not_unique_are_told_apart_by_their_operator(
+def test_names_that_are_not_unique_are_kept_apart_by_their_operator(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     site = Site(tmp_path, spark).put(ROWS)
@@ -337,24 +339,24 @@ def test_the_command_prints_tables_csv_and_json(memory: Memory, monkeypatch: pyt
     monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
     monkeypatch.setattr(console, "width", 200)
 
-    def told(*arguments: str, code: int = 0) -> str:
+    def printed(*arguments: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, ["sql", "memory", *arguments])
         assert done.exit_code == code, done.output
         return done.stdout if code == 0 else str(done.exception)
 
-    listed = told("--views")
+    listed = printed("--views")
     assert "remembers__counts" in listed
     assert "map_key bigint" in listed
     query = "SELECT k, key_value, value, updated_at FROM last ORDER BY k"
-    assert "1970-01-01T00:00:01.040000Z" in told(query)
-    parsed = list(csv.DictReader(io.StringIO(told(query, "--format", "csv"))))
+    assert "1970-01-01T00:00:01.040000Z" in printed(query)
+    parsed = list(csv.DictReader(io.StringIO(printed(query, "--format", "csv"))))
     assert [(r["k"], r["value"]) for r in parsed] == [("a", "2"), ("b", "3"), ("c", "9"), ("d", "4")]
-    lines = told("SELECT value FROM all ORDER BY k", "--format", "json", "--checkpoint", "1").splitlines()
+    lines = printed("SELECT value FROM all ORDER BY k", "--format", "json", "--checkpoint", "1").splitlines()
     assert [json.loads(line) for line in lines] == [{"value": [5, 7]}, {"value": [3]}, {"value": [3]}]
-    lines = told("SELECT value FROM tags WHERE k = 'c'", "--format", "json").splitlines()
+    lines = printed("SELECT value FROM tags WHERE k = 'c'", "--format", "json").splitlines()
     assert json.loads(lines[0]) == {"value": [{"t1": 9}]}
-    assert len(told(query, "--format", "csv", "--limit", "2").splitlines()) == 3
-    assert "had no checkpoint at" in told(query, "--as-of", "2001-01-01", code=1)
-    assert "there is no view nope" in told("SELECT * FROM nope", code=1)
-    assert "DIVIDE_BY_ZERO" in told("SELECT 1 / (value - value) FROM last", code=1)
-    assert "give a query or --views" in told(code=1)
+    assert len(printed(query, "--format", "csv", "--limit", "2").splitlines()) == 3
+    assert "had no checkpoint at" in printed(query, "--as-of", "2001-01-01", code=1)
+    assert "there is no view nope" in printed("SELECT * FROM nope", code=1)
+    assert "DIVIDE_BY_ZERO" in printed("SELECT 1 / (value - value) FROM last", code=1)
+    assert "give a query or --views" in printed(code=1)

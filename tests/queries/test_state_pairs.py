@@ -17,7 +17,7 @@ def row(checkpoint_id: int, *states: StateSchema) -> CheckpointRow:
     return checkpoint(checkpoint_id, operators=[replace(operator(), states=list(states))])
 
 
-def told(old: list[CheckpointRow], new: list[CheckpointRow]) -> list[tuple[str, str | None, str | None]]:
+def shown(old: list[CheckpointRow], new: list[CheckpointRow]) -> list[tuple[str, str | None, str | None]]:
     """What pairs are called, and both of their sides."""
 
     def name(side: DeclaredState | None) -> str | None:
@@ -28,29 +28,29 @@ def told(old: list[CheckpointRow], new: list[CheckpointRow]) -> list[tuple[str, 
 
 def test_a_renamed_state_is_the_same() -> None:
     path = [row(1, SUM, SEEN), row(2, TOTAL, SEEN)]
-    assert told(path[:1], path) == [("seen", "seen", "seen"), ("total", "sum", "total")]
-    assert told(path, path[:1]) == [("seen", "seen", "seen"), ("sum", "total", "sum")]
+    assert shown(path[:1], path) == [("seen", "seen", "seen"), ("total", "sum", "total")]
+    assert shown(path, path[:1]) == [("seen", "seen", "seen"), ("sum", "total", "sum")]
 
 
 def test_a_new_state_of_the_old_name_is_another_one() -> None:
     new_sum = StateSchema("sum", "value", "string", stored_as="2__sum")
     path = [row(1, SUM), row(2, TOTAL), row(3, TOTAL, new_sum)]
-    assert told(path[:1], path) == [("sum", None, "sum"), ("total", "sum", "total")]
+    assert shown(path[:1], path) == [("sum", None, "sum"), ("total", "sum", "total")]
     given_up = [row(1, SUM), row(2), row(3, new_sum)]
-    assert told(given_up[:1], given_up) == [("sum", None, "sum"), ("sum (old)", "sum", None)]
+    assert shown(given_up[:1], given_up) == [("sum", None, "sum"), ("sum (old)", "sum", None)]
 
 
 def test_a_replay_from_the_beginning_is_compared_by_the_names_of_today() -> None:
     main = [row(1, SUM), row(2, TOTAL, StateSchema("sum", "value", "bigint", stored_as="2__sum"))]
     replay = [row(3, StateSchema("total", "value", "bigint"), SUM)]
-    assert told(main, replay) == [("sum", "sum", "sum"), ("total", "total", "total")]
+    assert shown(main, replay) == [("sum", "sum", "sum"), ("total", "total", "total")]
 
 
 def test_a_replay_from_a_checkpoint_shares_what_that_held() -> None:
     begin = row(1, SUM)
-    assert told([begin, row(2, SUM)], [begin, row(3, TOTAL)]) == [("total", "sum", "total")]
+    assert shown([begin, row(2, SUM)], [begin, row(3, TOTAL)]) == [("total", "sum", "total")]
 
 
 def test_nothing_is_paired_with_nothing() -> None:
-    assert told([], [row(1, SUM)]) == [("sum", None, "sum")]
-    assert told([row(1, SUM)], []) == [("sum", "sum", None)]
+    assert shown([], [row(1, SUM)]) == [("sum", None, "sum")]
+    assert shown([row(1, SUM)], []) == [("sum", "sum", None)]

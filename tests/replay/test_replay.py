@@ -84,10 +84,10 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -> None:
     outputs, commits = site.outputs(), delta_commits(site)
-    told: list[BatchReport] = []
-    report = site.engine().replay(site.job(), from_checkpoint=1, on_progress=told.append)
+    printed: list[BatchReport] = []
+    report = site.engine().replay(site.job(), from_checkpoint=1, on_progress=printed.append)
     assert (report.branch, report.begin_id, report.remaining) == ("replay_1", 1, 0)
-    assert (report.branch_head_id, report.main_head_id, report.batches) == (5, 3, told)
+    assert (report.branch_head_id, report.main_head_id, report.batches) == (5, 3, printed)
     rows = history(site)
     assert [r[:4] for r in rows[3:]] == [(4, 1, "replay_1", "checkpoint"), (5, 4, "replay_1", "checkpoint")]
     assert [r[4:] for r in rows[3:]] == [r[4:] for r in rows[1:3]]
@@ -342,7 +342,7 @@ def test_timers_the_end_of_the_input_and_directories_of_files(tmp_path: Path, sp
         assert (late.rows_only_old, late.rows_only_new) == (5, 5)
 
 
-def test_a_drained_batch_is_told_from_others() -> None:
+def test_a_drained_batch_is_distinguished_from_others() -> None:
     def row(i: int, waiting: dict[str, int], *, read: str = "") -> CheckpointRow:
         operator = OperatorCheckpoint("x", 1, 128, "", [], [], [], 0, next_timers_ms=waiting)
         source = SourceProgress("s", "", read, 0, None)

@@ -127,12 +127,12 @@ def test_rows_that_the_table_does_not_take(spark: SparkSession, kernel: DeltaKer
     spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT positive CHECK (id > 0)")
     publisher = SparkDeltaPublisher(kernel)
     negative, nothing = staged(kernel, table, "w1", [1, -1]), staged(kernel, table, "w2", [None])
-    for one, told in (
+    for one, shown in (
         (negative, r"CHECK constraint positive"),
         (nothing, r"CHECK constraint positive|NOT NULL"),
     ):
         with pytest.raises(
-            SinkError, match=f"does not take the rows of checkpoint 1: .*({told}).*nothing is lost"
+            SinkError, match=f"does not take the rows of checkpoint 1: .*({shown}).*nothing is lost"
         ):
             publisher.publish(one, APP, 1)
     assert rows(spark, table) == []
@@ -174,10 +174,10 @@ def test_without_lineage_nothing_is_withdrawn(spark: SparkSession, kernel: Delta
     one = staged(kernel, table, "w1", [1])
     SparkDeltaPublisher(kernel).publish(one, APP, 1)
     away = replace(one, files=[], withdrawn=one.files)
-    told = r'only a lineage column.*lineage=True.*outputs="keep"'
-    with pytest.raises(SinkError, match=told):
+    shown = r'only a lineage column.*lineage=True.*outputs="keep"'
+    with pytest.raises(SinkError, match=shown):
         SparkDeltaPublisher(kernel).check_withdrawable(away)
-    with pytest.raises(SinkError, match=told):
+    with pytest.raises(SinkError, match=shown):
         SparkDeltaPublisher(kernel).publish(away, APP, 2)
     assert rows(spark, table) == [(1, "t1")]
 

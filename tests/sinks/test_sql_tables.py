@@ -199,9 +199,9 @@ def test_the_password_is_nowhere(server: Server, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv(PASSWORD_ENV, server.password)
     mine = db.staged("w1", [1])
     db.publisher.publish(mine, APP, 1)
-    told = [str(caught.value), repr(caught.value.__cause__), repr(mine), repr(db.sink())]
-    told += [p.read_text() for p in tmp_path.rglob("*.json")]
-    assert not [text for text in told if "s3cret" in text or server.password in text]
+    shown = [str(caught.value), repr(caught.value.__cause__), repr(mine), repr(db.sink())]
+    shown += [p.read_text() for p in tmp_path.rglob("*.json")]
+    assert not [text for text in shown if "s3cret" in text or server.password in text]
 
 
 @pytest.mark.long

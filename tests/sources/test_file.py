@@ -134,7 +134,7 @@ BAD: dict[str, tuple[str, list[str], str]] = {
 
 @pytest.mark.parametrize("form", ["csv", "json"])
 def test_rows_that_cannot_be_parsed(spark: SparkSession, tmp_path: Path, feed: Path, form: Any) -> None:
-    text, bad, told = BAD[form]
+    text, bad, shown = BAD[form]
     good = {"csv": "1,x\n2,y\n", "json": '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}\n'}[form]
     (feed / f"a.{form}").write_text(good)
     (feed / f"b.{form}").write_text(text)
@@ -142,7 +142,7 @@ def test_rows_that_cannot_be_parsed(spark: SparkSession, tmp_path: Path, feed: P
     source = FileSource(str(feed), schema="id int, text string", format=form)
     run = SourceRun(spark, tmp_path, source)
     with pytest.raises(
-        SourceError, match=rf"job 'numbered', source 'input'.*[bc]\.{form}: the {told}"
+        SourceError, match=rf"job 'numbered', source 'input'.*[bc]\.{form}: the {shown}"
     ) as caught:
         run.run()
     assert "on_error='dead_letter'" in str(caught.value)

@@ -123,9 +123,9 @@ def test_offsets_are_the_position(tmp_path: Path, spark: SparkSession, batches: 
         sources = [row.sources[0] for row in engine.checkpoints("pipeline")]
     assert [json.loads(s.position_to)["offset"]["next"] for s in sources] == [3, 5, 8, 11]
     assert [s.rows for s in sources] == [3, 2, 3, 3]
-    told = [json.loads(line)["next"] for line in (tmp_path / "commits").read_text().split("\n") if line]
-    assert sorted(set(told)) == [3, 5, 8, 11]
-    assert told == sorted(told)
+    shown = [json.loads(line)["next"] for line in (tmp_path / "commits").read_text().split("\n") if line]
+    assert sorted(set(shown)) == [3, 5, 8, 11]
+    assert shown == sorted(shown)
 
 
 def test_a_simple_reader(tmp_path: Path, spark: SparkSession) -> None:
@@ -134,7 +134,7 @@ def test_a_simple_reader(tmp_path: Path, spark: SparkSession) -> None:
     assert sorted(pipeline.outputs()["out"]) == list(range(5))
 
 
-def test_what_fails_is_told_and_nothing_is_lost(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_fails_is_reported_and_nothing_is_lost(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "there").write_text("15")
     pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
     with pytest.raises(Exception, match="told to"):

@@ -1,7 +1,7 @@
 """A job for a cluster of executors, run in a process of its own: ``python -m tests.spark.cluster_job <settings>``.
 
 Its operator can be held up at two moments: while its function runs, and after its files are written, before the subtask
-reports. There it says which process it is, and waits until it is told to go on, or dies.
+reports. There it says which process it is, and waits until it is signalled to go on, or dies.
 """
 
 from __future__ import annotations

@@ -193,11 +193,11 @@ def test_another_process_computes_the_same(load: Callable[..., ModuleType]) -> N
         f"m = sys.modules[{module.__name__!r}]; print([t.job(m).code_version, sorted(t.digests(m).items())])"
     )
     for seed in ("1", "2"):
-        told = subprocess.run(
+        shown = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONHASHSEED": seed},
         )  # fmt: skip
-        assert told.stdout.strip() == str([job(module).code_version, sorted(digests(module).items())])
+        assert shown.stdout.strip() == str([job(module).code_version, sorted(digests(module).items())])
 
 
 def test_a_worker_with_other_code_refuses(load: Callable[..., ModuleType]) -> None:

@@ -76,7 +76,7 @@ def raised(*errors: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (Py4JNetworkError("Answer from Java side is empty"), -9, "by signal 9"),
         (raised(ConnectionResetError(104, "reset"), Py4JError("o1.collect")), 1, "with exit code 1"),
@@ -84,11 +84,13 @@ def raised(*errors: Exception) -> Exception:
         (Py4JNetworkError("Answer from Java side is empty"), None, "it hung up"),
     ],
 )
-def test_the_death_of_the_jvm_is_known_by_its_process(error: Exception, code: int | None, told: str) -> None:
+def test_the_death_of_the_jvm_is_known_by_its_process(
+    error: Exception, code: int | None, message: str
+) -> None:
     lost = lost_process(error, session=session(code), job="j")
     assert isinstance(lost, SparkLostError)
     assert "job 'j'" in str(lost)
-    assert told in str(lost)
+    assert message in str(lost)
 
 
 def test_other_errors_are_no_deaths() -> None:
@@ -147,7 +149,7 @@ def test_a_killed_worker_leaves_nothing_that_refuses_the_second_try(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_killed_jvm_is_told_and_the_next_process_goes_on(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_killed_jvm_is_reported_and_the_next_process_goes_on(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "feed").mkdir()
     pq.write_table(pa.table({"k": ["a", "b"], "v": [1, 2]}), tmp_path / "feed" / "0.parquet")
     (tmp_path / "marker").touch()

@@ -47,7 +47,7 @@ def test_a_module_of_one_file_can_be_imported_from_its_archive(
         imported(archive, "import notes")
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="no Python package 'nowhere' here"):
         archived("nowhere", tmp_path)
 

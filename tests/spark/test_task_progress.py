@@ -18,7 +18,7 @@ def slowly(batches: Iterator[object]) -> Iterator[object]:
     yield from batches
 
 
-def test_tasks_are_told_while_they_run_and_at_the_end(spark: SparkSession) -> None:
+def test_tasks_are_reported_while_they_run_and_at_the_end(spark: SparkSession) -> None:
     context = spark.sparkContext
     context.setLocalProperty("spark.jobGroup.id", "of the user")
     told: list[tuple[int, int]] = []

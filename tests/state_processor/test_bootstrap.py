@@ -101,7 +101,9 @@ class Narrow(Sum):
 
 
 @pytest.mark.long
-def test_names_that_are_not_there_are_told_with_those_that_are(tmp_path: Path, spark: SparkSession) -> None:
+def test_names_that_are_not_there_are_reported_with_those_that_are(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     site = Site(tmp_path, spark)
     engine, job, good = site.engine(), site.job(), frame(spark, [("a", 1)], "k string, value int")
     calls: list[tuple[Callable[[], Any], str]] = [
@@ -320,7 +322,7 @@ def test_sources_start_after_what_the_state_holds(tmp_path: Path, spark: SparkSe
 
 
 @pytest.mark.long
-def test_a_function_that_cannot_be_opened_here_is_told_by_descriptors(
+def test_a_function_that_cannot_be_opened_here_is_reported_by_descriptors(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     class OnlyInTasks(Totals):

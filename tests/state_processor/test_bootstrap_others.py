@@ -216,9 +216,9 @@ def test_lists_are_handed_out_as_after_a_restore(
     engine.run(job)
     rows = engine.sql("lists", "SELECT value FROM operator_state WHERE state = 'all'").collect()
     shares = {1: ["[0, 1, 2, 3, 4]"], 3: ["[0, 1]", "[2, 3]", "[4]"]}[parallelism]
-    told = sorted(str(r["value"]) for r in rows)
-    assert len(told) == parallelism
-    for subtask, (line, share) in enumerate(zip(told, shares, strict=True)):
+    shown = sorted(str(r["value"]) for r in rows)
+    assert len(shown) == parallelism
+    for subtask, (line, share) in enumerate(zip(shown, shares, strict=True)):
         assert f"{subtask} True: {share}" in line
         assert line.count("'x'") == line.count("'y'") == 1
 

@@ -133,7 +133,7 @@ def test_a_purged_key_is_in_no_file_when_all_ages_have_passed(tmp_path: Path, sp
 
 
 @pytest.mark.long
-def test_branches_and_savepoints_are_told_and_left_alone(tmp_path: Path, spark: SparkSession) -> None:
+def test_branches_and_savepoints_are_reported_and_left_alone(tmp_path: Path, spark: SparkSession) -> None:
     site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
     engine, job = site.engine(), site.job()
     engine.run(job)
@@ -187,11 +187,13 @@ def test_the_command_tells_what_it_did(
     site.engine().run(site.job())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    told = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
-    assert "sums, total: 1 entries would leave the state" in told
+    shown = (
+        CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
+    )
+    assert "sums, total: 1 entries would leave the state" in shown
     assert site.state() == {"a": 1, "b": 2}
-    told = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}']).output
-    assert "tiny: checkpoint 2 says so" in told
+    shown = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}']).output
+    assert "tiny: checkpoint 2 says so" in shown
     assert site.state() == {"b": 2}
     bad = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", "a"])
     assert isinstance(bad.exception, ConfigurationError)

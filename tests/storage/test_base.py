@@ -319,7 +319,7 @@ def test_entries_have_the_type_that_was_recorded_last(tmp_path: Path) -> None:
 # -- what is missing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_or_changed_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_changed_file_is_reported(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.write([(VALUE, [Change((1, "a"), PUT, [1])])])
     at = tmp_path / "base"

@@ -228,7 +228,7 @@ def test_columns_are_native_types(tmp_path: Path) -> None:
     assert "v_list" not in schema.names  # no row of it in this file
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_reported(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.write(changes_of(Change((1, "a"), PUT, [1])))
     (tmp_path / "0.parquet").unlink()
@@ -236,7 +236,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
         log.load({(1, "a")})
 
 
-def test_a_file_with_other_rows_is_told_even_where_no_key_is_touched(tmp_path: Path) -> None:
+def test_a_file_with_other_rows_is_reported_even_where_no_key_is_touched(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.write(changes_of(Change((1, "a"), PUT, [1]), Change((2, "a"), PUT, [1])))
     log.files[0] = ListedFile(log.files[0].uri, 3)

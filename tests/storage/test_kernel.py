@@ -178,16 +178,16 @@ def test_another_writer_between_looking_and_committing(
     kernel.create_table(uri, SCHEMA)
     append(kernel, uri, "old", 2)
     scan = CommitActions.scan
-    told: list[DeltaTable] = []
+    shown: list[DeltaTable] = []
 
     def interrupted(self: CommitActions, *args: Any) -> Any:
         found = list(scan(self, *args))
-        if not told:
-            told.append(DeltaTable(uri.removeprefix("file://")))
+        if not shown:
+            shown.append(DeltaTable(uri.removeprefix("file://")))
             if rewritten:
-                told[0].optimize.compact()
+                shown[0].optimize.compact()
             else:
-                write_deltalake(told[0], pa.table({"who": ["user"], "n": [5]}), mode="append")
+                write_deltalake(shown[0], pa.table({"who": ["user"], "n": [5]}), mode="append")
         return found
 
     monkeypatch.setattr(CommitActions, "scan", interrupted)

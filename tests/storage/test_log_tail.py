@@ -179,7 +179,7 @@ def test_a_directory_without_new_names_is_synced_once(tmp_path: Path, synced: li
     assert synced[2:] == [str(old)]
 
 
-def test_files_that_were_deleted_before_their_commit_are_told_as_such(table: Path) -> None:
+def test_files_that_were_deleted_before_their_commit_are_reported_as_such(table: Path) -> None:
     """As of an attempt that slept so long that a collection took them for orphans."""
     (table / "kept.parquet").touch()
     with pytest.raises(

@@ -174,7 +174,7 @@ def test_any_change_of_a_list_is_seen(job: Job, changed: SubtaskSnapshot) -> Non
     assert job.start(1) == [changed]
 
 
-def test_elements_are_told_apart_and_not_only_their_texts(job: Job) -> None:
+def test_elements_are_distinguished_and_not_only_their_texts(job: Job) -> None:
     job.batch(left(e=[1, 11]))
     assert len(job.batch(left(e=[11, 1]))) == 1
 
@@ -337,7 +337,7 @@ def _other_state(at: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (_delete, "does not exist"),
         (_shorten, "has 1 rows, 2 were recorded"),
@@ -346,7 +346,7 @@ def _other_state(at: Path) -> None:
         (_other_state, "holds 0 elements, 2 were recorded"),
     ],
 )
-def test_damage_is_told(job: Job, damage: Callable[[Path], None], told: str) -> None:
+def test_damage_is_reported(job: Job, damage: Callable[[Path], None], message: str) -> None:
     files = job.batch(left(e=[1, 2]))
     damage(job.directory / files[0].path)
     known = "does not exist|is damaged"
@@ -359,7 +359,7 @@ def test_damage_is_told(job: Job, damage: Callable[[Path], None], told: str) -> 
     job.path[0] = replace(job.path[0], operator_state_files=plain)
     for parallelism in (1, 2):
         with pytest.raises(
-            MissingFilesError, match=f"operator 'sink', state 'e', subtask 0: .*{told}.*Restore an older"
+            MissingFilesError, match=f"operator 'sink', state 'e', subtask 0: .*{message}.*Restore an older"
         ):
             job.start(parallelism)
 

@@ -52,9 +52,9 @@ def refused(act: Callable[[], object]) -> str:
 def test_a_full_device_is_named_with_the_way_out() -> None:
     """``/dev/full`` answers every write as a full disk does."""
     full = open_location("file:///dev/full")
-    told = refused(lambda: full.write(b"x" * 100_000))
-    assert told.startswith("/dev/full cannot be written: the disk, or the quota on it, is full (ENOSPC")
-    assert "Free space there" in told
+    shown = refused(lambda: full.write(b"x" * 100_000))
+    assert shown.startswith("/dev/full cannot be written: the disk, or the quota on it, is full (ENOSPC")
+    assert "Free space there" in shown
 
 
 def test_a_file_that_grows_too_large_leaves_nothing(tmp_path: Path) -> None:
@@ -63,24 +63,24 @@ def test_a_file_that_grows_too_large_leaves_nothing(tmp_path: Path) -> None:
     try:
         with limit(resource.RLIMIT_FSIZE, 1_000):
             for write in (write_parquet, write_csv):
-                told = refused(lambda write=write: write(noise, f"file://{tmp_path}/a"))  # type: ignore[misc]
-                assert "the file would be larger than is allowed (EFBIG" in told
+                shown = refused(lambda write=write: write(noise, f"file://{tmp_path}/a"))  # type: ignore[misc]
+                assert "the file would be larger than is allowed (EFBIG" in shown
     finally:
         signal.signal(signal.SIGXFSZ, ignored)
     assert os.listdir(tmp_path) == []
 
 
-def test_too_many_open_files_are_told_on_reading_and_writing(tmp_path: Path) -> None:
+def test_too_many_open_files_are_reported_on_reading_and_writing(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/a.parquet"
     write_parquet(ROWS, uri)
     with no_more_files():
-        told = [
+        shown = [
             refused(lambda: read_parquet(uri)),
             refused(lambda: write_parquet(ROWS, f"file://{tmp_path}/b.parquet")),
             refused(open_location(uri).read),
             refused(lambda: open_location(f"file://{tmp_path}/c").write_whole(b"1")),
         ]
-    assert all("too many files are open (EMFILE" in text and "ulimit -n" in text for text in told)
+    assert all("too many files are open (EMFILE" in text and "ulimit -n" in text for text in shown)
     assert sorted(os.listdir(tmp_path)) == ["a.parquet"]
 
 
@@ -126,7 +126,7 @@ def test_a_host_that_does_not_resolve_is_named() -> None:
         ("java.net.UnknownHostException: no.such.host", "a host name does not resolve"),
     ],
 )  # fmt: skip
-def test_what_java_says_is_told_alike(text: str, cause: str) -> None:
+def test_what_java_says_is_reported_alike(text: str, cause: str) -> None:
     assert cause in str(java_storage_error(text, "/r"))
 
 

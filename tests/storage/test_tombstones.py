@@ -25,7 +25,7 @@ def removal(path: str, at_ms: int | None) -> dict[str, object]:
     return {"remove": {"path": path, **stamp}}
 
 
-def test_removals_are_told_until_they_are_old(tmp_path: Path) -> None:
+def test_removals_are_reported_until_they_are_old(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     assert DeltaLog(uri).removed_since(0) == set(), "no table, no removals"
     commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))

@@ -86,7 +86,7 @@ class Buffering(CheckpointedFunction):
 
 
 class CounterSource(SourceFunction, ListCheckpointed):
-    """Counts from where it was; fails where it is told to."""
+    """Counts from where it was; fails where it must."""
 
     def __init__(self, *, fail_at: int | None = None) -> None:
         self.offset, self.running, self.fail_at = 0, True, fail_at

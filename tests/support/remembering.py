@@ -1,6 +1,6 @@
 """A job with keyed state of every kind, with and without a time to live, that runs one micro-batch at a time.
 
-What must be seen at each checkpoint is told twice without the engine: by a model that folds the events by hand, and by
+What must be seen at each checkpoint is known twice without the engine: by a model that folds the events by hand, and by
 what readers saw when the checkpoint was new.
 """
 
@@ -93,7 +93,7 @@ class Remembers(KeyedProcessFunction):
         self.mean = get.get_aggregating_state(AggregatingStateDescriptor("mean", Mean(), tuple[int, int]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            story = FoldingStateDescriptor("story", "", lambda told, n: f"{told}{n};", str)
+            story = FoldingStateDescriptor("story", "", lambda printed, n: f"{printed}{n};", str)
             self.story = get.get_folding_state(story)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:

@@ -87,7 +87,7 @@ def test_many_files_of_source_positions_are_a_reason_of_their_own() -> None:
     assert not compaction_due(path, FEW), "they are stated whole now"
 
 
-def test_reasons_are_told_by_operator() -> None:
+def test_reasons_are_reported_by_operator() -> None:
     many, few = [changes(0, (0, 127), rows=4)], [changes(0, (0, 63))]
     rows = [
         checkpoint(

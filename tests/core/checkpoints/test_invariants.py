@@ -255,7 +255,7 @@ def test_a_base_of_part_of_the_key_groups_is_right() -> None:
     assert violations(row, PARENT) == []
 
 
-def test_all_broken_predicates_are_told_together() -> None:
+def test_all_broken_predicates_are_reported_together() -> None:
     row = checkpoint(3, 3, clock_ms=0, watermark_ms=0)
     assert [v.name for v in violations(row, PARENT)] == [
         "ids grow",

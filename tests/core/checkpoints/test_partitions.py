@@ -158,7 +158,7 @@ def test_what_is_declared_wrongly() -> None:
         both.column_of("weather")
 
 
-def test_the_order_is_told() -> None:
+def test_the_order_is_reported() -> None:
     own = days(end="2013-01-06")
     one, two, three = own.between("2013-01-01", "2013-01-03")
     for asked, last, message in (

@@ -1,4 +1,4 @@
-"""What lies between an operator's last run and the next: restores, and checkpoints that nobody was told of."""
+"""What lies between an operator's last run and the next: restores, and checkpoints of which nobody was notified."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_checkpoint_that_a_function_continues_from(kinds: tuple[str, ...], e
 
 
 @pytest.mark.parametrize(
-    ("kinds", "last_run", "told"),
+    ("kinds", "last_run", "expected"),
     [
         ((C,), 1, [1]),
         ((C, C, C), 3, [3]),
@@ -77,31 +77,33 @@ def test_the_checkpoint_that_a_function_continues_from(kinds: tuple[str, ...], e
         ((I, C), 9, [2]),
     ],
 )
-def test_what_listeners_in_subtasks_are_told(kinds: tuple[str, ...], last_run: int, told: list[int]) -> None:
-    assert completed_since_last_run(path(*kinds), ran(last_run)) == told
+def test_what_listeners_in_subtasks_are_reported(
+    kinds: tuple[str, ...], last_run: int, expected: list[int]
+) -> None:
+    assert completed_since_last_run(path(*kinds), ran(last_run)) == expected
 
 
-def test_a_new_operator_is_told_nothing() -> None:
+def test_a_new_operator_is_reported_nothing() -> None:
     assert completed_since_last_run(path(C, C), None) == []
 
 
-def test_every_checkpoint_is_told_before_the_next_one_in_order_whatever_crashes() -> None:
+def test_every_checkpoint_is_reported_before_the_next_one_in_order_whatever_crashes() -> None:
     """Attempts that fail leave no row, so the next one tells the same again."""
     rows: list[CheckpointRow] = []
-    told: list[int] = []
+    printed: list[int] = []
     for number, crashes in [(1, 0), (2, 1), (3, 0), (4, 2), (5, 0)]:
         for _ in range(crashes + 1):
-            told += completed_since_last_run(rows, ran(len(rows)) if rows else None)
+            printed += completed_since_last_run(rows, ran(len(rows)) if rows else None)
         rows.append(checkpoint(number, number - 1 or None))
-        assert max(told, default=0) < number
-    assert told == [1, 1, 2, 3, 3, 3, 4]
+        assert max(printed, default=0) < number
+    assert printed == [1, 1, 2, 3, 3, 3, 4]
 
 
-def test_after_a_restore_the_checkpoint_restored_to_is_told_again() -> None:
+def test_after_a_restore_the_checkpoint_restored_to_is_reported_again() -> None:
     rows = {row.checkpoint_id: row for row in path(C, C, C)} | {4: checkpoint(4, 1, kind=R)}
     assert completed_since_last_run(tree(rows).path(4), ran(1)) == [1]
 
 
-@pytest.mark.parametrize(("told", "expected"), [(None, [1, 2, 4]), (1, [2, 4]), (2, [4]), (4, []), (9, [])])
-def test_what_listeners_on_the_driver_are_told(told: int | None, expected: list[int]) -> None:
-    assert completed_after(path(C, C, K, C), told) == expected
+@pytest.mark.parametrize(("shown", "expected"), [(None, [1, 2, 4]), (1, [2, 4]), (2, [4]), (4, []), (9, [])])
+def test_what_listeners_on_the_driver_are_reported(shown: int | None, expected: list[int]) -> None:
+    assert completed_after(path(C, C, K, C), shown) == expected

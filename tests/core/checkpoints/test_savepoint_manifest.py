@@ -122,7 +122,7 @@ def test_files_are_compared_with_what_was_written() -> None:
         one.verify([FILES[0], replace(FILES[1], sha256="00")])
 
 
-def test_of_many_damaged_files_some_are_told() -> None:
+def test_of_many_damaged_files_some_are_reported() -> None:
     many = replace(manifest(), files=[SavepointFile(f"f{i}", 1, "x") for i in range(9)])
     with pytest.raises(MissingFilesError, match="f4 is missing and 4 more"):
         many.verify([])

@@ -97,7 +97,7 @@ def test_a_base_that_no_row_of_the_path_wrote_is_missing() -> None:
     assert names(files) == ([], ["write_id=w3/c1"])
 
 
-def test_files_of_operators_and_of_source_positions_are_told_apart() -> None:
+def test_files_of_operators_and_of_source_positions_are_kept_apart() -> None:
     assert operator_of(DataFile("write_id=w/part-00000-w-0.parquet", 1, 1, 0)) is None
     assert operator_of(DataFile("write_id=w/part-00000-w-0.sink.parquet", 1, 1, 0)) == "sink"
 

@@ -63,7 +63,7 @@ def test_times_without_a_zone_are_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"as_of": "noon"}, "'noon' is no time"),
         (
@@ -75,17 +75,17 @@ def test_times_without_a_zone_are_utc() -> None:
     ],
     ids=["no_time", "too_early", "both", "no_id"],
 )
-def test_what_cannot_be_looked_at_is_told(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_cannot_be_looked_at_is_reported(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         ids(**options)
 
 
-def test_a_job_without_checkpoints_is_told() -> None:
+def test_a_job_without_checkpoints_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="job 'j' has no checkpoint in r yet: run it first"):
         path_as_of(tree({}), job="j", root="r", as_of="2013-01-01")
 
 
-def test_missing_files_of_a_checkpoint_that_was_expired_are_told_as_such() -> None:
+def test_missing_files_of_a_checkpoint_that_was_expired_are_reported_as_such() -> None:
     error = MissingFilesError("f is gone")
     assert why_missing(error, tree(ROWS), tree(ROWS).path(3)) is error
     expired = tree(ROWS | {7: checkpoint(7, 5, kind="retention", retired=[2, 3])})
@@ -139,7 +139,7 @@ def test_nothing_is_hidden_that_the_job_may_see() -> None:
         ("expires_at", True, ["key_expires_at", "b"]),
     ],
 )
-def test_a_key_column_with_the_name_of_another_is_told_apart(
+def test_a_key_column_with_the_name_of_another_is_kept_apart(
     key: str, metadata: bool, names: list[str]
 ) -> None:
     state = declared(None, clock_ms=0, watermark_ms=None, key=key)

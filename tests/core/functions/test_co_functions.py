@@ -21,7 +21,7 @@ from state_engine.testing import KeyedHarness, OperatorHarness
 
 
 class Joins(KeyedCoProcessFunction):
-    """Keeps the last price of a key; orders ask for it, and are told when they waited too long."""
+    """Keeps the last price of a key; orders ask for it, and are reported when they waited too long."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.price = runtime_context.get_state(ValueStateDescriptor("price", int))
@@ -122,7 +122,7 @@ def test_without_a_key_there_is_no_keyed_state_and_no_timer() -> None:
         OperatorHarness(Joins()).process1([("a", 1, 0)])
 
 
-def test_inputs_are_told_apart_by_the_harness() -> None:
+def test_inputs_are_kept_apart_by_the_harness() -> None:
     with pytest.raises(ConfigurationError, match="Joins has two inputs: use process1"):
         joins().process([1])
     with pytest.raises(ConfigurationError, match=r"pairs of 1 or 2 and an element.*got \[\(0, 5\)\]"):

@@ -66,18 +66,18 @@ def test_a_tag_is_known_whatever_the_type_of_outputs(output_type: Any) -> None:
     assert harness.side_output(LATE) == [1.0]
 
 
-def test_a_value_of_another_type_is_told_with_its_side_output() -> None:
+def test_a_value_of_another_type_is_reported_with_its_side_output() -> None:
     with pytest.raises(ValueTypeError, match=r"side output 'late': 'x' .* is not a value of type double"):
         OperatorHarness(Yields((LATE, "x"))).process([0])
 
 
-def test_an_undeclared_side_output_is_told() -> None:
+def test_an_undeclared_side_output_is_reported() -> None:
     harness = OperatorHarness(Yields((OutputTag("early", int), 1)), side_outputs=[LATE])
     with pytest.raises(ConfigurationError, match=r"no side output 'early' \(it has \['late'\]\)"):
         harness.process([0])
 
 
-def test_one_name_for_two_types_is_told() -> None:
+def test_one_name_for_two_types_is_reported() -> None:
     harness = OperatorHarness(Yields((OutputTag("late", int), 1)), side_outputs=[LATE])
     with pytest.raises(ConfigurationError, match=r"declared as OutputTag.'late', double. and is yielded as"):
         harness.process([0])

@@ -128,13 +128,13 @@ def test_bare_values_are_their_own_field() -> None:
 
 
 @pytest.mark.parametrize("field", ["nope", 7])
-def test_a_field_that_is_not_there_is_told(field: Any) -> None:
+def test_a_field_that_is_not_there_is_reported(field: Any) -> None:
     harness = KeyedHarness(RollingAggregate("sum", field, Pair), key_by=lambda v: v.key)
     with pytest.raises(ValueTypeError, match=f"needs the field {field!r}"):
         harness.process([Pair("a", 1), Pair("a", 2)])
 
 
-def test_an_unknown_aggregate_is_told() -> None:
+def test_an_unknown_aggregate_is_reported() -> None:
     with pytest.raises(
         ConfigurationError, match=r"one of \['max', 'max_by', 'min', 'min_by', 'sum'\], not 'mean'"
     ):

@@ -176,9 +176,9 @@ def test_other_changes_are_refused_and_nothing_is_lost(kind: str, why: str) -> N
     old = Uses("struct<number: int>", read)
     snapshot = written(Uses("struct<number: int>", write), ("a", (1,)))
     harness = restored(Uses(kind, write), snapshot)
-    told = f"operator 'harness': state 'one' is stored as .*{why}.*restore the old declaration"
+    shown = f"operator 'harness': state 'one' is stored as .*{why}.*restore the old declaration"
     for _ in range(2):
-        with pytest.raises(StateMigrationError, match=told):
+        with pytest.raises(StateMigrationError, match=shown):
             harness.process([("a", None)])
     harness.function = old
     for unharmed in (harness, restored(old, snapshot)):

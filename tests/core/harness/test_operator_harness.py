@@ -178,7 +178,7 @@ def test_map_flat_map_and_filter_run_with_and_without_keys() -> None:
         )
 
 
-def test_what_a_flat_map_returns_is_told_by_its_name() -> None:
+def test_what_a_flat_map_returns_is_reported_by_its_name() -> None:
     with pytest.raises(ValueTypeError, match="flat_map returned 'ab': yield the outputs"):
         OperatorHarness(FlatMapFunction.of(lambda v: v, what="flat_map")).process(["ab"])
 

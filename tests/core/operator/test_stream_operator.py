@@ -78,7 +78,7 @@ def test_nothing_is_no_output(result: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "message"),
     [
         ("letters", "process_element returned 'letters': yield the outputs"),
         (b"bytes", "yield the outputs"),
@@ -89,8 +89,8 @@ def test_nothing_is_no_output(result: Any) -> None:
         (Row(a=1), "returned the tuple"),
     ],
 )
-def test_one_output_that_is_returned_bare_is_refused(result: Any, told: str) -> None:
-    with pytest.raises(ElementRefused, match=told) as caught:
+def test_one_output_that_is_returned_bare_is_refused(result: Any, message: str) -> None:
+    with pytest.raises(ElementRefused, match=message) as caught:
         run(Returns(lambda v: result), [1])
     assert caught.value.refusal.error.startswith("ValueTypeError: ")
 

@@ -38,7 +38,7 @@ class Two(KeyedProcessFunction, CheckpointedFunction):
         raise ValueError("there is nothing to close")
 
 
-def test_states_of_both_hooks_are_told_and_the_function_is_left_alone() -> None:
+def test_states_of_both_hooks_are_reported_and_the_function_is_left_alone() -> None:
     function = Two()
     found = trial_open(function, INFO)
     assert [state.name for state in found.states] == ["early", "late", "last"]
@@ -46,7 +46,7 @@ def test_states_of_both_hooks_are_told_and_the_function_is_left_alone() -> None:
     assert function.called == []
 
 
-def test_what_was_declared_before_a_failure_is_told_with_it() -> None:
+def test_what_was_declared_before_a_failure_is_reported_with_it() -> None:
     found = trial_open(Two(fails=True), INFO)
     assert [state.name for state in found.states] == ["early", "late"]
     assert isinstance(found.problem, FileNotFoundError)

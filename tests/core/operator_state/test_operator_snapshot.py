@@ -197,7 +197,7 @@ def test_an_operator_without_snapshots_starts_empty() -> None:
 
 
 class Buffer(CheckpointedFunction):
-    """Adds what it is told to each of its states in this batch."""
+    """Adds what it is given to each of its states in this batch."""
 
     def __init__(self, to_add: dict[str, list[int]], rules: dict[str, int]) -> None:
         self.to_add, self.rules = to_add, rules

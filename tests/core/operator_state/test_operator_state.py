@@ -178,7 +178,7 @@ def test_one_name_two_types_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "message"),
     [
         (
             StateElements("numbers", "even_split", "string", ('"1"',)),
@@ -187,8 +187,8 @@ def test_one_name_two_types_is_refused() -> None:
         (StateElements("numbers", "union", "bigint", ("1",)), "is stored as union of bigint, the function"),
     ],
 )
-def test_another_type_or_scheme_than_stored_is_refused(stored: StateElements, told: str) -> None:
-    with pytest.raises(StateMigrationError, match=f"operator 'sink': state 'numbers' {told}"):
+def test_another_type_or_scheme_than_stored_is_refused(stored: StateElements, message: str) -> None:
+    with pytest.raises(StateMigrationError, match=f"operator 'sink': state 'numbers' {message}"):
         restored(stored).get_list_state(NUMBERS)
 
 

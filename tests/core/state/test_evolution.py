@@ -130,7 +130,7 @@ def test_other_changes_are_refused(old: str, new: Any, message: str) -> None:
         evolve(old, to_type(new, parameter="new"))
 
 
-def test_what_changed_is_told_in_words() -> None:
+def test_what_changed_is_reported_in_words() -> None:
     found = evolve(
         "struct<a: int, b: string, c: array<struct<d: float>>>",
         to_type("a bigint, c array<struct<d: double, e: date>>", parameter="p"),

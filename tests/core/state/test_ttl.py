@@ -49,7 +49,7 @@ def test_expired_items_that_are_still_there_are_returned_once(kind: Kind, restor
 @EVERY_KIND
 @BOTH
 @CLOCKS
-def test_reading_renews_where_it_is_told_to(kind: Kind, restoring: bool, event_time: bool) -> None:
+def test_reading_renews_where_it_is_reported_to(kind: Kind, restoring: bool, event_time: bool) -> None:
     life = Life(kind, restoring, ttl(on_read=True, event_time=event_time), event_time)
     life.write(0, 1)
     assert life.shows(50, 1)

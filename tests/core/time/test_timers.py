@@ -321,7 +321,7 @@ def test_outputs_know_the_timer_they_came_from() -> None:
     ]
 
 
-def test_a_refused_timer_is_told_where_it_ends_the_batch() -> None:
+def test_a_refused_timer_is_reported_where_it_ends_the_batch() -> None:
     bench, out = Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), Outputs()
     made = bench.operator(Timed(), **AT_50)
     with pytest.raises(
