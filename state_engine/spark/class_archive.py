@@ -9,7 +9,6 @@ aside by Java itself, without a word: nothing but time depends on it. Has no cou
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import subprocess
 import sys
@@ -33,7 +32,8 @@ from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
 
 options = {"spark.driver.extraJavaOptions": sys.argv[1]}
-spark = local_session(SparkSettings(master="local[2]", options=options), app_name="statelake-setup")
+settings = SparkSettings(master="local[2]", options=options, java_home=sys.argv[3])
+spark = local_session(settings, app_name="statelake-setup")
 for _ in range(2):
     spark.range(100).selectExpr("id % 10 k", "id v").write.format("delta").mode("append").save(sys.argv[2])
     table = spark.read.format("delta").load(sys.argv[2])
@@ -82,8 +82,7 @@ def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path
             draft = Path(scratch) / archive.name
             options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(draft))} {_SILENT}"
             subprocess.run(
-                [sys.executable, "-c", _WARM_UP, options, f"{scratch}/table"],
-                env=os.environ | {"JAVA_HOME": str(java.path)},
+                [sys.executable, "-c", _WARM_UP, options, f"{scratch}/table", str(java.path)],
                 cwd=scratch,
                 capture_output=True,
                 timeout=_TIMEOUT_S,
