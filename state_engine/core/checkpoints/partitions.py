@@ -204,8 +204,8 @@ class TimePartitions:
     def _bound(self, key: str) -> Partition:
         """The partition of a declared key; a day stands for its first hour."""
         partition = self._of_key(key)
-        if partition is None and self.every == "hour" and _DAY_KEY.fullmatch(key):
-            partition = self._of_key(f"{key}-00:00")
+        if partition is None and self.every == "hour" and (day := self._of_day(key)) is not None:
+            partition = self._hour(day.start_ms)  # where clocks are put forward at midnight, that is 01:00
         if partition is None:
             looks = "2013-01-01" if self.every == "day" else "2013-01-01 or 2013-01-01-05:00"
             raise ConfigurationError(
@@ -214,11 +214,9 @@ class TimePartitions:
         return partition
 
     def _of_key(self, key: str) -> Partition | None:
+        if self.every == "day":
+            return self._of_day(key)
         try:
-            if self.every == "day":
-                day = date.fromisoformat(key) if _DAY_KEY.fullmatch(key) else None
-                partition = self._day(day) if day is not None else None
-                return partition if partition is not None and partition.end_ms > partition.start_ms else None
             match = _HOUR_KEY.fullmatch(key)
             local = datetime.strptime(match[1], "%Y-%m-%d-%H:%M") if match else None
         except (ValueError, OverflowError):
@@ -227,6 +225,13 @@ class TimePartitions:
             return None
         both = (self._hour(_ms(local.replace(tzinfo=self.zone, fold=fold))) for fold in (0, 1))
         return next((one for one in both if one.key == key), None)
+
+    def _of_day(self, key: str) -> Partition | None:
+        try:
+            day = self._day(date.fromisoformat(key)) if _DAY_KEY.fullmatch(key) else None
+        except (ValueError, OverflowError):
+            return None
+        return day if day is not None and day.end_ms > day.start_ms else None
 
     def _containing(self, at_ms: int) -> Partition:
         if self.every == "hour":

@@ -110,6 +110,14 @@ def test_a_day_that_a_calendar_left_out_is_none() -> None:
         own.at("2011-12-30")
 
 
+def test_a_day_without_a_midnight_begins_with_its_first_hour() -> None:
+    own = hours("2000-04-28", "Africa/Cairo")
+    assert own.first().key == "2000-04-28-01:00"
+    assert instant(own.first().start_ms) == "2000-04-27 22:00:00 UTC"
+    with pytest.raises(ConfigurationError, match="is no start of hours in Pacific/Apia"):
+        hours("2011-12-30", "Pacific/Apia")
+
+
 @given(zone=st.sampled_from(ZONES), day=st.dates(date(2000, 1, 1), date(2030, 1, 1)), hourly=st.booleans())
 def test_partitions_lie_side_by_side(zone: str, day: date, hourly: bool) -> None:
     own = (hours if hourly else days)(day.isoformat(), zone)
