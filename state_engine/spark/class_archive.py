@@ -80,7 +80,7 @@ def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path
         # Beside its place, so that it gets there by one rename, complete.
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as scratch:
             draft = Path(scratch) / archive.name
-            options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(draft))} {_SILENT}"
+            options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(draft))} {_base_option(java)} {_SILENT}"
             subprocess.run(
                 [sys.executable, "-c", _WARM_UP, options, f"{scratch}/table", str(java.path)],
                 cwd=scratch,
@@ -91,3 +91,9 @@ def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path
             draft.replace(archive)
             return archive
     return None
+
+
+def _base_option(java: JavaHome) -> str:
+    """Have Java build on its own archive, and not on one of ours that another cache holds."""
+    base = java.path / "lib" / "server" / "classes.jsa"
+    return f"-XX:SharedArchiveFile={shlex.quote(str(base))}" if base.is_file() else ""
