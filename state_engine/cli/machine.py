@@ -36,7 +36,7 @@ def setup() -> None:
         jars = delta_jars(settings.jars_dir, java=java)
     say(f"Delta's jars: {len(jars)} in {jars[0].parent}")
     with console.status(
-        "Spark's classes: having Java keep them, so that Spark starts faster (once, half a minute) …"
+        "Spark's classes: having Java keep them, so that Spark starts faster (once, about a minute) …"
     ):
         archive = make_class_archive(java)
     say(

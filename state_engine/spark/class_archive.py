@@ -67,7 +67,7 @@ def archive_options(java: JavaHome, *, cache_dir: Path | None = None) -> str:
 
 
 def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path | None:
-    """Start Spark once and keep the classes that it loaded, unless this was done before; takes about half a minute.
+    """Start Spark once and keep the classes that it loaded, unless this was done before; takes about a minute.
 
     Returns:
         The archive; None where this Java cannot keep one (a stripped-down one cannot) or Spark does not start.
