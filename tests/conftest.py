@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from state_engine.storage.delta.kernel import DeltaKernel
+
 
 collect_ignore = ["fixtures/release_0_1_0/make.py"]
 """Runs with another release only."""
@@ -61,3 +63,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
+    """A Kernel of its own, with nothing remembered."""
+    from state_engine.storage.delta.kernel import DeltaKernel
+
+    made = DeltaKernel(spark)
+    yield made
+    made.close()

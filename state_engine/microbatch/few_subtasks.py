@@ -14,7 +14,7 @@ from itertools import count
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.columns import in_one_chunk
 from state_engine.microbatch.routing.blocks import packed, unpacked
 from state_engine.microbatch.subtask.subtask import SubtaskFunction
 from state_engine.spark.execution import described
@@ -51,7 +51,7 @@ def attempt_here(task: int) -> TaskAttempt:
 def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
     """Run a subtask over each table; their reports, as JSON."""
     if runs_in_this_process(spark):
-        return [run(_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
+        return [run(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
 
     def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
         yield run(unpacked(blocks), this_task())
@@ -59,9 +59,3 @@ def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, l
     with described(spark, label):
         blocks = spark.sparkContext.parallelize([packed(t) for t in tables], len(tables))
         return blocks.mapPartitions(tasks).collect()
-
-
-def _one_chunk(table: pa.Table) -> pa.Table:
-    """One batch, which an empty table has, too, with its columns."""
-    arrays = [one_chunk(column) for column in table.columns]
-    return pa.Table.from_batches([pa.RecordBatch.from_arrays(arrays, schema=table.schema)])

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
@@ -26,6 +25,7 @@ from state_engine.sources.delta import DeltaSource
 from state_engine.sources.delta_position import positions_in
 from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
 from state_engine.storage.checkpoint_log import check_owner
 from state_engine.storage.delta.log import DeltaLog
@@ -34,7 +34,6 @@ from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
 
 _READERS = 8
-_NO_SPARK = cast(Any, None)
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def has_new_data(source: Source, elements: list[Element]) -> bool | None:
         SourceError: the source cannot be looked at.
     """
     if isinstance(source, FileSource | CollectionSource):
-        return source.plan(_NO_SPARK, elements) is not None  # both look at what there is, without a session
+        return source.plan(NO_SPARK, elements) is not None  # both look at what there is, without a session
     if isinstance(source, DeltaSource):
         return _table_has_new_data(source, elements)
     return None

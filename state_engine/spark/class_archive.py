@@ -63,24 +63,30 @@ def archive_options(java: JavaHome, *, cache_dir: Path | None = None) -> str:
     archive = class_archive(java, cache_dir=cache_dir)
     if not archive.is_file():
         return ""
-    return f"-XX:SharedArchiveFile={shlex.quote(str(archive))} -Xshare:auto {_SILENT}"
+    return f"-XX:SharedArchiveFile={_quoted(archive)} -Xshare:auto {_SILENT}"
 
 
 def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path | None:
     """Start Spark once and keep the classes that it loaded, unless this was done before; takes about a minute.
 
     Returns:
-        The archive; None where this Java cannot keep one (a stripped-down one cannot) or Spark does not start.
+        The archive; None where this Java has none of its own to build on (a stripped-down one) or Spark does not start.
     """
     archive = class_archive(java, cache_dir=cache_dir)
     if archive.is_file():
         return archive
+    base = java.path / "lib" / "server" / "classes.jsa"
+    if not base.is_file():
+        return None
     with suppress(OSError, subprocess.SubprocessError):
         archive.parent.mkdir(parents=True, exist_ok=True)
         # Beside its place, so that it gets there by one rename, complete.
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".making-") as scratch:
             draft = Path(scratch) / archive.name
-            options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(draft))} {_base_option(java)} {_SILENT}"
+            # The base is named, as another cache may hold an archive of ours, which the session would take.
+            options = (
+                f"-XX:ArchiveClassesAtExit={_quoted(draft)} -XX:SharedArchiveFile={_quoted(base)} {_SILENT}"
+            )
             subprocess.run(
                 [sys.executable, "-c", _WARM_UP, options, f"{scratch}/table", str(java.path)],
                 cwd=scratch,
@@ -93,7 +99,5 @@ def make_class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path
     return None
 
 
-def _base_option(java: JavaHome) -> str:
-    """Have Java build on its own archive, and not on one of ours that another cache holds."""
-    base = java.path / "lib" / "server" / "classes.jsa"
-    return f"-XX:SharedArchiveFile={shlex.quote(str(base))}" if base.is_file() else ""
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -7,7 +7,7 @@ reader of Delta knows them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -32,6 +32,31 @@ class _Table:
     version: int = 0
     files: dict[str, None] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
+
+
+def check_commit(
+    uri: str,
+    transaction: Transaction | None,
+    taken: Mapping[str, int],
+    *,
+    remove: Iterable[str],
+    active: Iterable[str],
+) -> None:
+    """Refuse a commit that Kernel refuses.
+
+    Args:
+        taken: the highest version that each application committed.
+        remove: files that the commit removes.
+        active: files that the table lists.
+
+    Raises:
+        TransactionTakenError: the transaction's version is taken.
+        InactiveFilesError: a file to be removed is not in the table.
+    """
+    if transaction is not None and taken.get(transaction.app, -1) >= transaction.version:
+        raise TransactionTakenError(f"{uri}: {transaction} is taken")
+    if gone := sorted(set(remove) - set(active)):
+        raise InactiveFilesError(uri, gone)
 
 
 class MemoryKernel(DeltaKernel):
@@ -81,10 +106,7 @@ class MemoryKernel(DeltaKernel):
     ) -> int:
         with self._lock:
             table = self._tables[uri]
-            if transaction is not None and table.transactions.get(transaction.app, -1) >= transaction.version:
-                raise TransactionTakenError(f"{uri}: {transaction} is taken")
-            if gone := sorted(set(remove) - set(table.files)):
-                raise InactiveFilesError(uri, gone)
+            check_commit(uri, transaction, table.transactions, remove=remove, active=table.files)
             if transaction is not None:
                 table.transactions[transaction.app] = transaction.version
             for path in remove:

@@ -23,9 +23,7 @@ from state_engine.storage.delta.action_json import statistics_text
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
-    InactiveFilesError,
     Transaction,
-    TransactionTakenError,
 )
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
@@ -34,6 +32,7 @@ from state_engine.storage.delta.log_tail import LogDurability, mend_log
 from state_engine.storage.delta.table_facts import TableFacts
 from state_engine.storage.durability import Durability
 from state_engine.storage.files import join, open_location
+from state_engine.testing.memory_kernel import check_commit
 
 _NO_SESSION = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
 NO_SPARK: Any = SimpleNamespace(
@@ -150,10 +149,7 @@ class LogKernel(DeltaKernel):
         with table_lock(uri, timeout_s=self._timeout_s):
             log = self._log(uri)
             assert log is not None, f"there is no table {uri}"
-            if transaction and log.transactions.get(transaction.app, -1) >= transaction.version:
-                raise TransactionTakenError(f"{uri}: {transaction} is taken")
-            if gone := sorted(set(remove) - set(log.adds)):
-                raise InactiveFilesError(uri, gone)
+            check_commit(uri, transaction, log.transactions, remove=remove, active=log.adds)
             actions: list[dict[str, Any]] = []
             if transaction:
                 actions.append({"txn": {"appId": transaction.app, "version": transaction.version}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,6 @@ from state_engine.storage.layout import file_name
 from tests.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-
-
-@pytest.fixture
-def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +25,6 @@ from tests.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 COLUMNS = "id BIGINT, text STRING"
-
-
-@pytest.fixture
-def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
 
 
 @pytest.fixture

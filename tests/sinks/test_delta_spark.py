@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,13 +28,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 MAPPED = "'delta.columnMapping.mode' = 'name'"
-
-
-@pytest.fixture
-def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
 
 
 @pytest.fixture

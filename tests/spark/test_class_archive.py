@@ -53,8 +53,17 @@ def test_java_leaves_a_bad_archive_aside_without_a_word(java: JavaHome, tmp_path
 
 def test_where_java_does_not_start_there_is_no_archive(java: JavaHome, tmp_path: Path) -> None:
     missing = replace(java, path=tmp_path / "no-java")
+    base = missing.path / "lib" / "server" / "classes.jsa"
+    base.parent.mkdir(parents=True)
+    base.touch()
     assert make_class_archive(missing, cache_dir=tmp_path / "cache") is None
     assert list((tmp_path / "cache" / "classes").iterdir()) == []
+
+
+def test_a_java_without_an_archive_of_its_own_is_not_even_started(java: JavaHome, tmp_path: Path) -> None:
+    stripped = replace(java, path=tmp_path / "stripped")
+    assert make_class_archive(stripped, cache_dir=tmp_path / "cache") is None
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.long

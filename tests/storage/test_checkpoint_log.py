@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
@@ -23,13 +21,6 @@ from state_engine.storage.layout import JobLayout
 from tests.core.checkpoints.rows import changes, checkpoint, operator
 
 TOGETHER = 4
-
-
-@pytest.fixture
-def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
 
 
 def append(log: CheckpointLog, row: CheckpointRow) -> None:

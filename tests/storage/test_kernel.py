@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -35,13 +34,6 @@ from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import TABLE_PROPERTIES
 
 SCHEMA = pa.schema([("who", pa.string()), ("n", pa.int64())])
-
-
-@pytest.fixture
-def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -113,7 +113,11 @@ def hash_columns(columns: Sequence[pa.Array]) -> np.ndarray:
     ...     hash_bytes(b"a", hash_long(1)), hash_bytes(b"a")]
     True
     """
-    hashes = np.full(len(columns[0]), SEED, np.int64)
+    return _chained(columns, np.full(len(columns[0]), SEED, np.int64))
+
+
+def _chained(columns: Sequence[pa.Array], hashes: np.ndarray) -> np.ndarray:
+    """Each hash is the seed of the next; a null leaves it as it is."""
     for column in columns:
         hashed = _hashed(column, hashes)
         hashes = np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), hashed, hashes)
@@ -124,10 +128,7 @@ def _hashed(column: pa.Array, seeds: np.ndarray) -> np.ndarray:
     """The hashes of values; anything where one is null."""
     kind, is_type = column.type, pa.types
     if is_type.is_struct(kind):
-        for part in column.flatten():
-            hashed = _hashed(part, seeds)
-            seeds = np.where(pc.is_valid(part).to_numpy(zero_copy_only=False), hashed, seeds)
-        return seeds
+        return _chained(column.flatten(), seeds)
     if is_type.is_floating(kind):
         return _hashed(_float_bits(column), seeds)
     if is_type.is_int64(kind) or is_type.is_timestamp(kind):

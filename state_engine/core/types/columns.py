@@ -20,6 +20,16 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
+def in_one_chunk(table: pa.Table) -> pa.Table:
+    """A table in which each column is one chunk, also where it has no rows.
+
+    >>> in_one_chunk(pa.table({"a": pa.chunked_array([], pa.int64())}))["a"].num_chunks
+    1
+    """
+    arrays = [one_chunk(column) for column in table.columns]
+    return pa.Table.from_arrays(arrays, schema=table.schema)
+
+
 def elements(
     table: pa.Table | pa.RecordBatch,
     columns: Sequence[str],

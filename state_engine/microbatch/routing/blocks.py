@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.columns import in_one_chunk
 from state_engine.microbatch.routing.routed import SUBTASK
 from state_engine.sources.frames import HIDDEN
 
@@ -39,7 +39,7 @@ def unpacked(blocks: Iterable[bytes]) -> pa.Table | None:
         absent |= {field.name: field.type for field in table.schema if field.name not in known}
     for name, kind in absent.items():
         rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
-    return pa.table({name: one_chunk(rows[name]) for name in rows.column_names})
+    return in_one_chunk(rows)
 
 
 def blocks_of(tables: Sequence[pa.Table]) -> pa.RecordBatch:
@@ -51,11 +51,12 @@ def blocks_of(tables: Sequence[pa.Table]) -> pa.RecordBatch:
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of a task, many at a time."""
-    held: list[pa.RecordBatch] = []
+    held, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         held.append(batch)
-        if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _ROWS or size >= _BYTES:
             yield pa.Table.from_batches(held)
-            held = []
-    if any(batch.num_rows for batch in held):
+            held, rows, size = [], 0, 0
+    if rows:
         yield pa.Table.from_batches(held)
