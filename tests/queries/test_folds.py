@@ -6,12 +6,13 @@ import random
 import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -78,7 +79,30 @@ def random_batch(r: random.Random, shape: str, keys: Iterable[Any]) -> list[Chan
 def random_batches(seed: int, shape: str, keys: int) -> Batches:
     r = random.Random(seed)
     every = [(n, r.choice([None, "a"])) for n in range(keys)]
-    return [random_batch(r, shape, r.sample(every, r.randint(0, keys))) for _ in range(4)]
+    batches, entries = list[list[Change]](), dict[Any, Any]()
+    for _ in range(4):
+        batch = random_batch(r, shape, r.sample(every, r.randint(0, keys)))
+        batches.append(as_states_write(entries, batch) if shape == "map" else batch)
+        fold(shape, entries, batches[-1])
+    return batches
+
+
+def as_states_write(stored: dict[Any, dict[Any, Any]], batch: list[Change]) -> list[Change]:
+    """A map state puts no entry over one that has expired, as that may be cleaned up or not: it writes the map anew."""
+    living = without_expired(state("map"), {key: dict(of_key) for key, of_key in stored.items()}, **CLOCKS)
+    written: list[Change] = []
+    for key, group in groupby(batch, key=lambda change: change.key):
+        changes = list(group)
+        gone = stored.get(key, {}).keys() - living.get(key, {}).keys()
+        put = {change.value[0] for change in changes if change.op == PUT}
+        if changes[0].op == CLEAR or not put & gone:
+            written += changes
+            continue
+        entries = {key: {at: item for at, item in stored[key].items() if at not in put & gone}}
+        fold("map", entries, changes)
+        written.append(Change(key, CLEAR, None))
+        written += [Change(key, PUT, entry) for entry in entries.get(key, {}).items()]
+    return written
 
 
 def plain(item: Any) -> Any:
@@ -132,6 +156,7 @@ def of_subtask(shape: str, files: Sequence[ListedFile]) -> dict[Any, Any]:
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 4))
+@example(seed=2180060, cut=2)  # an entry that expired before a base is put again after it
 def test_subtasks_and_compactions_fold_as_defined(shape: str, seed: int, cut: int) -> None:
     batches = random_batches(seed, shape, keys=6)
     with tempfile.TemporaryDirectory() as name:
