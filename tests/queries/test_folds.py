@@ -157,6 +157,7 @@ def of_subtask(shape: str, files: Sequence[ListedFile]) -> dict[Any, Any]:
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 4))
 @example(seed=2180060, cut=2)  # an entry that expired before a base is put again after it
+@example(seed=51, cut=0)  # an entry is removed and put again
 def test_subtasks_and_compactions_fold_as_defined(shape: str, seed: int, cut: int) -> None:
     batches = random_batches(seed, shape, keys=6)
     with tempfile.TemporaryDirectory() as name:
