@@ -31,6 +31,12 @@ from state_engine.storage.parquet_reading import SPARK_VERIFIES
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
+WORKER_DAEMON = "state_engine.microbatch.subtask.worker_daemon"
+"""The program that Spark forks Python workers from; the rooms below it are not imported here."""
+
+NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Environment of that program. What it imports must start no thread: forks would have its locks, but not the thread."""
+
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _OWN_SESSION = (
@@ -140,6 +146,9 @@ def session_options(
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         }
+        if sys.platform == "linux":  # elsewhere libraries start threads when they are imported
+            options["spark.python.daemon.module"] = WORKER_DAEMON
+            options |= {f"spark.executorEnv.{name}": value for name, value in NO_THREADS.items()}
     ours = options["spark.driver.extraJavaOptions"]
     options |= settings.options
     if (theirs := settings.options.get("spark.driver.extraJavaOptions")) is not None:
