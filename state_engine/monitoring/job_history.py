@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
@@ -26,14 +24,12 @@ from state_engine.sources.delta_position import positions_in
 from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.no_spark import NO_SPARK
-from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
+from state_engine.storage.checkpoint_files import read_checkpoints
 from state_engine.storage.checkpoint_log import check_owner
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
-
-_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -105,11 +101,7 @@ def read_history(root: str, job: str) -> JobHistory | None:
     if root_id is None or log is None:
         return None
     check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
-    rows: list[CheckpointRow] = []
-    with ThreadPoolExecutor(_READERS) as pool:
-        for table in pool.map(partial(read_rows, layout.checkpoints), log.files):
-            rows += checkpoints_in(table, where=layout.checkpoints)
-    rows.sort(key=lambda row: row.checkpoint_id)
+    rows = sorted(read_checkpoints(layout.checkpoints, log.files), key=lambda row: row.checkpoint_id)
     often = Counter(row.checkpoint_id for row in rows)
     repeated = {i: n for i, n in often.items() if n > 1}
     return JobHistory(layout, root_id, History(rows), repeated)

@@ -8,7 +8,9 @@ their digests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.files import WrittenFile, join
 from state_engine.storage.parquet_reading import damaged, read_parquet
 
+_READERS = 8
 _FOOTER = re.compile(r"\.([0-9a-f]{8})\.parquet$")
 Write = Callable[[pa.Table, Callable[[int], str]], WrittenFile]
 """Writes a file whose name its footer decides: ``files.write_parquet``."""
@@ -50,6 +53,23 @@ def read_rows(uri: str, name: str) -> pa.Table:
     return read_parquet(
         join(uri, name), footer=int(match[1], 16) if match else None, of="rows of checkpoints"
     )
+
+
+def read_tables(uri: str, names: Iterable[str]) -> pa.Table:
+    """The rows of several files, at least one, in the order of the files; errors are those of ``read_rows``."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        return pa.concat_tables(pool.map(partial(read_rows, uri), names))
+
+
+def read_checkpoints(uri: str, names: Collection[str]) -> list[CheckpointRow]:
+    """The checkpoints of several files, in the order of the files.
+
+    All rows are decoded together: most files hold one, and the costs are those of a column, not of a row.
+
+    Raises:
+        DamagedFileError, RootError: see ``read_rows`` and ``checkpoints_in``.
+    """
+    return checkpoints_in(read_tables(uri, names).combine_chunks(), where=uri) if names else []
 
 
 def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:

@@ -16,9 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from threading import Lock
 
 import pyarrow as pa
@@ -37,7 +35,7 @@ from state_engine.core.errors import (
     StatelakeError,
 )
 from state_engine.storage import store_clock
-from state_engine.storage.checkpoint_files import checkpoints_in, read_rows, with_digests, write_rows
+from state_engine.storage.checkpoint_files import read_checkpoints, read_tables, with_digests, write_rows
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
     FileGroup,
@@ -67,7 +65,6 @@ _LOGGED = (
     "requested_by",
 )
 """What the log says of a row."""
-_READERS = 8
 _TOGETHER = 64
 """So many files of one size are made one."""
 _MERGED = re.compile(r"checkpoints-(\d+)-")
@@ -138,9 +135,7 @@ class CheckpointLog:
             return History()
         if version != self._version:
             new = [p for p in self._kernel.active_files(self._uri) if p not in self._read]
-            with ThreadPoolExecutor(_READERS) as pool:
-                files = list(pool.map(self._read_file, new))
-            self._keep(row for rows in files for row in rows)
+            self._keep(read_checkpoints(self._uri, new))
             self._read.update(new)
             self._version = version
         return self._history
@@ -271,9 +266,7 @@ class CheckpointLog:
 
     def _merge(self, names: list[str], times: int) -> str | None:
         """Merge files; the name of the new one, None where another runner was faster."""
-        with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(pool.map(partial(read_rows, self._uri), names))
-        table = pa.concat_tables(tables)
+        table = read_tables(self._uri, names)
         ids = table["checkpoint_id"]
         name = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{self._clock.attempt().write_id}"
         file = write_rows(table, self._uri, name, write=write_parquet)
@@ -335,9 +328,6 @@ class CheckpointLog:
             f"job '{self._job}': checkpoint {row.checkpoint_id} was committed by another runner{by}; "
             "nothing of this attempt is visible. Run again to go on from there"
         )
-
-    def _read_file(self, name: str) -> list[CheckpointRow]:
-        return checkpoints_in(read_rows(self._uri, name), where=self._uri)
 
 
 def check_owner(properties: Mapping[str, str], uri: str, *, job: str, root_id: str) -> None:

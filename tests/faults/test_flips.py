@@ -28,7 +28,7 @@ def root(tmp_path: Path, spark: SparkSession) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize("flips", [60, pytest.param(1_000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("flips", [30, pytest.param(1_000, marks=pytest.mark.faults)])
 def test_no_flip_is_silent_and_none_ends_the_process(root: Path, flips: int) -> None:
     command = [sys.executable, "-m", "tests.faults.flips", str(root), str(flips), str(flips)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT_OF_REPOSITORY, timeout=280)

@@ -108,11 +108,14 @@ def test_letters_are_sent_once_and_a_restore_has_them_waiting_again(
 STEPS = ["plan", "execute", "commit_files", "stage", "commit", "committed", "publish"]
 
 
+@pytest.mark.parametrize(
+    "steps", [["commit_files", "committed"], pytest.param(STEPS, marks=pytest.mark.long)], ids=["two", "all"]
+)
 def test_a_crash_at_any_step_neither_loses_nor_doubles_a_letter(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     site, expected = Site(tmp_path, spark), list[tuple[Any, ...]]()
-    for n, step in enumerate(STEPS):
+    for n, step in enumerate(steps):
         key = f"k{n}"
         site.put({"k": [key, key], "v": [3, 13]}, str(n)).engine().run(bad(site))
         with monkeypatch.context() as patched:
@@ -130,7 +133,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_letter(
         site.engine().replay_dead_letters(good(site), max_rows=1)
         expected += [(key, 3, 3), (key, 13, 16)]
         assert site.outputs() == sorted(expected, key=repr), step
-    assert site.state() == {f"k{n}": 16 for n in range(len(STEPS))}
+    assert site.state() == {f"k{n}": 16 for n in range(len(steps))}
     assert site.engine().list_dead_letters(good(site)) == []
 
 

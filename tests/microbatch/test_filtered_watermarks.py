@@ -83,9 +83,11 @@ def test_filters_pass_on_the_watermark_of_their_source_on_spark(tmp_path: Path, 
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize(
+    ("cut", "expected"), [(None, OF_ITS_OWN_SIDE), pytest.param(1, AT_THE_SOURCE, marks=pytest.mark.long)]
+)
 def test_frames_that_leave_rows_out_show_the_cut_where_operators_differ_in_them(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, cut: int | None, expected: Marks
 ) -> None:
     """In a batch each operator counts its own rows; after it the source has all that any of them read."""
-    assert marks(Pipeline(tmp_path / "whole", spark, sides(by_frame, None))) == OF_ITS_OWN_SIDE
-    assert marks(Pipeline(tmp_path / "one", spark, sides(by_frame, 1))) == AT_THE_SOURCE
+    assert marks(Pipeline(tmp_path, spark, sides(by_frame, cut))) == expected

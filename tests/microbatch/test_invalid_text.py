@@ -79,7 +79,7 @@ WAYS = {name: ["by_function"] for name in FORMATS} | {
     "parquet": ["by_function", "by_column", "sink"],
     **{name: ["by_column", "sink"] for name in ("by_spark", "csv", "json")},
 }
-QUICK = {("json", "by_column"), ("csv", "sink"), ("parquet", "by_function"), ("by_spark", "by_column")}
+QUICK = {("json", "by_column"), ("csv", "sink"), ("parquet", "by_function")}
 
 
 class Texts:
@@ -135,7 +135,12 @@ def test_a_bad_text_is_set_aside(texts: Texts, name: str, way: str) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("parquet", "by_function"), ("csv", "sink"), ("json", "by_column"), ("delta", "by_column")],
+    [
+        ("parquet", "by_function"),
+        ("csv", "sink"),
+        pytest.param("json", "by_column", marks=pytest.mark.long),
+        pytest.param("delta", "by_column", marks=pytest.mark.long),
+    ],
 )
 def test_a_bad_text_is_named(texts: Texts, name: str, way: str) -> None:
     job = texts.job(name, way, "fail")
