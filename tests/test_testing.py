@@ -35,7 +35,7 @@ class Count(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
         if value == "bad":
-            raise RuntimeError("told to")
+            raise RuntimeError("on purpose")
         self.seen.update(self.seen.value() + 1)
         yield value, self.seen.value()
 
@@ -139,7 +139,7 @@ def test_an_unknown_state_is_reported_with_those_that_are_there() -> None:
 def test_under_fail_the_functions_own_error_comes_out_and_nothing_is_kept() -> None:
     harness = count()
     harness.process(["a"])
-    with pytest.raises(RuntimeError, match="told to"):
+    with pytest.raises(RuntimeError, match="on purpose"):
         harness.process(["a", "bad"])
     assert harness.state("seen") == {"a": 1}
 
@@ -148,7 +148,7 @@ def test_under_dead_letter_refused_elements_are_collected() -> None:
     harness = count(on_error="dead_letter")
     assert harness.process(["a", "bad", "b"]) == [("a", 1), ("b", 1)]
     (refusal,) = harness.refused
-    assert (refusal.key, refusal.error) == ("bad", "RuntimeError: told to")
+    assert (refusal.key, refusal.error) == ("bad", "RuntimeError: on purpose")
     assert harness.state("seen") == {"a": 1, "b": 1}
 
 

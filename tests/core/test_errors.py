@@ -15,11 +15,11 @@ def test_the_docstring_draws_the_classes() -> None:
     drawn: dict[str, str] = {}
     stack: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"^((?:[│ ] {3})*)(?:[├└]── )?([A-Z]\w+Error)\b", line)
-        if found:
-            depth = len(found.group(1)) // 4 + (1 if "──" in line else 0)
-            stack[depth:] = [found.group(2)]
-            drawn[found.group(2)] = stack[depth - 1] if depth else "Exception"
+        drawn_class = re.match(r"^((?:[│ ] {3})*)(?:[├└]── )?([A-Z]\w+Error)\b", line)
+        if drawn_class:
+            depth = len(drawn_class.group(1)) // 4 + (1 if "──" in line else 0)
+            stack[depth:] = [drawn_class.group(2)]
+            drawn[drawn_class.group(2)] = stack[depth - 1] if depth else "Exception"
     classes = {
         name: cls.__mro__[1].__name__
         for name, cls in inspect.getmembers(errors, inspect.isclass)

@@ -34,7 +34,7 @@ def test_good_names_are_given_back(name: str) -> None:
     "name",
     ["", "A", "_a", "9a", "a-b", "a b", "a/b", "../a", "a.b", "é", "a\n", "a" * 101, "ａ", None, 5, b"a"],
 )
-def test_others_are_refused_and_told_how_to_look(name: object) -> None:
+def test_other_names_are_refused_with_the_rule(name: object) -> None:
     with pytest.raises(InvalidNameError, match="cannot name a job: use lower-case letters"):
         check_name(name, what="job")
 
@@ -54,8 +54,8 @@ def test_the_name_of_timers_is_taken() -> None:
 @pytest.mark.parametrize("name", NAMES_OF_FLINK)
 def test_names_of_flinks_documents_can_be_read_in_what_is_stored(name: str) -> None:
     stored = stored_name(check_text_name(name, what="state"))
-    words = re.findall("[a-z]+", re.sub("([A-Z])", r" \1", name).lower())
-    assert re.fullmatch("_".join(words) + "__[0-9a-f]{20}", stored)
+    parts = re.findall("[a-z]+", re.sub("([A-Z])", r" \1", name).lower())
+    assert re.fullmatch("_".join(parts) + "__[0-9a-f]{20}", stored)
 
 
 @given(TEXTS)

@@ -96,7 +96,7 @@ class CounterSource(SourceFunction, ListCheckpointed):
         while self.running:
             with lock:
                 if self.offset == self.fail_at:
-                    raise RuntimeError("told to")
+                    raise RuntimeError("on purpose")
                 ctx.collect(self.offset)
                 self.offset += 1
 

@@ -28,26 +28,26 @@ def read(rows: Mapping[int, CheckpointRow], checkpoint_id: int) -> dict[str, set
     """The files that a reader of a checkpoint opens: the definition of the state, one key group at a time."""
     at = rows[checkpoint_id]
     on_path = tree(rows).path(checkpoint_id)
-    found: dict[str, set[str]] = {CHANGELOG: set(), BASE: set(), "operator_state": set()}
+    files_of: dict[str, set[str]] = {CHANGELOG: set(), BASE: set(), "operator_state": set()}
     by_attempt = {row.write_id: row for row in on_path}
     for group in range(GROUPS) if at.operators else []:
         base = next((b for b in at.operators[0].bases if b.key_group_start <= group <= b.key_group_end), None)
         if base:
             files = by_attempt[base.base_id].operators[0].base_files
-            found[BASE] |= {f.path for f in files if f.key_group_min == group}
+            files_of[BASE] |= {f.path for f in files if f.key_group_min == group}
         after = [row for row in on_path if base is None or row.checkpoint_id > base.checkpoint_id]
         changes = [f for row in after for o in row.operators for f in o.changelog]
-        found[CHANGELOG] |= {f.path for f in changes if f.key_group_min == group}
+        files_of[CHANGELOG] |= {f.path for f in changes if f.key_group_min == group}
     held = {write_id for ref in at.operator_state for write_id in ref.write_ids()}
     whole = [n for n, row in enumerate(on_path) if row.kind == "compaction" and row.operator_state_files]
     for n, row in enumerate(on_path):
         for file in row.operator_state_files:
             if row.write_id in held if ".counter." in file.path else n >= max(whole, default=0):
-                found["operator_state"].add(file.path)
+                files_of["operator_state"].add(file.path)
         for staged in row.sinks if row.kind == "checkpoint" else []:
-            found.setdefault(staged.path, set()).update(f.path for f in staged.files)
-        found.setdefault("dead_letters", set()).update(f.path for f in row.dead_letters)
-    return found
+            files_of.setdefault(staged.path, set()).update(f.path for f in staged.files)
+        files_of.setdefault("dead_letters", set()).update(f.path for f in row.dead_letters)
+    return files_of
 
 
 def replayed(history: History) -> set[str]:
@@ -60,7 +60,7 @@ def replayed(history: History) -> set[str]:
 
 
 def paths(files: dict[str, set[DataFile]]) -> dict[str, set[str]]:
-    return {table: {f.path for f in found} for table, found in files.items()}
+    return {table: {f.path for f in of_table} for table, of_table in files.items()}
 
 
 @settings(max_examples=300)

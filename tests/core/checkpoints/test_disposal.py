@@ -20,10 +20,10 @@ THEIRS = Place("file:///sink", {SINK: STAYED}, owners=frozenset([OWNER]))
 
 def judged(place: Place, *, listed: str = "", needed: str = "") -> list[tuple[str, str]]:
     """Why, and which step."""
-    found = disposals(
+    planned = disposals(
         place, listed=listed.split(), needed=set(needed.split()), written_before_ms=BEFORE_MS
     )  # fmt: skip
-    return [(one.why, one.step) for one in found]
+    return [(one.why, one.step) for one in planned]
 
 
 ORPHAN = f"orphan of attempt {OLD}"
@@ -50,8 +50,8 @@ def test_files_of_own_tables_leave_the_log_first() -> None:
 
 def test_a_file_that_only_the_log_knows_leaves_it() -> None:
     place = replace(TABLE, files={}, active={OWN})
-    found = disposals(place, listed=[OWN], needed=set(), written_before_ms=BEFORE_MS)
-    assert found == [Disposal(TABLE.table, OWN, 0, "expired checkpoint", "remove")]
+    planned = disposals(place, listed=[OWN], needed=set(), written_before_ms=BEFORE_MS)
+    assert planned == [Disposal(TABLE.table, OWN, 0, "expired checkpoint", "remove")]
     assert judged(replace(THEIRS, files={}, active={SINK}), listed=SINK) == []
 
 

@@ -63,9 +63,9 @@ def test_the_heads_of_branches() -> None:
 
 @pytest.mark.parametrize(("a", "b", "expected"), [(6, 3, 2), (3, 6, 2), (5, 6, 1), (4, 6, 4), (3, 3, 3)])
 def test_the_common_ancestor_is_the_newest_shared_row(a: int, b: int, expected: int) -> None:
-    found = tree(ROWS).common_ancestor(a, b)
-    assert found is not None
-    assert found.checkpoint_id == expected
+    ancestor = tree(ROWS).common_ancestor(a, b)
+    assert ancestor is not None
+    assert ancestor.checkpoint_id == expected
 
 
 def test_trees_that_began_apart_share_nothing() -> None:
@@ -117,8 +117,8 @@ def test_a_batch_goes_onto_compactions_and_retentions_alone(
     since: list[tuple[str, int | None, str]], expected: int | None
 ) -> None:
     new = {7 + i: checkpoint(7 + i, p, kind=k, branch=b) for i, (k, p, b) in enumerate(since)}
-    found = tree(ROWS | new).may_reparent(6)
-    assert (found.checkpoint_id if found else None) == expected
+    head = tree(ROWS | new).may_reparent(6)
+    assert (head.checkpoint_id if head else None) == expected
 
 
 def test_a_batch_of_a_replay_minds_its_own_branch() -> None:

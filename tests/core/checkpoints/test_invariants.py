@@ -199,9 +199,9 @@ def test_a_right_row_breaks_nothing() -> None:
 
 @pytest.mark.parametrize(("name", "row", "detail"), BROKEN)
 def test_each_predicate_is_broken_alone_and_says_how(name: str, row: CheckpointRow, detail: str) -> None:
-    (found,) = violations(row, PARENT)
-    assert found.name == name
-    assert detail in found.detail
+    (violation,) = violations(row, PARENT)
+    assert violation.name == name
+    assert detail in violation.detail
 
 
 def test_every_predicate_is_broken_once() -> None:
@@ -214,9 +214,9 @@ def test_each_predicate_of_the_tree_is_broken_alone_and_says_how(
     name: str, row: CheckpointRow, rows: dict[int, CheckpointRow], detail: str
 ) -> None:
     parent = rows[row.parent_id] if row.parent_id else None
-    (found,) = violations(row, parent, tree(rows))
-    assert found.name == name
-    assert detail in found.detail
+    (violation,) = violations(row, parent, tree(rows))
+    assert violation.name == name
+    assert detail in violation.detail
     assert violations(row, parent) == []
 
 
@@ -293,9 +293,9 @@ def test_partitions_follow_each_other() -> None:
         (row(2, 10, kind="rescale"), "'rescale' goes on from partition 'p0' to 'p10'"),
         (checkpoint(2, 1), "partition '' does not begin"),
     ):
-        (found,) = violations(wrong, parent)
-        assert found.name == "partitions are contiguous"
-        assert message in found.detail
+        (violation,) = violations(wrong, parent)
+        assert violation.name == "partitions are contiguous"
+        assert message in violation.detail
 
 
 def _sources(**watermarks: int | None) -> list[Any]:
@@ -329,6 +329,6 @@ def test_sources_may_be_given_event_time_and_lose_it(
     watermark: int | None, before: dict[str, int | None], now: dict[str, int | None], why: str
 ) -> None:
     parent = checkpoint(1, watermark_ms=50, sources=_sources(**before))
-    found = violations(checkpoint(2, 1, watermark_ms=watermark, sources=_sources(**now)), parent)
-    assert [v for v in found if "watermark" in str(v)] == found
-    assert (why in str(found[0])) if why else found == []
+    broken = violations(checkpoint(2, 1, watermark_ms=watermark, sources=_sources(**now)), parent)
+    assert [v for v in broken if "watermark" in str(v)] == broken
+    assert (why in str(broken[0])) if why else broken == []

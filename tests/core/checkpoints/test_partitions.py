@@ -43,12 +43,12 @@ def hours(start: str, timezone: str = "America/New_York", **more: Any) -> TimePa
 
 
 def as_dagster(definition: dg.TimeWindowPartitionsDefinition) -> list[Partition]:
-    found = []
+    partitions = []
     for key in definition.get_partition_keys(current_time=LATER):
         window = definition.time_window_for_partition_key(key)
         bounds = [int(at.timestamp() * 1000) for at in (window.start, window.end)]
-        found.append(Partition(key, *bounds))
-    return found
+        partitions.append(Partition(key, *bounds))
+    return partitions
 
 
 @given(
@@ -72,10 +72,10 @@ def test_hours_are_those_of_dagster(day: date, zone: str, hour: int) -> None:
 
 def _same_hours(start: str, end: str, zone: str) -> None:
     own = hours(start, zone, end=end)
-    found = own.from_to(own.first(), 10**14)
+    partitions = own.from_to(own.first(), 10**14)
     expected = as_dagster(dg.HourlyPartitionsDefinition(start_date=start, end_date=end, timezone=zone))
-    assert found == expected
-    assert [own.at(p.key) for p in found] == found
+    assert partitions == expected
+    assert [own.at(p.key) for p in partitions] == partitions
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -87,9 +87,9 @@ def test_clocks_are_changed(day: str, zone: str) -> None:
 
 
 def test_the_day_and_the_hour_that_are_too_long_or_there_twice() -> None:
-    found = days().between("2013-11-02", "2013-11-04")
-    assert [(p.end_ms - p.start_ms) // HOUR_MS for p in found] == [24, 25, 24]
-    assert instant(found[0].end_ms) == "2013-11-03 04:00:00 UTC"
+    partitions = days().between("2013-11-02", "2013-11-04")
+    assert [(p.end_ms - p.start_ms) // HOUR_MS for p in partitions] == [24, 25, 24]
+    assert instant(partitions[0].end_ms) == "2013-11-03 04:00:00 UTC"
     own = hours("2013-11-03")
     keys = [p.key for p in own.between("2013-11-03-00:00", "2013-11-03-02:00")]
     assert keys == ["2013-11-03-00:00", "2013-11-03-01:00", "2013-11-03-01:00-0500", "2013-11-03-02:00"]

@@ -32,25 +32,25 @@ def test_at_most_the_last_row_in_the_foreground_waits() -> None:
 
 
 def test_without_code_only_what_the_newest_row_changes_is_looked_at() -> None:
-    found = path_changes(PATH)
-    assert {key: [c.checkpoint_id for c in changes] for key, changes in found.by_sink.items()} == {
+    changes_of_path = path_changes(PATH)
+    assert {key: [c.checkpoint_id for c in changes] for key, changes in changes_of_path.by_sink.items()} == {
         A: [1, 2, 4], B: [1], LETTERS: [2],
     }  # fmt: skip
-    assert found.looked_at() == [A]
-    assert found.looked_at(since=2) == [A, LETTERS]
-    assert found.left_alone() == []
+    assert changes_of_path.looked_at() == [A]
+    assert changes_of_path.looked_at(since=2) == [A, LETTERS]
+    assert changes_of_path.left_alone() == []
 
 
 def test_of_known_code_all_sinks_are_looked_at_and_others_are_left_alone() -> None:
-    found = path_changes(PATH, declared={B, LETTERS, ("new", "file:///new")})
-    assert found.looked_at() == [B, LETTERS]
-    assert [(c.staged.name, c.checkpoint_id) for c in found.left_alone()] == [("a", 4)]
+    changes_of_path = path_changes(PATH, declared={B, LETTERS, ("new", "file:///new")})
+    assert changes_of_path.looked_at() == [B, LETTERS]
+    assert [(c.staged.name, c.checkpoint_id) for c in changes_of_path.left_alone()] == [("a", 4)]
 
 
 def test_what_a_sink_does_not_show_is_waiting_or_was_there_before() -> None:
-    found = path_changes(PATH)
+    changes_of_path = path_changes(PATH)
     for seen, unseen, behind in ((4, [], []), (3, [4], []), (1, [2, 4], [2]), (0, [1, 2, 4], [1, 2])):
-        [shown] = found.shown(has_seen(seen))
+        [shown] = changes_of_path.shown(has_seen(seen))
         assert (shown.key, shown.seen) == (A, seen)
         assert [c.checkpoint_id for c in shown.changes] == [1, 2, 4]
         assert [c.checkpoint_id for c in shown.unseen] == unseen

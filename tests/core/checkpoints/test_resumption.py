@@ -88,7 +88,7 @@ def test_a_new_operator_is_reported_nothing() -> None:
 
 
 def test_every_checkpoint_is_reported_before_the_next_one_in_order_whatever_crashes() -> None:
-    """Attempts that fail leave no row, so the next one tells the same again."""
+    """Attempts that fail leave no row, so the next one reports the same checkpoints again."""
     rows: list[CheckpointRow] = []
     printed: list[int] = []
     for number, crashes in [(1, 0), (2, 1), (3, 0), (4, 2), (5, 0)]:

@@ -137,15 +137,15 @@ def test_no_path_leads_out_of_the_directory(path: str) -> None:
 
 
 def test_operators_are_matched_by_uid() -> None:
-    found = matched(manifest(), ["counter", "events", "sink", "added"])
-    assert found == MatchedState(("counter", "events", "sink"), (), ("added",))
+    restored = matched(manifest(), ["counter", "events", "sink", "added"])
+    assert restored == MatchedState(("counter", "events", "sink"), (), ("added",))
 
 
 def test_state_that_the_job_does_not_have_is_refused_unless_allowed() -> None:
     with pytest.raises(StateMigrationError, match=r"holds state of \['counter', 'sink'\].*\['renamed'\]"):
         matched(manifest(), ["events", "renamed"])
-    found = matched(manifest(), ["events", "renamed"], allow_non_restored_state=True)
-    assert found == MatchedState(("events",), ("counter", "sink"), ("renamed",))
+    restored = matched(manifest(), ["events", "renamed"], allow_non_restored_state=True)
+    assert restored == MatchedState(("events",), ("counter", "sink"), ("renamed",))
 
 
 def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
@@ -155,7 +155,7 @@ def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
         assert member is not None
         text = member.read().decode()
     assert json.loads(text)["format"] == 1
-    found = parse(text)
-    assert (found.name, found.job, found.checkpoint.kind) == ("carried", "everything", "checkpoint")
-    assert ROW_TYPE.normalise(found.checkpoint) == found.checkpoint  # nothing is null that must not be
-    assert parse(found.to_text()) == found
+    parsed = parse(text)
+    assert (parsed.name, parsed.job, parsed.checkpoint.kind) == ("carried", "everything", "checkpoint")
+    assert ROW_TYPE.normalise(parsed.checkpoint) == parsed.checkpoint  # nothing is null that must not be
+    assert parse(parsed.to_text()) == parsed

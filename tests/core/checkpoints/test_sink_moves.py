@@ -19,7 +19,7 @@ Sink = dict[tuple[str, str], set[str]]
 
 
 def simulated(rows: Tree) -> Sink:
-    """Sinks that did what the rows told them, and refuse what cannot be done."""
+    """Sinks that applied each row, and refuse a change that is not possible."""
     sinks: Sink = {}
     for _, row in sorted(rows.items()):
         for staged in publications(row):
@@ -62,8 +62,8 @@ def names(staged: list[DataFile]) -> list[str]:
     return [f.path for f in staged]
 
 
-def moved(found: list[StagedSink]) -> dict[str, tuple[list[str], list[str]]]:
-    return {s.name: (names(s.withdrawn), names(s.files)) for s in found}
+def moved(sinks: list[StagedSink]) -> dict[str, tuple[list[str], list[str]]]:
+    return {s.name: (names(s.withdrawn), names(s.files)) for s in sinks}
 
 
 def test_a_restore_withdraws_what_is_not_on_the_new_path_and_the_way_back_puts_it_back() -> None:
@@ -78,7 +78,7 @@ def test_a_restore_withdraws_what_is_not_on_the_new_path_and_the_way_back_puts_i
     assert moves(history.rows, 5, 5) == []
 
 
-def test_what_a_sink_needs_to_be_found_again_comes_along() -> None:
+def test_a_row_records_what_locates_a_sink() -> None:
     (out, _) = moves(three_batches().rows, 3, 2)
     assert (out.kind, out.path, out.identity, out.schema) == ("delta", "/out", "id", "{}")
 
@@ -86,11 +86,15 @@ def test_what_a_sink_needs_to_be_found_again_comes_along() -> None:
 def test_dead_letters_move_like_a_sink() -> None:
     history = three_batches()
     history.batch((0, 1))
-    (found,) = [s for s in moves(history.rows, 4, 3) if s.name == "dead_letters"]
-    assert (found.kind, found.path, names(found.withdrawn)) == ("dead_letters", "", ["write_id=w4/d"])
+    (letters,) = [s for s in moves(history.rows, 4, 3) if s.name == "dead_letters"]
+    assert (letters.kind, letters.path, names(letters.withdrawn)) == ("dead_letters", "", ["write_id=w4/d"])
     history.put(
         checkpoint(
-            5, 3, kind="restore", replaced_id=4, sinks=[replace(found, path="file:///root/job/dead_letters")]
+            5,
+            3,
+            kind="restore",
+            replaced_id=4,
+            sinks=[replace(letters, path="file:///root/job/dead_letters")],
         )
     )
     assert not published(history.rows)["dead_letters", ""]
@@ -165,8 +169,8 @@ def test_a_sink_that_got_another_path_keeps_its_old_outputs_in_the_old_one() -> 
     history = three_batches()
     last = history.rows[3]
     history.put(replace(last, sinks=[replace(last.sinks[0], path="/elsewhere")]))
-    found = {s.path: moved([s])["out"] for s in moves(history.rows, 3, 1) if s.name == "out"}
-    assert found == {"/out": (["out-w2-1"], []), "/elsewhere": (["out-w3-2"], [])}
+    moves_by_path = {s.path: moved([s])["out"] for s in moves(history.rows, 3, 1) if s.name == "out"}
+    assert moves_by_path == {"/out": (["out-w2-1"], []), "/elsewhere": (["out-w3-2"], [])}
 
 
 def test_nothing_moves_without_rows() -> None:

@@ -49,8 +49,8 @@ def test_an_id_is_found_on_any_path_and_a_time_on_that_of_the_head() -> None:
     assert ids() == [1, 4, 5]
     assert ids(checkpoint_id=3) == [1, 2, 3]
     assert ids(checkpoint_id=6) == [1, 4, 5, 6]
-    found = {minutes: ids(as_of=at(minutes)) for minutes in (1, 2, 3, 4, 9)}
-    assert found == {1: [1], 2: [1], 3: [1], 4: [1, 4], 9: [1, 4, 5]}
+    rows = {minutes: ids(as_of=at(minutes)) for minutes in (1, 2, 3, 4, 9)}
+    assert rows == {1: [1], 2: [1], 3: [1], 4: [1, 4], 9: [1, 4, 5]}
 
 
 def test_times_without_a_zone_are_utc() -> None:
@@ -117,8 +117,8 @@ def test_what_is_hidden_is_what_has_expired(
     if event_time:
         builder.set_ttl_time_characteristic(TtlTime.EventTime)
     state = declared(builder.build(), clock_ms=clock_ms, watermark_ms=watermark_ms)
-    found = expiry_of(state, include_expired=False)
-    hidden = stamp is not None and found.hidden_ms is not None and stamp <= found.hidden_ms
+    expiry = expiry_of(state, include_expired=False)
+    hidden = stamp is not None and expiry.hidden_ms is not None and stamp <= expiry.hidden_ms
     now_ms = watermark_ms if event_time else clock_ms
     assert hidden == expired(Stamped(1, stamp), horizon(now_ms, ttl_ms))
     assert expiry_of(state, include_expired=True) == Expiry(ttl_ms)

@@ -1,4 +1,4 @@
-"""What names tell: when an attempt began, and whose a file is."""
+"""Names of files record when an attempt began and which writer owns the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = st.integers(1_600_000_000_000, 4_000_000_000_000)
 APPS = st.text("abcdef0123456789/_", min_size=1)
 
 
-def made(ms: int, rest: int) -> str:
+def write_id_of(ms: int, rest: int) -> str:
     """A ``write_id`` of a time."""
     return UUID(
         int=(ms << 80) | (7 << 76) | ((rest >> 64 & 0xFFF) << 64) | (2 << 62) | rest & (1 << 62) - 1
@@ -24,10 +24,10 @@ def made(ms: int, rest: int) -> str:
 
 
 @given(MS, st.integers(0, 2**76 - 1), st.integers(0, 99_999), st.integers(0, 10**9), APPS)
-def test_a_name_tells_its_attempt_and_its_owner(
+def test_a_name_records_its_attempt_and_its_owner(
     ms: int, rest: int, subtask: int, attempt: int, app: str
 ) -> None:
-    write_id = made(ms, rest)
+    write_id = write_id_of(ms, rest)
     assert written_at_ms(write_id) == ms
     plain = file_name(write_id, subtask, attempt)
     assert (write_id_in(plain), owner_in(plain)) == (write_id, None)
@@ -58,7 +58,7 @@ def test_names_that_a_write_id_maker_gave() -> None:
     ],
     ids=["no hexadecimal", "another version", "dashes, as Spark writes it", "too long", "two", "a log entry"],
 )
-def test_other_names_tell_nothing(name: str) -> None:
+def test_other_names_record_nothing(name: str) -> None:
     assert write_id_in(name) is None
     assert owner_in(name) is None
 

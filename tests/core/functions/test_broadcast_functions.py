@@ -21,7 +21,7 @@ RULES = MapStateDescriptor("rules", str, int)
 
 
 class Multiplies(KeyedBroadcastProcessFunction):
-    """Multiplies by the rule ``times``; counts per key; on a timer tells the rule."""
+    """Multiplies by the rule ``times``; counts per key; on a timer emits the rule."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
@@ -43,8 +43,8 @@ class Multiplies(KeyedBroadcastProcessFunction):
             self.seen.value()
         ctx.get_broadcast_state(RULES).put(*value)
         if value[0] == "bad":
-            raise RuntimeError("told to")
-        yield from [value] if value[0] == "tell" else []
+            raise RuntimeError("on purpose")
+        yield from [value] if value[0] == "show" else []
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any]:
         yield timestamp, ctx.get_broadcast_state(RULES).get("times")
@@ -67,7 +67,7 @@ def test_broadcast_elements_come_first_on_every_subtask(parallelism: int) -> Non
 
 
 def test_every_subtask_emits_for_a_broadcast_element() -> None:
-    assert keyed(parallelism=3).process([1], broadcast=[("tell", 1)]) == [("tell", 1)] * 3 + [(1, 1, 1)]
+    assert keyed(parallelism=3).process([1], broadcast=[("show", 1)]) == [("show", 1)] * 3 + [(1, 1, 1)]
 
 
 def test_rules_survive_a_rescale() -> None:
@@ -98,7 +98,7 @@ def test_a_refused_broadcast_element_leaves_no_trace() -> None:
         1,
         None,
         True,
-        "RuntimeError: told to",
+        "RuntimeError: on purpose",
     )
     assert harness.state("rules") == [{"times": 5}]
 

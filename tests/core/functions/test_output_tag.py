@@ -25,7 +25,7 @@ class Splits(KeyedProcessFunction):
         yield value
         if value == 13:
             yield LATE, 13
-            raise RuntimeError("told to")
+            raise RuntimeError("on purpose")
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         yield LATE, timestamp - 0.5
@@ -37,10 +37,10 @@ def test_values_go_to_the_side_in_total_order() -> None:
         assert harness.process([1, -2, 3, -4, -2]) == [1, -2, 3, -4, -2]
         harness.set_watermark(0)
         assert harness.process([5]) == [5]
-        found = harness.side_output(LATE)
-        assert found[:3] == [-2.0, -4.0, -2.0]
-        assert found[3:] == [-4.5, -2.5]
-        assert {type(v) for v in found} == {float}
+        late = harness.side_output(LATE)
+        assert late[:3] == [-2.0, -4.0, -2.0]
+        assert late[3:] == [-4.5, -2.5]
+        assert {type(v) for v in late} == {float}
         assert harness.side_output(OutputTag("other", int)) == []
 
 

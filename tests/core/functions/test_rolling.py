@@ -87,8 +87,10 @@ def test_rolling_aggregates_of_one_field(kind: Any, expected: list[int]) -> None
     )
     assert records == [Record(k, e) for k, e in zip(keys, expected, strict=True)]
     rows = [Row(key=k, value=v) for k, v in values]
-    found = one_by_one(RollingAggregate(kind, "value", "key string, value bigint"), rows, lambda v: v.key)
-    assert [(r.key, r.value) for r in found] == list(zip(keys, expected, strict=True))
+    aggregates = one_by_one(
+        RollingAggregate(kind, "value", "key string, value bigint"), rows, lambda v: v.key
+    )
+    assert [(r.key, r.value) for r in aggregates] == list(zip(keys, expected, strict=True))
 
 
 def test_other_fields_stay_those_of_the_first_element() -> None:
@@ -107,9 +109,9 @@ def test_by_gives_whole_elements_and_of_several_the_first(kind: Any, expected: s
     values = [("first", 2), ("second", 1), ("third", 3), ("fourth", 3), ("fifth", None)]
     rolling = RollingAggregate(kind, 1, "name string, value bigint")
     rows = [Row(name=name, value=value) for name, value in values]
-    found = one_by_one(rolling, rows, lambda row: 1)
-    assert [row.name for row in found] == [*expected.split(), expected.split()[-1]]
-    assert [tuple(row) for row in found] == [(row.name, dict(values)[row.name]) for row in found]
+    elements = one_by_one(rolling, rows, lambda row: 1)
+    assert [row.name for row in elements] == [*expected.split(), expected.split()[-1]]
+    assert [tuple(row) for row in elements] == [(row.name, dict(values)[row.name]) for row in elements]
     assert one_by_one(RollingAggregate(kind, value_type=int), [2, 1, 3], lambda v: 1) == (
         [2, 1, 1] if kind == "min_by" else [2, 2, 3]
     )

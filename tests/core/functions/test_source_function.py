@@ -57,10 +57,10 @@ def test_outputs_and_state_are_atomic(way: Any, obeys: bool, size: int) -> None:
     source, seen = Counts(way, obeys=obeys), []
     for _ in range(4):
         source.running = True
-        found = run_source(source, max_elements=size)
-        assert found.full
-        assert len(found.values) == size + (way is in_pairs and size % 2)
-        seen += found.values
+        batch = run_source(source, max_elements=size)
+        assert batch.full
+        assert len(batch.values) == size + (way is in_pairs and size % 2)
+        seen += batch.values
         assert source.offset == len(seen)
     assert seen == list(range(len(seen)))
 
@@ -78,8 +78,8 @@ class Six(SourceFunction):
 
 @pytest.mark.parametrize(("size", "finished"), [(5, False), (6, True), (7, True)])
 def test_a_function_without_state_that_returns_is_finished(size: int, finished: bool) -> None:
-    found = run_source(Six(), max_elements=size, stateful=False)
-    assert (found.values, found.full, found.finished) == (list(range(min(size, 6))), size <= 6, finished)
+    batch = run_source(Six(), max_elements=size, stateful=False)
+    assert (batch.values, batch.full, batch.finished) == (list(range(min(size, 6))), size <= 6, finished)
 
 
 def test_a_full_batch_of_a_stateful_source_says_nothing_of_its_end() -> None:
@@ -101,8 +101,8 @@ def test_an_idle_source_ends_the_batch_and_is_not_finished(obeys: bool) -> None:
         with ctx.get_checkpoint_lock():
             polls(source, ctx)
 
-    found = run_source(Counts(keeps_polling, obeys=obeys), max_elements=9)
-    assert (found.values, found.full, found.idle, found.finished) == ([0, 1], False, True, False)
+    batch = run_source(Counts(keeps_polling, obeys=obeys), max_elements=9)
+    assert (batch.values, batch.full, batch.idle, batch.finished) == ([0, 1], False, True, False)
 
 
 def test_a_source_that_returns_before_the_batch_is_full_is_finished() -> None:
@@ -110,14 +110,14 @@ def test_a_source_that_returns_before_the_batch_is_full_is_finished() -> None:
         def run(self, ctx: SourceContext) -> None:
             ctx.collect(1)
 
-    found = run_source(Ends(), max_elements=5)
-    assert (found.values, found.timestamps, found.full, found.finished) == ([1], [None], False, True)
+    batch = run_source(Ends(), max_elements=5)
+    assert (batch.values, batch.timestamps, batch.full, batch.finished) == ([1], [None], False, True)
 
 
 def test_times_are_kept_and_elements_normalised() -> None:
-    found = run_source(Counts(unlocked), max_elements=2, normalise=float)
-    assert (found.values, found.timestamps) == ([0.0, 1.0], [0, 10])
-    assert type(found.values[0]) is float
+    batch = run_source(Counts(unlocked), max_elements=2, normalise=float)
+    assert (batch.values, batch.timestamps) == ([0.0, 1.0], [0, 10])
+    assert type(batch.values[0]) is float
 
 
 def test_a_careless_handler_does_not_keep_a_full_batch_open() -> None:
@@ -132,9 +132,9 @@ def test_a_careless_handler_does_not_keep_a_full_batch_open() -> None:
 
 def test_errors_come_out() -> None:
     def fails(source: Any, ctx: SourceContext) -> None:
-        raise RuntimeError("told to")
+        raise RuntimeError("on purpose")
 
-    with pytest.raises(RuntimeError, match="told to"):
+    with pytest.raises(RuntimeError, match="on purpose"):
         run_source(Counts(fails), max_elements=2)
     with pytest.raises(ValueError, match="max_elements must be at least 1, got 0"):
         run_source(Counts(locked), max_elements=0)

@@ -131,14 +131,14 @@ class After:
 def test_a_record_becomes_the_class_that_is_declared_now() -> None:
     snapshot = written(Uses(Before, write), ("a", Before(1, "x")))
     expected = After("x", 1)
-    found = restored(Uses(After, read), snapshot).process([("a", None)])
-    assert found == [(expected, [expected], {1: expected})]
+    outputs = restored(Uses(After, read), snapshot).process([("a", None)])
+    assert outputs == [(expected, [expected], {1: expected})]
 
 
 def test_the_same_fields_in_another_class_are_read_as_that_class() -> None:
     snapshot = written(Uses("struct<number: bigint, text: string>", write), ("a", (1, "x")))
     ((one, many, by_number),) = restored(Uses(Before, read), snapshot).process([("a", None)])
-    assert [type(found) for found in (one, many[0], by_number[1])] == [Before] * 3
+    assert [type(record) for record in (one, many[0], by_number[1])] == [Before] * 3
 
 
 def test_time_to_live_may_be_switched_on_and_off() -> None:

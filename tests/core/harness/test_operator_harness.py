@@ -118,7 +118,7 @@ def test_counter_source_has_no_gap_and_no_repeat(parallelism: int, size: int) ->
 def test_a_source_that_fails_has_collected_nothing() -> None:
     harness = OperatorHarness(CounterSource(fail_at=5))
     assert harness.collect(3) == [[0, 1, 2]]
-    with pytest.raises(RuntimeError, match="told to"):
+    with pytest.raises(RuntimeError, match="on purpose"):
         harness.collect(3)
     assert harness.collect(1) == [[3]]
     with pytest.raises(ConfigurationError, match="is no SourceFunction: use process"):
@@ -128,7 +128,7 @@ def test_a_source_that_fails_has_collected_nothing() -> None:
 def test_hooks_are_called_in_order_on_every_subtask() -> None:
     calls: list[tuple[int, str]] = []
 
-    class Tells(ProcessFunction, CheckpointedFunction, CheckpointListener):
+    class RecordsHooks(ProcessFunction, CheckpointedFunction, CheckpointListener):
         subtask = -1
 
         def initialize_state(self, context: Any) -> None:
@@ -150,7 +150,7 @@ def test_hooks_are_called_in_order_on_every_subtask() -> None:
         def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
             calls.append((self.subtask, f"complete {checkpoint_id}"))
 
-    harness = OperatorHarness(Tells(), parallelism=2)
+    harness = OperatorHarness(RecordsHooks(), parallelism=2)
     harness.process(["a"])
     assert calls == [
         (-1, "initialize False None"), (0, "open"), (0, "element a"), (0, "snapshot 1"), (0, "close"),
@@ -210,7 +210,7 @@ def test_refusals_of_all_subtasks_know_the_position_in_the_batch() -> None:
 
 
 class Union(MapFunction, CheckpointedFunction):
-    """Keeps what it was given in a union list; tells how long that is."""
+    """Keeps what it was given in a union list; gives its length."""
 
     def initialize_state(self, context: Any) -> None:
         self.stored = context.get_operator_state_store().get_union_list_state(

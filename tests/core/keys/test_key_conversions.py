@@ -39,7 +39,7 @@ def test_casts_that_could_lose_something(old: pa.DataType, new: pa.DataType) -> 
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_whole_numbers_are_found_again(number: int) -> None:
+def test_whole_numbers_map_to_the_same_key(number: int) -> None:
     for kind in (pa.int64(), pa.float64(), pa.decimal128(10, 0), TEXT):
         assert is_lossless(pa.int32(), kind)
         assert pa.array([number], pa.int32()).cast(kind).cast(pa.int32())[0].as_py() == number
@@ -66,10 +66,10 @@ def test_a_column_of_a_table_has_one_type() -> None:
 
 def test_a_recorded_key_is_called_as_it_was_declared() -> None:
     text = key(k=TEXT, n=pa.int16()).stored_in([key(k=pa.int64()).storage])
-    found = KeySchema.recorded(str(text), text.declared_text)
-    assert (found, found.names, found.columns) == (text, ("k", "n"), ("k__2", "n"))
-    assert found.is_stored_like(key(k=TEXT, n=pa.int64()))
-    assert not found.is_stored_like(key(k=TEXT, m=pa.int64()))
+    recorded = KeySchema.recorded(str(text), text.declared_text)
+    assert (recorded, recorded.names, recorded.columns) == (text, ("k", "n"), ("k__2", "n"))
+    assert recorded.is_stored_like(key(k=TEXT, n=pa.int64()))
+    assert not recorded.is_stored_like(key(k=TEXT, m=pa.int64()))
     assert KeySchema.recorded("struct<`k`: bigint>", "") == key(k=pa.int64())
     assert key(k=pa.decimal128(5, 2)).is_stored_like(key(k=pa.decimal128(9, 4)))
     assert not key(k=pa.decimal128(5, 2)).is_stored_like(key(k=TEXT))

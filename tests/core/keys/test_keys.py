@@ -87,7 +87,7 @@ def test_canonical_form(key: object, expected: object) -> None:
     assert canonical == expected
     assert type(canonical) is type(expected)
     assert canonical_key(canonical) == canonical or isinstance(key, Decimal)
-    assert repr(canonical) == repr(expected)  # tells 0.0 from -0.0
+    assert repr(canonical) == repr(expected)  # distinguishes 0.0 from -0.0
 
 
 NO_KEYS = [

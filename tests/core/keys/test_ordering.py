@@ -79,9 +79,9 @@ def test_bytes_sort_as_keys_do_and_come_back(name: str, data: st.DataObject) -> 
     coded_a, coded_b = encode(kind, a), encode(kind, b)
     assert (coded_a < coded_b) == (_in_order(a) < _in_order(b))
     assert (coded_a == coded_b) == (_in_order(a) == _in_order(b))
-    found = decode(kind, coded_a)
-    assert found == a
-    assert type(found) is type(a)
+    decoded = decode(kind, coded_a)
+    assert decoded == a
+    assert type(decoded) is type(a)
     assert coded_a == coded_b or not coded_b.startswith(coded_a), "no key is the beginning of another one"
 
 
@@ -136,8 +136,8 @@ def test_instants_sort_by_time_where_clocks_run_backwards() -> None:
     assert sorted(keys[1::2] + keys[::2], key=order.sort_key) == keys
     assert [order.encode(k) for k in keys] == sorted(order.encode(k) for k in keys)
     for key in keys:
-        found = decode(kind, order.encode(key))
-        assert (found.astimezone(UTC), found.fold) == (key.astimezone(UTC), key.fold)
+        decoded = decode(kind, order.encode(key))
+        assert (decoded.astimezone(UTC), decoded.fold) == (key.astimezone(UTC), key.fold)
 
 
 REFUSED: list[Callable[[], Any]] = [

@@ -200,7 +200,7 @@ class Items(ListCheckpointed):
         self.items: Any = items
 
     def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[Any]:
-        self.told = checkpoint_id, timestamp
+        self.snapshot_of = checkpoint_id, timestamp
         return self.items
 
     def restore_state(self, state: list[Any]) -> None:
@@ -220,7 +220,7 @@ def test_a_list_comes_back_with_its_types() -> None:
     run.initialize()
     left = run.snapshot()
     assert first.restored is None
-    assert first.told == (9, 5)
+    assert first.snapshot_of == (9, 5)
     assert [(s.name, s.scheme, s.type) for s in left.states] == [("list_checkpointed", "even_split", "plain")]
 
     second = Items([])

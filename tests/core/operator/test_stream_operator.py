@@ -143,7 +143,7 @@ class Remembers(KeyedProcessFunction):
         self.value.update(value)
         self.value.clear()
         if value.startswith("bad"):
-            raise RuntimeError("told to")
+            raise RuntimeError("on purpose")
         yield self.value.value() or "cleared"
 
 
@@ -177,19 +177,19 @@ def test_the_elements_around_a_failing_one_are_kept() -> None:
     assert out.origins == [0, 0, 2, 2]
     assert bench.changes() == alone.changes()
     assert [(r.index, r.key, r.error) for r in out.refused] == [
-        (1, "k", "RuntimeError: told to"),
-        (3, "k", "RuntimeError: told to"),
+        (1, "k", "RuntimeError: on purpose"),
+        (3, "k", "RuntimeError: on purpose"),
     ]
     assert "process_element" in out.refused[0].traceback_text
 
 
 def test_a_failing_element_ends_the_batch_under_fail() -> None:
     out = Outputs()
-    made = Bench(**loaded()).operator(Remembers(), output=str)
+    operator = Bench(**loaded()).operator(Remembers(), output=str)
     with pytest.raises(ElementRefused) as caught:
-        made.process("kk", ["x", "bad"], [None, None], out)
+        operator.process("kk", ["x", "bad"], [None, None], out)
     refusal = caught.value.refusal
-    assert (refusal.index, refusal.key, refusal.error) == (1, "k", "RuntimeError: told to")
+    assert (refusal.index, refusal.key, refusal.error) == (1, "k", "RuntimeError: on purpose")
     assert out.refused == []
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -258,7 +258,7 @@ def test_there_is_no_key_before_and_after_the_elements() -> None:
 
 
 def test_elements_know_their_key_time_and_clocks() -> None:
-    class Tells(KeyedProcessFunction):
+    class Clocks(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
             timers = ctx.timer_service()
             yield (
@@ -269,8 +269,8 @@ def test_elements_know_their_key_time_and_clocks() -> None:
             )
 
     out = Outputs()
-    made = Bench().operator(Tells(), output="key string, at bigint, clock bigint, watermark bigint")
-    made.process(["a", "b"], [0, 0], [5, None], out)
+    operator = Bench().operator(Clocks(), output="key string, at bigint, clock bigint, watermark bigint")
+    operator.process(["a", "b"], [0, 0], [5, None], out)
     assert out.values == [("a", 5, 1000, MIN_TIMESTAMP), ("b", None, 1000, MIN_TIMESTAMP)]
 
 

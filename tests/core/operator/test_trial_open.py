@@ -1,4 +1,4 @@
-"""What a function declares is found out without running it."""
+"""A trial open lists the states that a function declares, without processing an element."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Two(KeyedProcessFunction, CheckpointedFunction):
 
 def test_states_of_both_hooks_are_reported_and_the_function_is_left_alone() -> None:
     function = Two()
-    found = trial_open(function, INFO)
-    assert [state.name for state in found.states] == ["early", "late", "last"]
-    assert found.problem is None
+    trial = trial_open(function, INFO)
+    assert [state.name for state in trial.states] == ["early", "late", "last"]
+    assert trial.problem is None
     assert function.called == []
 
 
 def test_what_was_declared_before_a_failure_is_reported_with_it() -> None:
-    found = trial_open(Two(fails=True), INFO)
-    assert [state.name for state in found.states] == ["early", "late"]
-    assert isinstance(found.problem, FileNotFoundError)
+    trial = trial_open(Two(fails=True), INFO)
+    assert [state.name for state in trial.states] == ["early", "late"]
+    assert isinstance(trial.problem, FileNotFoundError)
 
 
 def test_the_loader_may_refuse_a_state() -> None:
     def refuse(descriptor: Any) -> dict[Any, Any]:
         raise StateMigrationError(f"not {descriptor.name}")
 
-    found = trial_open(Two(), INFO, loader=refuse)
-    assert isinstance(found.problem, StateMigrationError)
-    assert str(found.problem) == "not early"
+    trial = trial_open(Two(), INFO, loader=refuse)
+    assert isinstance(trial.problem, StateMigrationError)
+    assert str(trial.problem) == "not early"
 
 
 def test_a_function_that_cannot_be_copied_is_a_problem_and_no_crash() -> None:

@@ -57,15 +57,15 @@ def test_a_listener_need_not_hear_of_aborted_checkpoints() -> None:
 def test_the_interfaces_mix() -> None:
     class Sink(CheckpointedFunction, CheckpointListener):
         def __init__(self) -> None:
-            self.told: list[int] = []
+            self.completed: list[int] = []
 
         def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-            self.told.append(checkpoint_id)
+            self.completed.append(checkpoint_id)
 
     sink = Sink()
     sink.notify_checkpoint_complete(3)
     assert isinstance(sink, CheckpointedFunction)
-    assert sink.told == [3]
+    assert sink.completed == [3]
 
 
 @pytest.mark.parametrize(

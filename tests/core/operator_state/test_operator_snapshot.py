@@ -210,7 +210,7 @@ class Buffer(CheckpointedFunction):
             "u": store.get_union_list_state(ListStateDescriptor("u", int)),
         }
         self.map = store.get_broadcast_state(MapStateDescriptor("m", str, int))
-        self.found = {name: state.get() for name, state in self.lists.items()}, dict(self.map.items())
+        self.seen = {name: state.get() for name, state in self.lists.items()}, dict(self.map.items())
 
     def snapshot_state(self, context: Any) -> None:
         for name, state in self.lists.items():
@@ -268,17 +268,17 @@ def run_batch(
     starts: Sequence[SubtaskSnapshot | None] = [None] * parallelism
     if now is not None:
         starts = given_out(now, parallelism, restored=restored)
-    left, found = [], []
+    left, reads = [], []
     for i, start in enumerate(starts):
         function = Buffer({n: added[n][i::parallelism] for n in ("a", "b", "u")}, added["m"])
         info = TaskInfo("sink", i, parallelism, 8)
         run = OperatorLifecycle(function, info=info, restored=start, checkpoint_id=number, clock_ms=0)
         run.initialize()
         left.append(run.snapshot())
-        found.append(function.found)
+        reads.append(function.seen)
     # one copy of broadcast state is stored
     others = [replace(s, states=tuple(e for e in s.states if e.scheme != BROADCAST)) for s in left[1:]]
-    return [left[0], *others], found
+    return [left[0], *others], reads
 
 
 @given(st.integers(1, 4), STEPS)
@@ -298,10 +298,10 @@ def test_any_history_of_batches_rescales_and_restores_equals_a_model(
                 model = Model(parallelism)
             before = {name: sum(flat(model.lists[name])) for name in ("a", "b")}
             model.start(parallelism, restored=restored)
-            now, found = run_batch(now, parallelism, arg, restored=restored, number=next(numbers))
+            now, reads = run_batch(now, parallelism, arg, restored=restored, number=next(numbers))
 
-            assert found == [model.seen(i) for i in range(parallelism)]
-            assert {name: sum(sum(own[name]) for own, _ in found) for name in before} == before
+            assert reads == [model.seen(i) for i in range(parallelism)]
+            assert {name: sum(sum(own[name]) for own, _ in reads) for name in before} == before
             model.batch(arg)
             assert {name: lists(now, name) for name in model.lists} == model.lists
             restored = False

@@ -36,7 +36,7 @@ class Bench:
         self, function: Any, *, output: Any = int, clock_ms: int = 1000, **options: Any
     ) -> StreamOperator:
         """An operator on this store, opened."""
-        made = StreamOperator(
+        operator = StreamOperator(
             function,
             info=TaskInfo("counter"),
             store=self.store,
@@ -45,14 +45,14 @@ class Bench:
             output_type=to_type(output, parameter="output"),
             **options,
         )
-        made.open()
-        return made
+        operator.open()
+        return operator
 
     def entries(self, name: str = "s") -> Any:
         return self.store.tables[name].entries
 
     def changes(self) -> list[tuple[Any, str, Any]]:
-        return [tuple(c) for _, found in self.store.changes() for c in found]
+        return [tuple(c) for _, changes in self.store.changes() for c in changes]
 
     def value(self, kind: Any = int, *, default: Any = None, name: str = "s") -> ValueState:
         return self.runtime.get_state(ValueStateDescriptor(name, kind, default=default))

@@ -54,8 +54,8 @@ class ModelledKind:
 
     def apply(self, state: Any, op: Op) -> Any:
         """Do it to a handle; what was seen, iterators as lists."""
-        found = getattr(state, op[0])(*op[1:])
-        return list(found) if hasattr(found, "__next__") else found
+        value = getattr(state, op[0])(*op[1:])
+        return list(value) if hasattr(value, "__next__") else value
 
 
 _N = st.integers(-3, 3)
@@ -135,10 +135,10 @@ class StateModel:
     def apply(self, op: Op, now: int) -> Any:
         """What the operation gives back."""
         self.now = now
-        found = getattr(self, f"_{self.name}", self._folded)(*op)
+        value = getattr(self, f"_{self.name}", self._folded)(*op)
         if self.name == "sorted_map":
             self.entries.sort(key=lambda e: e[0])
-        return found
+        return value
 
     def stored(self) -> Any:
         """As it must be in storage; None where nothing is."""
@@ -237,8 +237,8 @@ class StateModel:
         if op in ("first_entry", "last_entry"):
             while self.entries:
                 key = self.entries[0 if op == "first_entry" else -1][0]
-                for found, value, _ in self._read(lambda k, key=key: k == key):  # type: ignore[misc]
-                    return found, value
+                for stored_key, value, _ in self._read(lambda k, key=key: k == key):  # type: ignore[misc]
+                    return stored_key, value
             return None
         bounds: dict[str, Callable[[Any], bool]] = {
             "head_items": lambda key: key < args[0],
@@ -268,8 +268,8 @@ def check_random_operations(
     for op, key, wait, checkpoint in ops:
         now += wait
         model = models.setdefault(key, StateModel(KINDS[kind], config))
-        found = steps.at(now, lambda s, op=op: KINDS[kind].apply(s, op), key=key)
-        assert found == model.apply(op, now), (op, key, now)
+        value = steps.at(now, lambda s, op=op: KINDS[kind].apply(s, op), key=key)
+        assert value == model.apply(op, now), (op, key, now)
         if checkpoint:
             steps.checkpoint()
     check_stored(kind, steps, models)
@@ -280,5 +280,5 @@ def check_stored(kind: str, steps: Steps, models: dict[int, StateModel]) -> None
     stored = steps.checkpoint().get("s", {})
     assert {k: kept for k, m in models.items() if (kept := m.stored()) is not None} == stored
     if kind == "map":
-        for key, found in stored.items():
-            assert list(found) == [k for k, _, _ in models[key].entries]
+        for key, entries in stored.items():
+            assert list(entries) == [k for k, _, _ in models[key].entries]

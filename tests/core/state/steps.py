@@ -1,4 +1,4 @@
-"""State of one operator in steps: a clock and a key each, with a checkpoint and a restore in between if told to.
+"""State of one operator in steps: a clock and a key each, with an optional checkpoint and restore in between.
 
 A checkpoint is what the engine does: the net changes are folded into what is stored, and the next step loads it anew.
 """
@@ -77,13 +77,13 @@ class Steps:
             self.context.timestamp, self.context.watermark_ms = now, watermark
         else:
             self.context.clock_ms = now
-        found = do(*handles)
-        found = list(found) if hasattr(found, "__next__") else found
+        value = do(*handles)
+        value = list(value) if hasattr(value, "__next__") else value
         for hook in self.context.on_element:
             hook()
         if self.restoring:
             self.checkpoint()
-        return found
+        return value
 
     def open(self) -> list[Any]:
         """The handles, as of what is stored."""
@@ -99,8 +99,8 @@ class Steps:
         """Fold the changes into what is stored; the next step starts from it."""
         if self._session is not None:
             _, changes, close = self._session
-            for descriptor, found in changes():
-                for change in found:
+            for descriptor, changes_of_state in changes():
+                for change in changes_of_state:
                     fold(descriptor.shape, self.stored.setdefault(descriptor.name, {}), change)
             close()
             self._session = None

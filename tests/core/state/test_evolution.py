@@ -75,13 +75,13 @@ def test_a_change_is_supported_or_refused_with_both_types_and_a_way_out(
 ) -> None:
     old, new = type_to_text(first[0]), type_to_text(second[0])
     try:
-        found = evolve(old, second[0])
+        evolution = evolve(old, second[0])
     except StateMigrationError as error:
         assert old != new
         assert f"stored as {old}, the function declares {new}" in str(error)  # noqa: PT017 - one of two outcomes
         assert "give the new state another name" in str(error)  # noqa: PT017
     else:
-        assert (found.recorded, found.declared, found.storage) == (old, new, second[0].storage)
+        assert (evolution.recorded, evolution.declared, evolution.storage) == (old, new, second[0].storage)
 
 
 def _reordered(change: Evolved) -> bool:
@@ -130,12 +130,12 @@ def test_other_changes_are_refused(old: str, new: Any, message: str) -> None:
         evolve(old, to_type(new, parameter="new"))
 
 
-def test_what_changed_is_reported_in_words() -> None:
-    found = evolve(
+def test_changes_are_reported_as_text() -> None:
+    evolution = evolve(
         "struct<a: int, b: string, c: array<struct<d: float>>>",
         to_type("a bigint, c array<struct<d: double, e: date>>", parameter="p"),
     )
-    assert found.changes == (
+    assert evolution.changes == (
         "'a' is widened from int to bigint",
         "'c.element.d' is widened from float to double",
         "'c.element.e' is added",
@@ -174,15 +174,15 @@ class Visit:
 
 def test_a_field_is_renamed_by_an_alias() -> None:
     old, kind = "struct<delay: bigint>", to_type(Visit, parameter="p")
-    found = evolve(old, kind)
-    assert found.changes == ("'delay' is renamed to 'minutes'", "'origin' is added")
-    assert found.declared == "struct<`minutes` as `delay`: bigint, `origin`: string>"
-    assert found.type.from_arrow(found.read(pa.array([{"delay": 7}]))) == [Visit(7, None)]
-    written = found.type.to_arrow([Visit(8, "JFK")], storage=True)
+    evolution = evolve(old, kind)
+    assert evolution.changes == ("'delay' is renamed to 'minutes'", "'origin' is added")
+    assert evolution.declared == "struct<`minutes` as `delay`: bigint, `origin`: string>"
+    assert evolution.type.from_arrow(evolution.read(pa.array([{"delay": 7}]))) == [Visit(7, None)]
+    written = evolution.type.to_arrow([Visit(8, "JFK")], storage=True)
     assert written.to_pylist() == [{"delay": 8, "origin": "JFK"}]
-    assert str(shown_storage(found.declared)) == "struct<minutes: int64, origin: string>"
+    assert str(shown_storage(evolution.declared)) == "struct<minutes: int64, origin: string>"
     # the alias may go once a checkpoint knows the new name, and another field may have the old one
-    later = evolve(found.declared, to_type("minutes bigint, delay string", parameter="p"), earlier=[old])
+    later = evolve(evolution.declared, to_type("minutes bigint, delay string", parameter="p"), earlier=[old])
     assert later.declared == "struct<`minutes` as `delay`: bigint, `delay` as `delay__2`: string>"
     assert later.changes == ("'origin' is dropped", "'delay' is added")
 
@@ -194,9 +194,9 @@ def test_two_fields_cannot_become_one() -> None:
 
 def test_an_alias_is_a_name_that_no_field_has() -> None:
     for wrong in (7, "b"):
-        made = make_dataclass("Made", [("a", int, field(metadata={"alias": wrong})), ("b", int)])
+        record = make_dataclass("Made", [("a", int, field(metadata={"alias": wrong})), ("b", int)])
         with pytest.raises(ConfigurationError, match="field 'a' has the alias"):
-            to_type(made, parameter="p")
+            to_type(record, parameter="p")
 
 
 def test_a_dot_in_a_name_is_no_nesting() -> None:
@@ -221,9 +221,12 @@ def test_the_column_of_a_state_is_stored_as_its_descriptor_says(state: StateDesc
 
 def test_states_evolve_in_their_items() -> None:
     was, now = ListStateDescriptor("s", "a int"), ListStateDescriptor("s", "a bigint, b string")
-    found = evolve_state(recorded_schema(was), now, operator="o")
-    assert found.changes == ("'element.value.a' is widened from int to bigint", "'element.value.b' is added")
-    assert found.storage == now.column_type
+    evolution = evolve_state(recorded_schema(was), now, operator="o")
+    assert evolution.changes == (
+        "'element.value.a' is widened from int to bigint",
+        "'element.value.b' is added",
+    )
+    assert evolution.storage == now.column_type
     entries = evolve_state(
         recorded_schema(MapStateDescriptor("s", "int", "a int, b int")),
         MapStateDescriptor("s", "bigint", "a int"),
@@ -271,5 +274,5 @@ def test_a_field_of_a_state_comes_back_empty() -> None:
     before = StateSchema("s", "value", "struct<`a`: bigint, `b`: bigint>")
     parent = StateSchema("s", "value", "struct<`a`: bigint>")
     state = ValueStateDescriptor("s", "a bigint, b bigint")
-    found = evolve_state(parent, state, operator="o", earlier=[before, parent])
-    assert found.read(pa.array([{"a": 1, "b": 2}])).to_pylist() == [{"a": 1, "b__2": None}]
+    evolution = evolve_state(parent, state, operator="o", earlier=[before, parent])
+    assert evolution.read(pa.array([{"a": 1, "b": 2}])).to_pylist() == [{"a": 1, "b__2": None}]

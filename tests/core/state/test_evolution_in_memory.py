@@ -1,4 +1,4 @@
-"""Renames in the harness's state and in operator state: found under the former name, kept under the new one."""
+"""Renames in the harness's state and in operator state: read under the former name, stored under the new one."""
 
 from __future__ import annotations
 

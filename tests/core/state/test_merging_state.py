@@ -171,8 +171,8 @@ def test_a_reduce_function_may_change_what_is_merged() -> None:
     given = (2, [2])  # as it comes through a stream
     state.merge(given)
     assert given == (2, [2])
-    found = state.get_internal()
-    assert (found, type(found)) == (Summed(3, [1, 2]), Summed)
+    merged = state.get_internal()
+    assert (merged, type(merged)) == (Summed(3, [1, 2]), Summed)
 
 
 @EVERY
@@ -236,7 +236,7 @@ def test_without_a_key_there_is_nothing_to_merge(kind: str, use: str) -> None:
 
 
 class Sessions(KeyedProcessFunction):
-    """Averages per visitor; (visitor, None, other) tells that a visitor is another one, who gets what is known."""
+    """Averages per visitor; (visitor, None, other) merges the state of a visitor into that of another."""
 
     def open(self, runtime_context: Any) -> None:
         self.seen = runtime_context.get_aggregating_state(

@@ -17,8 +17,8 @@ from tests.core.state.steps import Steps
 
 
 def sorted_map(bench: Bench, key: Any = int, value: Any = int) -> SortedMapState:
-    found: SortedMapState = bench.runtime.get_sorted_map_state(SortedMapStateDescriptor("s", key, value))
-    return found
+    state: SortedMapState = bench.runtime.get_sorted_map_state(SortedMapStateDescriptor("s", key, value))
+    return state
 
 
 def test_nothing_stored_has_no_ends_and_no_parts() -> None:
@@ -53,8 +53,8 @@ def test_entries_are_in_key_order(kind: Any, keys: list[Any], restoring: bool) -
         assert steps.at(0, lambda s, to=to: s.head_items(keys[to])) == ordered[:to]
         assert steps.at(0, lambda s, to=to: s.tail_items(keys[to])) == ordered[to:]
         for from_ in range(len(keys)):
-            found = steps.at(0, lambda s, a=from_, b=to: s.sub_items(keys[a], keys[b]))
-            assert found == ordered[from_:to]
+            items = steps.at(0, lambda s, a=from_, b=to: s.sub_items(keys[a], keys[b]))
+            assert items == ordered[from_:to]
 
 
 def test_bounds_need_not_be_keys() -> None:
@@ -113,8 +113,8 @@ def test_values_are_copies() -> None:
     entry = state.first_entry()
     assert entry is not None
     entry[1].append(9)
-    for found in (state.head_items(9), state.tail_items(0), state.sub_items(0, 9), state.items()):
-        next(found)[1].append(9)
+    for items in (state.head_items(9), state.tail_items(0), state.sub_items(0, 9), state.items()):
+        next(items)[1].append(9)
     assert list(state.items()) == [(1, [1]), (2, [2])]
 
 

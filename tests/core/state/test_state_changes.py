@@ -105,7 +105,7 @@ class Writer(KeyedProcessFunction):
             self.apply(op)
             yield self.seen()
         if value.fails:
-            raise ValueError("as told")
+            raise ValueError("on purpose")
         yield self.seen()
 
     def apply(self, op: Op) -> None:
@@ -144,10 +144,10 @@ def expected(elements: Iterable[Element], models: dict[int, Model]) -> tuple[lis
 
 
 def stored(harness: KeyedHarness) -> dict[str, dict[int, Any]]:
-    found = {name: harness.state(name) for name in ("value", "elements", "entries")}
+    values = {name: harness.state(name) for name in ("value", "elements", "entries")}
     # equal dicts may differ in order
-    found["entries"] = {k: list(v.items()) for k, v in found["entries"].items()}
-    return found
+    values["entries"] = {k: list(v.items()) for k, v in values["entries"].items()}
+    return values
 
 
 def stored_by(models: dict[int, Model]) -> dict[str, dict[int, Any]]:

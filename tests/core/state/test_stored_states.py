@@ -20,8 +20,8 @@ SUM = StateSchema("sum", "value", "bigint")
 
 
 def value(name: str, former: str | None = None, kind: str = "bigint") -> StateDescriptor:
-    made = ValueStateDescriptor(name, kind)
-    return made if former is None else made.renamed_from(former)
+    descriptor = ValueStateDescriptor(name, kind)
+    return descriptor if former is None else descriptor.renamed_from(former)
 
 
 def stored(*recorded: StateSchema, used: tuple[str, ...] = (), dropped: tuple[str, ...] = ()) -> StoredStates:
@@ -58,8 +58,8 @@ def test_a_state_is_found_by_its_name_or_its_former_one(descriptor: StateDescrip
 
 
 def test_a_state_that_nobody_stored_starts_empty() -> None:
-    found = stored(SUM).of(value("other"))
-    assert (found.descriptor.stored_as, found.read) == ("other", None)
+    other = stored(SUM).of(value("other"))
+    assert (other.descriptor.stored_as, other.read) == ("other", None)
     assert stored().of(value("total", "sum")).read is None
 
 

@@ -113,7 +113,7 @@ class Writer(KeyedProcessFunction):
             self.state.update(1)
         elif value[1] == "raise":
             self.state.value()
-            raise ValueError("as told")
+            raise ValueError("on purpose")
         return []
 
 

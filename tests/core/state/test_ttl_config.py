@@ -69,20 +69,20 @@ def test_turned_off_nothing_expires(kind: Kind) -> None:
     assert "Stamped" not in repr(later.steps.physical())
 
 
-def _stamped(found: Any, at: int | None) -> Any:
-    if isinstance(found, list):
-        return [Stamped(v, at) for v in found]
-    return {k: Stamped(v, at) for k, v in found.items()} if isinstance(found, dict) else Stamped(found, at)
+def _stamped(value: Any, at: int | None) -> Any:
+    if isinstance(value, list):
+        return [Stamped(v, at) for v in value]
+    return {k: Stamped(v, at) for k, v in value.items()} if isinstance(value, dict) else Stamped(value, at)
 
 
-def _unstamped(found: Any) -> Any:
-    if isinstance(found, Stamped):
-        return found.value
-    return [i.value for i in found] if isinstance(found, list) else {k: i.value for k, i in found.items()}
+def _unstamped(value: Any) -> Any:
+    if isinstance(value, Stamped):
+        return value.value
+    return [i.value for i in value] if isinstance(value, list) else {k: i.value for k, i in value.items()}
 
 
 def test_the_configuration_is_as_built() -> None:
-    made = (
+    config = (
         StateTtlConfig.new_builder(Time.seconds(1))
         .set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
         .set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
@@ -94,11 +94,11 @@ def test_the_configuration_is_as_built() -> None:
         .disable_cleanup_in_background()
         .build()
     )
-    assert made.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
-    assert made.get_state_visibility() is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
-    assert made.get_ttl_time_characteristic() is StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
-    assert made.get_ttl() == Time.milliseconds(10_000)
-    cleanup = made.get_cleanup_strategies()
+    assert config.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
+    assert config.get_state_visibility() is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+    assert config.get_ttl_time_characteristic() is StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
+    assert config.get_ttl() == Time.milliseconds(10_000)
+    cleanup = config.get_cleanup_strategies()
     assert not cleanup.is_cleanup_in_background()
     assert cleanup.in_full_snapshot()
     incremental = cleanup.get_incremental_cleanup_strategy()
@@ -110,7 +110,7 @@ def test_the_configuration_is_as_built() -> None:
     assert filtered.get_periodic_compaction_time() == Duration.of_days(2)
 
 
-def test_what_is_cleaned_up_unless_told_otherwise() -> None:
+def test_cleanup_strategies_by_default() -> None:
     plain = StateTtlConfig.new_builder(Time.hours(1)).build().get_cleanup_strategies()
     incremental, filtered = (
         plain.get_incremental_cleanup_strategy(),

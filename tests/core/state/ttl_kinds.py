@@ -107,8 +107,8 @@ class Life:
         self.steps.at(now, lambda s: self.kind.write(s, value))
 
     def read(self, now: int) -> Any:
-        found = self.steps.at(now, self.kind.read)
-        return None if found == self.kind.empty else found
+        value = self.steps.at(now, self.kind.read)
+        return None if value == self.kind.empty else value
 
     def shows(self, now: int, value: int) -> bool:
         return bool(self.read(now) == self.kind.shown(value))

@@ -38,7 +38,7 @@ class Do(NamedTuple):
 
 
 class Timed(KeyedProcessFunction):
-    """Does what elements say, and tells of every timer; a timer of a time that ends in 3 sets others."""
+    """Does what elements say, and reports every timer; a timer of a time that ends in 3 sets others."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.log = runtime_context.get_list_state(ListStateDescriptor("log", str))
@@ -51,24 +51,24 @@ class Timed(KeyedProcessFunction):
             timers.register_processing_time_timer(time)
         for time in value.delete:
             timers.delete_event_time_timer(time)
-        yield from self._tell(f"{value.key}@{value.at}")
+        yield from self._logged(f"{value.key}@{value.at}")
         if value.fail:
-            raise RuntimeError("told to")
+            raise RuntimeError("on purpose")
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any]:
         timers = ctx.timer_service()
         assert ctx.timestamp() == timestamp
         if ctx.time_domain() is EVENT_TIME:
             assert timers.current_watermark() >= timestamp
-        yield from self._tell(f"{ctx.get_current_key()}!{ctx.time_domain().name[0]}{timestamp}")
+        yield from self._logged(f"{ctx.get_current_key()}!{ctx.time_domain().name[0]}{timestamp}")
         if timestamp % 10 == 3:
             timers.register_event_time_timer(timestamp - 2)
             timers.register_event_time_timer(timestamp + 5)
             timers.register_processing_time_timer(timestamp // 2)
         if timestamp % 10 == 7:
-            raise RuntimeError("told to")
+            raise RuntimeError("on purpose")
 
-    def _tell(self, what: str) -> Iterable[str]:
+    def _logged(self, what: str) -> Iterable[str]:
         self.log.add(what)
         yield f"{what}#{len(self.log.get())}"
 
@@ -97,7 +97,7 @@ def test_the_watermark_stays_behind_the_elements() -> None:
     assert harness.process([Do("a", 21)]) == ["a@21#3", "a!E10#4"]
 
 
-class Tells(KeyedProcessFunction):
+class Watermarks(KeyedProcessFunction):
     """The watermark before every element and in every timer."""
 
     def process_element(self, value: Do, ctx: Context) -> Iterable[Any]:
@@ -118,7 +118,7 @@ def test_an_element_sees_the_watermark_of_all_elements_before_it(parallelism: in
         Do("a", 100, event=(100, 120)), Do("b", 90), Do("c", 100), Do("a", 125), Do("d", 110), Do("a", 130),
     ]  # fmt: skip
     harness = KeyedHarness(
-        Tells(), key_by=lambda do: do.key, timestamp_of=lambda do: do.at, max_out_of_orderness_ms=4,
+        Watermarks(), key_by=lambda do: do.key, timestamp_of=lambda do: do.at, max_out_of_orderness_ms=4,
         parallelism=parallelism,
     )  # fmt: skip
     outputs = [o for batch in batches_of(elements, cuts) for o in harness.process(batch)]
@@ -276,7 +276,7 @@ def test_a_failing_timer_is_consumed_and_leaves_no_other_trace() -> None:
     assert outputs == ["a@0#1", "a@18#2"]
     (refused,) = harness.refused
     assert (refused.index, refused.key, refused.place) == (None, "a", "timer at 17 ms (event time)")
-    assert refused.error == "timer at 17 ms (event time): RuntimeError: told to"
+    assert refused.error == "timer at 17 ms (event time): RuntimeError: on purpose"
     assert "on_timer" in refused.traceback_text
     assert harness.state(TIMERS) == {"a": {Timer(20, "event"): True}}
     assert harness.state("log") == {"a": ["a@0", "a@18"]}
@@ -296,7 +296,7 @@ def test_a_failing_element_takes_its_timers_back_but_not_those_that_fired_before
 def test_under_fail_a_failing_timer_ends_the_batch() -> None:
     harness = timed()
     harness.process([Do("a", 0, event=(17,))])
-    with pytest.raises(RuntimeError, match="told to"):
+    with pytest.raises(RuntimeError, match="on purpose"):
         harness.process([Do("b", 18)])
     assert harness.state(TIMERS) == {"a": {Timer(17, "event"): True}}
 
@@ -306,11 +306,11 @@ AT_50: dict[str, Any] = {"output": str, "clock_ms": 50}
 
 def test_outputs_know_the_timer_they_came_from() -> None:
     bench, out = Bench(**{TIMERS: {"c": {Timer(40, PROCESSING): True}}}), Outputs()
-    made = bench.operator(Timed(), **AT_50)
+    operator = bench.operator(Timed(), **AT_50)
     elements = [Do("a", 0, event=(-5, 10)), Do("b", 5), Do("a", 20)]
     before = [MIN_TIMESTAMP, -1, 15]
-    made.process([e.key for e in elements], elements, [e.at for e in elements], out, watermarks=before)
-    made.fire_rest(20, out)
+    operator.process([e.key for e in elements], elements, [e.at for e in elements], out, watermarks=before)
+    operator.fire_rest(20, out)
     assert list(zip(out.values, out.origins, strict=True)) == [
         ("a@0#1", 0),
         ("b@5#1", 1),
@@ -323,11 +323,11 @@ def test_outputs_know_the_timer_they_came_from() -> None:
 
 def test_a_refused_timer_is_reported_where_it_ends_the_batch() -> None:
     bench, out = Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), Outputs()
-    made = bench.operator(Timed(), **AT_50)
+    operator = bench.operator(Timed(), **AT_50)
     with pytest.raises(
-        ElementRefused, match=r"timer at 47 ms \(processing time\): RuntimeError: told to"
+        ElementRefused, match=r"timer at 47 ms \(processing time\): RuntimeError: on purpose"
     ) as caught:
-        made.fire_rest(0, out)
+        operator.fire_rest(0, out)
     assert (caught.value.refusal.index, caught.value.refusal.key) == (None, "c")
     assert caught.value.refusal.timer == Timer(47, PROCESSING)
 
@@ -339,9 +339,9 @@ def test_a_function_without_on_timer_has_no_timers() -> None:
             ctx.timer_service().delete_processing_time_timer(value)
 
     bench, out = Bench(), Outputs()
-    made = bench.operator(Sets(), **AT_50)
-    made.process(["a"], [5], [None], out)
-    made.fire_rest(MAX_TIMESTAMP, out, drain=True)
+    operator = bench.operator(Sets(), **AT_50)
+    operator.process(["a"], [5], [None], out)
+    operator.fire_rest(MAX_TIMESTAMP, out, drain=True)
     assert TIMERS not in bench.store.tables
     assert out.values == []
 

@@ -99,18 +99,18 @@ def test_what_is_no_time_is_refused(given: Any) -> None:
 def test_numbers_are_read_in_their_unit(
     unit: str, numbers: list[Any], kind: pa.DataType, expected: list[Any]
 ) -> None:
-    found, wrong = epoch_milliseconds(pa.array(numbers, kind), unit)
-    assert found.to_pylist() == expected
+    times, wrong = epoch_milliseconds(pa.array(numbers, kind), unit)
+    assert times.to_pylist() == expected
     assert not any(wrong.to_pylist())
 
 
 def test_numbers_that_are_no_time_are_named() -> None:
-    found, wrong = epoch_milliseconds(pa.array([2**62, None, 5]), "s")
-    assert (found.to_pylist(), wrong.to_pylist()) == ([None, None, 5_000], [True, False, False])
-    found, wrong = epoch_milliseconds(pa.array([float("nan"), float("inf"), 1e300, 1.0]), "s")
-    assert (found.to_pylist(), wrong.to_pylist()) == ([None, None, None, 1_000], [True, True, True, False])
-    found, wrong = epoch_milliseconds(pa.array([Decimal(10) ** 30], pa.decimal128(38, 0)), "s")
-    assert (found.to_pylist(), wrong.to_pylist()) == ([None], [True])
+    times, wrong = epoch_milliseconds(pa.array([2**62, None, 5]), "s")
+    assert (times.to_pylist(), wrong.to_pylist()) == ([None, None, 5_000], [True, False, False])
+    times, wrong = epoch_milliseconds(pa.array([float("nan"), float("inf"), 1e300, 1.0]), "s")
+    assert (times.to_pylist(), wrong.to_pylist()) == ([None, None, None, 1_000], [True, True, True, False])
+    times, wrong = epoch_milliseconds(pa.array([Decimal(10) ** 30], pa.decimal128(38, 0)), "s")
+    assert (times.to_pylist(), wrong.to_pylist()) == ([None], [True])
     with pytest.raises(ConfigurationError, match="must hold numbers, and holds string"):
         epoch_milliseconds(pa.array(["1"]), "s")
 
@@ -189,7 +189,7 @@ def test_a_strategy_behind_other_steps_is_refused_with_what_to_do(step: Any, mes
 def test_a_strategy_behind_maps_and_filters_is_the_sources() -> None:
     """Each element has the time of what becomes of it; one that is filtered out has none, and is no error."""
     job = StatefulJob("timed")
-    made = (
+    stream = (
         job.from_collection([], "text string", name="events")
         .map(lambda row: (row.text[0], int(row.text[2:])), "k string, at float")
         .filter(lambda row: row.k != "x")
@@ -205,7 +205,7 @@ def test_a_strategy_behind_maps_and_filters_is_the_sources() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         give(Row(text="a,"), 5)
     assert node.timestamps in list(code_of(job))
-    made.assign_timestamps_and_watermarks(bounded(9).with_timestamp_assigner(lambda place: 1))
+    stream.assign_timestamps_and_watermarks(bounded(9).with_timestamp_assigner(lambda place: 1))
     assert node.max_out_of_orderness_ms == 9  # the last declaration counts, on the same way
 
 

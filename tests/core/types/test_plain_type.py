@@ -106,8 +106,8 @@ class Level(IntEnum):
     ],
 )
 def test_near_relatives_become_plain(given_value: Any, normal: Any) -> None:
-    found = PLAIN.normalise(given_value)
-    assert types_of(found) == types_of(normal)
+    plain = PLAIN.normalise(given_value)
+    assert types_of(plain) == types_of(normal)
 
 
 @pytest.mark.parametrize(

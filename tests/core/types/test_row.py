@@ -120,9 +120,9 @@ def test_rows_inside_become_dicts_only_where_asked() -> None:
     row = Row(a=inner, b=[inner, 1], c={"k": inner}, d=(inner,))
     assert row.as_dict()["a"] is inner
     plain = {"city": "Turin"}
-    found = row.as_dict(recursive=True)
-    assert found == {"a": plain, "b": [plain, 1], "c": {"k": plain}, "d": (inner,)}
-    assert {type(found["a"]), type(found["b"][0]), type(found["c"]["k"])} == {dict}
+    fields = row.as_dict(recursive=True)
+    assert fields == {"a": plain, "b": [plain, 1], "c": {"k": plain}, "d": (inner,)}
+    assert {type(fields["a"]), type(fields["b"][0]), type(fields["c"]["k"])} == {dict}
 
 
 def test_a_row_may_be_named_later() -> None:

@@ -44,10 +44,10 @@ def test_fields_are_matched_by_name_at_every_depth_and_nulls_stay_nulls() -> Non
     ]
     array = pa.array(rows, old)
     for start in range(6):
-        found = conform(array.slice(start), new)
-        found.validate(full=True)
-        assert found.type == new
-        assert found.to_pylist() == expected[start:]
+        conformed = conform(array.slice(start), new)
+        conformed.validate(full=True)
+        assert conformed.type == new
+        assert conformed.to_pylist() == expected[start:]
     chunked = conform(pa.chunked_array([array[:1], array[1:]], old), new)
     assert (chunked.type, chunked.to_pylist()) == (new, expected)
     assert conform(pa.chunked_array([], old), new).type == new
@@ -108,10 +108,10 @@ GROWN = [
 def test_a_column_grows_by_what_it_lacks_and_loses_nothing(
     column: str, needed: str, expected: str, added: list[tuple[str, ...]]
 ) -> None:
-    found = grown(arrow(column), arrow(needed))
-    assert found == arrow(expected)
-    assert [path for path, _ in added_fields(arrow(column), found, ("v",))] == added
-    assert grown(found, arrow(needed)) == found
+    column_now = grown(arrow(column), arrow(needed))
+    assert column_now == arrow(expected)
+    assert [path for path, _ in added_fields(arrow(column), column_now, ("v",))] == added
+    assert grown(column_now, arrow(needed)) == column_now
 
 
 CONFLICTS = [

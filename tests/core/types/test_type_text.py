@@ -59,7 +59,7 @@ def test_the_class_of_a_record_is_not_part_of_it() -> None:
     assert type_to_text(to_type(Point, parameter="p")) == type_to_text(plain)
 
 
-def test_the_words_of_records_are_no_ddl_for_users() -> None:
+def test_type_names_of_stored_rows_are_no_ddl_for_users() -> None:
     for word in ("character", "big_integer", "instant", "time_of_day", "pickled"):
         with pytest.raises(ConfigurationError):
             to_type(f"a {word}", parameter="p")

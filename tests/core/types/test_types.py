@@ -71,10 +71,10 @@ def test_copies_share_nothing_mutable(data: st.DataObject, sample: Sample) -> No
     kind, strategy = sample
     value = kind.normalise(data.draw(strategy))
 
-    made = kind.copy(value)
+    copied = kind.copy(value)
 
-    assert made == value
-    assert not _mutable_parts(made) & _mutable_parts(value)
+    assert copied == value
+    assert not _mutable_parts(copied) & _mutable_parts(value)
     assert not _mutable_parts(kind.normalise(value)) & _mutable_parts(value)
 
 
@@ -244,25 +244,25 @@ def test_types_are_equal_where_their_columns_are() -> None:
 
 def _mutable_parts(value: Any) -> set[int]:
     """Identities of all mutable parts of a value."""
-    found: set[int] = set()
+    parts: set[int] = set()
     if isinstance(value, list | dict | Visit):
-        found.add(id(value))
+        parts.add(id(value))
     if isinstance(value, Visit):
         value = [value.airport, value.delays]
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for part in value:
-            found |= _mutable_parts(part)
-    return found
+            parts |= _mutable_parts(part)
+    return parts
 
 
 def _outcome(normalise: Callable[[Any], Any], value: Any) -> Any:
     try:
-        found = normalise(copy.deepcopy(value))
+        normal = normalise(copy.deepcopy(value))
     except ValueTypeError:
         return "refused"
-    return "NaN" if _is_nan(found) else (repr(type(found)), found)
+    return "NaN" if _is_nan(normal) else (repr(type(normal)), normal)
 
 
 def _is_nan(value: Any) -> bool:

@@ -107,9 +107,9 @@ def test_a_value_of_a_megabyte(kind: TypeInformation, value: Any, through: Throu
 def test_pickles_are_read_in_one_place_only() -> None:
     package = Path(state_engine.__file__).parent
     uses = re.compile(r"^\s*(from|import)\s+(pickle|cloudpickle|dill|marshal|shelve|joblib)\b", re.MULTILINE)
-    found = {str(f.relative_to(package)) for f in package.rglob("*.py") if uses.search(f.read_text())}
+    readers = {str(f.relative_to(package)) for f in package.rglob("*.py") if uses.search(f.read_text())}
     # the second is of functions on their way to workers of the same run; nothing that was stored
-    assert found == {"core/types/pickled_type.py", "spark/shipped_code.py"}
+    assert readers == {"core/types/pickled_type.py", "spark/shipped_code.py"}
 
 
 def test_pickles_of_0_1_0_are_read_although_their_classes_have_moved() -> None:
