@@ -38,8 +38,8 @@ def converted(old: KeySchema, keys: list[Any], convert: Callable[[Any], Any], ne
         for column, kind in zip(zip(*rows, strict=True), old.types, strict=True)
     ]
     stored = pa.StructArray.from_arrays(columns, fields=list(old.storage))
-    (found,) = key_maker(old, convert, new)([pa.record_batch({KEY: stored})])
-    return [(row["_new_key"], row[WHY]) for row in found.to_pylist()]
+    (converted_batch,) = key_maker(old, convert, new)([pa.record_batch({KEY: stored})])
+    return [(row["_new_key"], row[WHY]) for row in converted_batch.to_pylist()]
 
 
 OF_NUMBERS = KeySchema(("n",), (pa.int64(),))
@@ -62,10 +62,10 @@ def test_a_conversion_gives_keys_as_they_are_declared(kind: Any, convert: Any, e
 
 def test_what_is_no_key_is_refused_with_the_reason() -> None:
     new = DeclaredKey(("a", "b"), (Types.STRING(), Types.LONG()))
-    found = converted(OF_NUMBERS, [1, 2, 3], lambda n: {1: None, 2: ("x",), 3: ("x", 3)}[n], new)
-    assert [key for key, why in found if why is None] == [{"a": "x", "b": 3}]
-    assert "None" in found[0][1]
-    assert "1 fields, 2 are declared" in found[1][1]
+    rows = converted(OF_NUMBERS, [1, 2, 3], lambda n: {1: None, 2: ("x",), 3: ("x", 3)}[n], new)
+    assert [key for key, why in rows if why is None] == [{"a": "x", "b": 3}]
+    assert "None" in rows[0][1]
+    assert "1 fields, 2 are declared" in rows[1][1]
 
 
 KEYS: list[tuple[Any, Any, Any]] = [

@@ -133,7 +133,7 @@ class Place:
 
 
 class Announced(PlainRules):
-    """Tells of every rule that comes, before the elements."""
+    """Emits every rule, before the elements."""
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
         super().process_broadcast_element(value, ctx)
@@ -188,7 +188,7 @@ def test_stateless_functions_on_spark(tmp_path: Path, spark: SparkSession) -> No
 
 def check_stateless(pipeline: Pipeline | MemoryPipeline, parallelism: int) -> None:
     report = pipeline.run()
-    found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
+    outputs = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     expected: dict[str, list[Any]] = {
         "doubled": [2, 4, 6, 8, 10, 12, 14, 16],
         "big": [12, 14, 16],
@@ -198,7 +198,7 @@ def check_stateless(pipeline: Pipeline | MemoryPipeline, parallelism: int) -> No
         "odd_squares": ["1", "9", "25", "49"],
         "united": [1, 2, 2, 3, 4, 4],
     }
-    assert found == {name: sorted(values, key=str) for name, values in expected.items()}
+    assert outputs == {name: sorted(values, key=str) for name, values in expected.items()}
     assert report.rows_in == 8
     assert len(report.batches) == 3
     if parallelism == 1:
@@ -238,16 +238,16 @@ def test_connected_streams_on_spark(tmp_path: Path, spark: SparkSession) -> None
 
 def check_connected(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
-    found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
+    outputs = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     shown = [f"second {k}{v}" for k, v in PAIRS]
-    assert found["co_map"] == sorted(["first 1", "first 2", "first 3", *shown])
-    assert found["co_flat_map"] == sorted(["1", "2", "2", "3", "3", "3", *(k for k, _ in PAIRS)])
+    assert outputs["co_map"] == sorted(["first 1", "first 2", "first 3", *shown])
+    assert outputs["co_flat_map"] == sorted(["1", "2", "2", "3", "3", "3", *(k for k, _ in PAIRS)])
     # without order_by the first stream comes first, and no limit is known then
-    assert "limited" not in found
+    assert "limited" not in outputs
     assert pipeline.state("limited", "limit") == [("a", 3), ("b", 2)]
     # batches: rules a | b | -, pairs a1 b2 | a3 b4 | a5
-    assert found["ruled"] == [("a", 10, 1), ("a", 30, 2), ("a", 50, 3), ("b", 0, 1), ("b", 400, 2)]
-    assert found["plainly_ruled"] == sorted([11, 12, 113, 114, 115], key=str)
+    assert outputs["ruled"] == [("a", 10, 1), ("a", 30, 2), ("a", 50, 3), ("b", 0, 1), ("b", 400, 2)]
+    assert outputs["plainly_ruled"] == sorted([11, 12, 113, 114, 115], key=str)
 
 
 def test_what_broadcast_elements_put_out_comes_first() -> None:
@@ -302,7 +302,7 @@ def test_keyed_shortcuts_and_key_selectors_on_spark(tmp_path: Path, spark: Spark
 
 def check_keyed(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run()
-    found = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
+    outputs = {name: sorted(values, key=str) for name, values in pipeline.outputs().items()}
     expected: dict[str, list[Any]] = {
         "seen": [("a", [1]), ("a", [1, 3]), ("a", [1, 3, 5]), ("b", [2]), ("b", [2, 4])],
         "by_both": [
@@ -322,7 +322,7 @@ def check_keyed(pipeline: Pipeline | MemoryPipeline) -> None:
         "counted": [("a", 0), ("a", 1), ("a", 4), ("b", 0), ("b", 2)],
         "mapped": [1, 2, 3, 4, 5],
     }  # fmt: skip
-    assert found == {name: sorted(values, key=str) for name, values in expected.items()}
+    assert outputs == {name: sorted(values, key=str) for name, values in expected.items()}
     assert pipeline.state("seen", "all") == [("a", [1, 3, 5]), ("b", [2, 4])]
     assert pipeline.state("by_both", "all") == [
         ("a", False, [1]),
@@ -356,9 +356,9 @@ def test_two_streams_in_one_declared_order(tmp_path: Path, spark: SparkSession) 
         def plain(stream: DataStream) -> Any:
             return stream.transform(lambda f: f.select("k", "v", "at")).key_by("k")
 
-        found = plain(values).connect(plain(limits)).process(Limits(), uid="limited", output_type=PAIR)
+        limited = plain(values).connect(plain(limits)).process(Limits(), uid="limited", output_type=PAIR)
         return {
-            "limited": found,
+            "limited": limited,
             "united": values.union(limits).map(lambda r: r.at, output_type=Types.LONG()),
         }
 

@@ -58,11 +58,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path) -> list[Any]:
     """An identity map between files, as on the engine: what the next operator would get."""
-    made = OutputType.of(kind)
-    rows = to_table(values, made.columns, scalar=made.scalar)
+    declared = OutputType.of(kind)
+    rows = to_table(values, declared.columns, scalar=declared.scalar)
     names, order = tuple(rows.column_names), (order_name(0), order_name(1))
     layout = RoutedLayout(
-        inputs=(InputLayout(names, names, made.scalar, declared=made.columns),), order=order, named=0,
+        inputs=(InputLayout(names, names, declared.scalar, declared=declared.columns),), order=order, named=0,
         timed_order=False, positioned=True, keys=(), key_schema=None, event_time=False, key_refusals=False,
         refused=False, sources=False,
     )  # fmt: skip
@@ -74,19 +74,19 @@ def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path)
     spec = SubtaskSpec(
         layout=JobLayout(f"file://{directory}", "job"), write_id="w", uid="same", parallelism=1, max_parallelism=1,
         function=Same(), routed=layout, keyed=False, key_schema=None,
-        outputs=[OutputSpec(None, made, [], exchange=True)], state_files=[], recorded_states={},
+        outputs=[OutputSpec(None, declared, [], exchange=True)], state_files=[], recorded_states={},
         operator_state=RestoredOperatorState(None, []), dead_letters=False,
         clocks=BatchClocks(0, MIN_TIMESTAMP, MIN_TIMESTAMP), checkpoint_id=1, parent_id=None,
     )  # fmt: skip
     report = Subtask(spec, 0, 0).run(rows)
     assert report.error is None
-    found = read_exchange(report.exchange[""])
-    return elements(found, names, scalar=made.scalar, declared=made.columns)
+    exchanged = read_exchange(report.exchange[""])
+    return elements(exchanged, names, scalar=declared.scalar, declared=declared.columns)
 
 
-def check(kind: TypeInformation, values: list[Any], found: list[Any]) -> None:
-    assert seen == found == values
-    assert [type(v) for v in found] == [type(v) for v in seen] == [type(v) for v in values]
+def check(kind: TypeInformation, values: list[Any], outputs: list[Any]) -> None:
+    assert seen == outputs == values
+    assert [type(v) for v in outputs] == [type(v) for v in seen] == [type(v) for v in values]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -126,11 +126,11 @@ def test_tuples_are_tuples_and_rows_are_rows(engine: bool, tmp_path: Path) -> No
             seen.clear()
             value = kind.normalise(("a", 1))
             if engine:
-                found = through_a_subtask(kind, [value], tmp_path)
+                outputs = through_a_subtask(kind, [value], tmp_path)
             else:
-                found = OperatorHarness(Same(), input_type=kind, output_type=kind).process([value])
-            assert [repr(v) for v in (*seen, *found)] == [expected, expected]
-            assert all(type(v) is type(value) and v == ("a", 1) for v in (*seen, *found))
+                outputs = OperatorHarness(Same(), input_type=kind, output_type=kind).process([value])
+            assert [repr(v) for v in (*seen, *outputs)] == [expected, expected]
+            assert all(type(v) is type(value) and v == ("a", 1) for v in (*seen, *outputs))
 
 
 class Key(KeyedProcessFunction):
@@ -154,9 +154,9 @@ KEYS: list[tuple[Any, list[Any]]] = [
 @pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
 def test_the_current_key_is_what_is_declared(kind: Any, keys: list[Any]) -> None:
     harness = KeyedHarness(Key(), key_by=lambda v: keys[v], key_type=kind)
-    found = harness.process([0, 1, 0])
-    assert found == [keys[0], keys[1], keys[0]]
-    assert [type(k) for k in found] == [type(keys[v]) for v in (0, 1, 0)]
+    outputs = harness.process([0, 1, 0])
+    assert outputs == [keys[0], keys[1], keys[0]]
+    assert [type(k) for k in outputs] == [type(keys[v]) for v in (0, 1, 0)]
 
 
 @pytest.mark.parametrize(("kind", "keys"), KEYS, ids=lambda v: str(v)[:40])
@@ -171,9 +171,9 @@ def test_stored_keys_come_back_as_declared(kind: Any, keys: list[Any]) -> None:
     plain = [arrow_type(c.type).from_arrow(c) for c in columns]
     stored = [encode_keys([canonical_key(k) for k in p], c.type) for p, c in zip(plain, columns, strict=True)]
     form = KeyForm.of(tuple(parts), record)
-    found = [k if form is None else form(k) for k in schema.decode(stored)]
-    assert found == keys
-    assert [type(k) for k in found] == [type(k) for k in keys]
+    decoded = [k if form is None else form(k) for k in schema.decode(stored)]
+    assert decoded == keys
+    assert [type(k) for k in decoded] == [type(k) for k in keys]
     assert len({key_hash(k) for k in schema.decode(stored)}) == len(keys)
 
 
@@ -186,7 +186,7 @@ ALL: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 
-class Tells(MapFunction):
+class Describes(MapFunction):
     def map(self, value: Any) -> list[str]:
         return [f"{type(v).__name__} {v!r}" for v in value]
 
@@ -196,7 +196,7 @@ def test_all_types_at_once_on_spark(spark: SparkSession) -> None:
     kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
     job = StatefulJob("types", parallelism=2)
     same = job.from_collection([row], kind, name="rows").map(lambda value: value, output_type=kind)
-    assert same.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    assert same.map(Describes(), output_type=list[str]).collect(spark=spark) == [Describes().map(row)]
     job = StatefulJob("keys", parallelism=2)
     keyed = job.from_collection([row], kind, name="rows").key_by(
         lambda value: value[8], key_type=Types.SQL_TIME()
@@ -228,18 +228,18 @@ def test_a_transform_declares_what_it_gives(spark: SparkSession) -> None:
     shuffled = rows.transform(
         lambda frame: frame.select(*reversed(frame.columns)), output_type=kind
     )  # hidden columns included
-    assert shuffled.map(Tells(), output_type=list[str]).collect(spark=spark) == [Tells().map(row)]
+    assert shuffled.map(Describes(), output_type=list[str]).collect(spark=spark) == [Describes().map(row)]
     assert shuffled.collect(spark=spark) == [row]
     assert rows.project(8, 6).map(lambda pair: repr(pair), output_type=str).collect(spark=spark) == [
         repr((row[8], row[6]))
     ]
-    made = rows.transform(
+    legs = rows.transform(
         lambda frame: frame.selectExpr("*", "named_struct('origin', 'JFK', 'minutes', 1.5D) AS leg", "'x' AS tag")
         .drop(*[f"f{at}" for at in range(len(ALL))]),
         output_type=Flight,
     )  # fmt: skip
-    assert made.map(labels, output_type=str).collect(spark=spark) == ["x Leg 1.5"]
-    assert made.key_by(lambda flight: flight.leg, key_type=Leg).process(
+    assert legs.map(labels, output_type=str).collect(spark=spark) == ["x Leg 1.5"]
+    assert legs.key_by(lambda flight: flight.leg, key_type=Leg).process(
         KeyIsALeg(), uid="key", output_type=str
     ).collect(spark=spark) == ["Leg JFK"]
     for output_type, problem in {

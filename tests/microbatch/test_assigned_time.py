@@ -54,14 +54,14 @@ def read(node: SourceNode, columns: dict[str, pa.Array]) -> StreamFrame:
 
 def times(frame: StreamFrame) -> list[int | None]:
     assert frame.table is not None
-    found: list[int | None] = frame.table[EVENT_TIME].to_pylist()
-    return found
+    times_ms: list[int | None] = frame.table[EVENT_TIME].to_pylist()
+    return times_ms
 
 
 def reasons(frame: StreamFrame) -> list[str | None]:
     assert frame.table is not None
-    found: list[str | None] = frame.table[TIME_REFUSAL].to_pylist()
-    return found
+    refusals: list[str | None] = frame.table[TIME_REFUSAL].to_pylist()
+    return refusals
 
 
 def source(kind: Any, assign: TimestampAssigner | Assigns, **options: Any) -> SourceNode:
@@ -192,8 +192,8 @@ def test_only_times_that_are_missing_are_asked_for_again() -> None:
     assert frame.table is not None
     known = pa.array([1, None, None], pa.int64())
     table = frame.table.drop_columns([EVENT_TIME, TIME_REFUSAL]).append_column(EVENT_TIME, known)
-    found = with_missing_times(replace(frame, given=table), node)
-    assert times(found) == [1, 2_999, None]
-    assert [why is None for why in reasons(found)] == [True, True, False]
+    completed = with_missing_times(replace(frame, given=table), node)
+    assert times(completed) == [1, 2_999, None]
+    assert [why is None for why in reasons(completed)] == [True, True, False]
     without = replace(node, timestamps=None)
     assert with_missing_times(frame, without) is frame

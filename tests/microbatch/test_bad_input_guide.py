@@ -20,8 +20,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "bad_input.md"
 
 def blocks(language: str) -> list[str]:
     """Code blocks of the guide, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    return [block for kind, block in found if kind == language]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for kind, block in fenced if kind == language]
 
 
 @pytest.mark.spark

@@ -164,9 +164,9 @@ def test_neither_cuts_nor_parallelism_matter(
         assert again[2] == -(-ROWS // rows)
     for parallelism, cut in cuts:
         source = FileSource(str(events), max_rows_per_batch=cut)
-        found = run(spark, tmp_path / f"{parallelism}-{cut}", source, parallelism=parallelism, order_by=[])
-        assert found[:2] == expected[:2], (parallelism, cut)
-        assert found[2] == (-(-ROWS // cut) if cut else 1)
+        outcome = run(spark, tmp_path / f"{parallelism}-{cut}", source, parallelism=parallelism, order_by=[])
+        assert outcome[:2] == expected[:2], (parallelism, cut)
+        assert outcome[2] == (-(-ROWS // cut) if cut else 1)
 
 
 def test_every_element_in_a_batch_of_its_own() -> None:
@@ -209,9 +209,9 @@ def test_a_stream_of_scalars_carries_bare_scalars() -> None:
     halves = squares.key_by("value").process(Half(), uid="halves", output_type="half double, text string")
     halves.sink("halves", CollectSink())
     with run_in_memory(job) as memory:
-        found = memory.process({"visits": [(1, "a"), (2, "b"), (3, "a")]})
-        assert sorted(found["squares"]) == [1, 4, 9]
-        assert sorted(found["halves"]) == [(0.5, "1"), (2.0, "4"), (4.5, "9")]
+        outputs = memory.process({"visits": [(1, "a"), (2, "b"), (3, "a")]})
+        assert sorted(outputs["squares"]) == [1, 4, 9]
+        assert sorted(outputs["halves"]) == [(0.5, "1"), (2.0, "4"), (4.5, "9")]
 
 
 def test_a_fork_and_sinks_everywhere(tmp_path: Path, spark: SparkSession) -> None:

@@ -34,8 +34,8 @@ class Recorder:
 
     def _all(self) -> list[Any]:
         self._bus.waitUntilEmpty()
-        found = self._store.jobsList(None)
-        return [found.apply(i) for i in range(found.size())]
+        jobs = self._store.jobsList(None)
+        return [jobs.apply(i) for i in range(jobs.size())]
 
     def new(self) -> list[Any]:
         return [j for j in self._all() if int(j.jobId()) not in self._before]
@@ -61,16 +61,16 @@ def delta_commits(*directories: Path) -> int:
 
 def added_files(*directories: Path) -> dict[str, int]:
     """Rows by absolute path of every file that a log adds."""
-    found: dict[str, int] = {}
+    records: dict[str, int] = {}
     for directory in directories:
         for entry in directory.rglob("_delta_log/*.json"):
             for line in entry.read_text().splitlines():
                 add = json.loads(line).get("add")
                 if add:
                     path = str(entry.parents[1] / add["path"])
-                    assert path not in found, "a file was added twice"
-                    found[path] = json.loads(add["stats"])["numRecords"]
-    return found
+                    assert path not in records, "a file was added twice"
+                    records[path] = json.loads(add["stats"])["numRecords"]
+    return records
 
 
 def parquet_rows(*directories: Path) -> dict[str, int]:
@@ -117,9 +117,9 @@ def test_a_warm_batch_is_one_spark_job_and_four_commits(
     # one stage that reads and routes, if the driver did not do so, and one that runs the subtasks; nothing reused,
     # nothing tried again
     assert recorder.stages() == {"completed": stages, "skipped": 0, "failed": 0, "failed tasks": 0}
-    made = delta_commits(root, site.sink) - commits
-    assert made == report.batches[0].delta_commits
-    assert made <= 4
+    commits_of_batch = delta_commits(root, site.sink) - commits
+    assert commits_of_batch == report.batches[0].delta_commits
+    assert commits_of_batch <= 4
 
 
 def test_a_run_without_news_starts_no_job_and_commits_nothing(

@@ -257,12 +257,12 @@ def test_a_broadcast_element_is_one_letter_and_every_subtask_gets_it_again(
 
     def job(rows: int, **options: Any) -> StatefulJob:
         job = StatefulJob("rules", parallelism=3, on_error="dead_letter")
-        told = job.from_collection(rules, Rule, name="told")
+        rules_stream = job.from_collection(rules, Rule, name="rules")
         given = [(f"k{n % 8}", n) for n in range(rows)]
         values = job.from_collection(given, "k string, v bigint", name="given")
-        out = values.key_by("k").connect(told.broadcast(RULES))
-        made = out.process(Applies(**options), uid="applies", output_type="k string, v bigint")
-        made.sink("out", DeltaSink(str(tmp_path / "out")))
+        out = values.key_by("k").connect(rules_stream.broadcast(RULES))
+        applied = out.process(Applies(**options), uid="applies", output_type="k string, v bigint")
+        applied.sink("out", DeltaSink(str(tmp_path / "out")))
         return job
 
     def outputs() -> list[int]:
@@ -276,7 +276,7 @@ def test_a_broadcast_element_is_one_letter_and_every_subtask_gets_it_again(
     (batch,) = engine.run(job(8, refused="triple")).batches
     assert batch.rows_refused == 1
     (letter,) = engine.list_dead_letters(job(8))
-    assert (letter.source, letter.input, letter.problem) == ("told", 1, "")
+    assert (letter.source, letter.input, letter.problem) == ("rules", 1, "")
     assert outputs() == [2 * n for n in range(8)]
     report = engine.replay_dead_letters(job(8))
     assert (report.sent, report.refused, report.left) == ([letter.id], 0, {})

@@ -25,19 +25,19 @@ def files_of_attempts(site: Site) -> set[Path]:
 
 
 def left_behind(site: Site) -> set[str]:
-    """Where data files of attempts that no checkpoint tells of lie, and empty directories of such attempts."""
+    """Where data files of attempts that no checkpoint records lie, and empty directories of such attempts."""
     known = {row.write_id for row in site.rows()}
-    found = set()
+    places = set()
     for path in site.directory.rglob("*"):
         write_id = write_id_in(path.name)
         if "_delta_log" not in path.parts and write_id is not None and write_id not in known:
             at = path.relative_to(site.directory).as_posix()
-            found.add(at[: at.index(path.name)].rstrip("/"))
-    return found
+            places.add(at[: at.index(path.name)].rstrip("/"))
+    return places
 
 
 def listed(site: Site) -> set[str]:
-    """Attempts that no checkpoint tells of in the log of the changes."""
+    """Attempts that no checkpoint records in the log of the changes."""
     from deltalake import DeltaTable
 
     known = {row.write_id for row in site.rows()}

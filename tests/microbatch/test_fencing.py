@@ -1,4 +1,4 @@
-"""Two runners of one job, zombies, and commits whose outcome nobody told: nothing is lost and nothing repeated."""
+"""Two runners of one job, zombies, and commits whose outcome is unknown: nothing is lost and nothing repeated."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_an_unclear_commit_before_the_commit_point_is_just_an_attempt_that_faile
 
 
 def test_a_copied_root_cannot_publish_over_its_original(site: Site, tmp_path: Path) -> None:
-    """Both have the same ids; the sink tells them apart by the files of the transaction."""
+    """Both have the same ids; the sink distinguishes them by the files of the transaction."""
     engine = site.engine()
     engine.run(site.job(), clock=CLOCK_MS, max_batches=1)
     shutil.copytree(tmp_path / "root", tmp_path / "copy")

@@ -60,7 +60,7 @@ def sides(keep: Keep, cut: int | None) -> Callable[[StatefulJob], Mapping[str, D
 
 def marks(pipeline: Pipeline | MemoryPipeline) -> Marks:
     pipeline.run()
-    return {(side, at): mark for found in pipeline.outputs().values() for side, at, mark in found}
+    return {(side, at): mark for rows in pipeline.outputs().values() for side, at, mark in rows}
 
 
 def by_function(stream: DataStream, side: str) -> DataStream:

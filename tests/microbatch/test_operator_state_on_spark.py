@@ -92,11 +92,11 @@ def test_state_that_did_not_change_is_not_written_again(tmp_path: Path, spark: S
 
 
 class Hooks(KeyedProcessFunction, CheckpointedFunction, CheckpointListener):
-    """Writes what it is reported, on every subtask, into union state and raw state."""
+    """Records the calls of its hooks, on every subtask, into union state and raw state."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
-        self.told = store.get_union_list_state(ListStateDescriptor("told", str))
+        self.hooks = store.get_union_list_state(ListStateDescriptor("hooks", str))
         self.lines = (
             [f"restored {context.get_restored_checkpoint_id()}"] if context.is_restored() else ["new"]
         )
@@ -116,7 +116,7 @@ class Hooks(KeyedProcessFunction, CheckpointedFunction, CheckpointListener):
         self.lines.append(f"complete {checkpoint_id}")
 
     def snapshot_state(self, context: Any) -> None:
-        self.told.update([f"{self.subtask}: {line}" for line in self.lines])
+        self.hooks.update([f"{self.subtask}: {line}" for line in self.lines])
         for group in context.raw_keyed_state.get_key_group_list():
             context.raw_keyed_state.start_key_group(group)
             context.raw_keyed_state.write(self.groups.get(group, b"") + b"x")
@@ -130,18 +130,22 @@ def test_hooks_listeners_raw_keyed_state_and_metrics(tmp_path: Path, spark: Spar
         )
         return {"out": hooks}
 
-    def told(write_id: str) -> list[str]:
+    def lines_of(write_id: str) -> list[str]:
         table = DeltaTable(str(tmp_path / "root" / "pipeline" / "operator_state")).to_pyarrow_table()
-        rows = [r for r in table.to_pylist() if r["write_id"] == write_id and r["state"] == "told"]
+        rows = [r for r in table.to_pylist() if r["write_id"] == write_id and r["state"] == "hooks"]
         return [r["value"].strip('"') for r in sorted(rows, key=lambda r: (r["subtask"], r["position"]))]
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2, max_parallelism=8)
     report = pipeline.run()
     with pipeline.engine() as engine:
         first, second, third = engine.checkpoints("pipeline")
-    assert told(first.write_id) == ["0: new", "1: new"]
-    assert told(second.write_id) == [f"{s}: {line}" for s in (0, 1) for line in ("restored 1", "complete 1")]
-    assert told(third.write_id) == [f"{s}: {line}" for s in (0, 1) for line in ("restored 2", "complete 2")]
+    assert lines_of(first.write_id) == ["0: new", "1: new"]
+    assert lines_of(second.write_id) == [
+        f"{s}: {line}" for s in (0, 1) for line in ("restored 1", "complete 1")
+    ]
+    assert lines_of(third.write_id) == [
+        f"{s}: {line}" for s in (0, 1) for line in ("restored 2", "complete 2")
+    ]
     assert sorted(groups for _, _, groups in pipeline.outputs()["out"]) == [0, 4, 4]
     assert [b.operators["hooks"].metrics for b in report.batches] == [{"elements": 1.0}] * 3
     assert [row.metrics for row in (first, second, third)] == [{"hooks.elements": 1.0}] * 3
@@ -187,7 +191,7 @@ def counting(fail_at: int | None = None) -> Any:
 def test_a_counter_source_has_no_gap_and_no_repeat(tmp_path: Path, spark: SparkSession) -> None:
     pipeline = Pipeline(tmp_path, spark, counting(), parallelism=2)
     assert len(pipeline.run(max_batches=2).batches) == 2
-    with pytest.raises(SourceError, match=r"source 'counter': CounterSource raised RuntimeError: told to"):
+    with pytest.raises(SourceError, match=r"source 'counter': CounterSource raised RuntimeError: on purpose"):
         Pipeline(tmp_path, spark, counting(fail_at=9)).run()
     # a source without end gives one batch to a run that nobody limits
     assert len(pipeline.run().batches) == 1
@@ -234,8 +238,8 @@ def test_operator_state_that_goes_wrong_is_refused(tmp_path: Path, spark: SparkS
         return {"out": ruled.process(Diverging(), uid="diverging", output_type=int)}
 
     pipeline = Pipeline(tmp_path / "diverging", spark, diverging, parallelism=2)
-    told = "operator 'diverging': broadcast state 'rules' is not the same in subtask 0 and subtask 1"
-    with pytest.raises(StateAccessError, match=told):
+    message = "operator 'diverging': broadcast state 'rules' is not the same in subtask 0 and subtask 1"
+    with pytest.raises(StateAccessError, match=message):
         pipeline.run()
     assert pipeline.outputs() == {}
 

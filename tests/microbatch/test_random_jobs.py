@@ -55,7 +55,7 @@ class Event(NamedTuple):
 
 
 EVENT = "at timestamp, k string, what string, n bigint"
-TOLD = "k string, what string, n bigint, at bigint"
+SEEN = "k string, what string, n bigint, at bigint"
 
 
 def milliseconds(at: datetime) -> int:
@@ -78,7 +78,7 @@ def events(seed: int, count: int = 60) -> list[Event]:
 
 
 class Does(KeyedProcessFunction):
-    """Does what events say to one state of each kind, and tells of all it sees."""
+    """Does what events say to one state of each kind, and emits all that it reads."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         ttl = StateTtlConfig.new_builder(Time.milliseconds(25)).set_ttl_time_characteristic(TtlTime.EventTime)
@@ -93,7 +93,7 @@ class Does(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         at, what, n = milliseconds(value.at), value.what, value.n
-        yield from self.tell(ctx.get_current_key(), what, n, at)
+        yield from self.seen_row(ctx.get_current_key(), what, n, at)
         if what == "put":
             self.last.update(n)
             self.counts.put(n % 4, (self.counts.get(n % 4) or 0) + 1)
@@ -111,12 +111,12 @@ class Does(KeyedProcessFunction):
             self.sum.add(n)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        yield from self.tell(ctx.get_current_key(), "fired", 0, timestamp)
+        yield from self.seen_row(ctx.get_current_key(), "fired", 0, timestamp)
         self.all.add(timestamp)
         if timestamp % 3 == 0:
             ctx.timer_service().register_event_time_timer(timestamp + 7)
 
-    def tell(self, key: str, what: str, n: int, at: int) -> Iterable[Any]:
+    def seen_row(self, key: str, what: str, n: int, at: int) -> Iterable[Any]:
         seen = (self.last.value(), sorted(self.counts.items()), list(self.all.get()), self.sum.get())
         yield key, f"{what}: {seen}", n, at
 
@@ -138,11 +138,11 @@ def job_of(seed: int, cut: int | None) -> Any:
             events(seed), EVENT, name="events", order_by=["at"], event_time="at",
             max_out_of_orderness=DELAY_MS, max_rows_per_batch=cut,
         )  # fmt: skip
-        told = source.key_by("k").process(Does(), uid="does", output_type=TOLD)
-        chained = told.key_by("n").process(
-            Chains(), uid="chains", output_type="n bigint, count bigint, told string"
+        seen = source.key_by("k").process(Does(), uid="does", output_type=SEEN)
+        chained = seen.key_by("n").process(
+            Chains(), uid="chains", output_type="n bigint, count bigint, seen string"
         )
-        return {"told": told, "chained": chained}
+        return {"seen": seen, "chained": chained}
 
     return build
 
@@ -152,8 +152,8 @@ STATES = {"does": ("last", "counts", "all", "sum"), "chains": ("came",)}
 
 def everything(pipeline: Pipeline | MemoryPipeline) -> dict[str, Any]:
     pipeline.run(drain=True)
-    found: dict[str, Any] = {name: sorted(rows) for name, rows in pipeline.outputs().items()}
-    return found | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
+    outputs: dict[str, Any] = {name: sorted(rows) for name, rows in pipeline.outputs().items()}
+    return outputs | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
 
 
 @pytest.mark.slow
@@ -172,20 +172,20 @@ def test_cuts_parallelism_and_backends_change_nothing(
     ):
         build = job_of(seed, cut)
         with MemoryPipeline.of(build, parallelism=parallelism, state_backend=backend) as pipeline:
-            found = everything(pipeline)
+            content = everything(pipeline)
         for name, expected in whole.items():
-            assert found[name] == expected, (name, cut)
+            assert content[name] == expected, (name, cut)
 
     harness = KeyedHarness(
         Does(), key_by=lambda e: e.k, timestamp_of=lambda e: milliseconds(e.at), max_out_of_orderness_ms=DELAY_MS,
-        output_type=TOLD,
+        output_type=SEEN,
     )  # fmt: skip
-    told = harness.process(events(seed)) + harness.drain()
-    assert sorted(told) == whole["told"]
+    outputs = harness.process(events(seed)) + harness.drain()
+    assert sorted(outputs) == whole["seen"]
     chained = KeyedHarness(
-        Chains(), key_by=lambda row: row.n, output_type="n bigint, count bigint, told string"
+        Chains(), key_by=lambda row: row.n, output_type="n bigint, count bigint, seen string"
     )
     from state_engine import Row
 
     row = Row("k", "what", "n", "at")
-    assert sorted(chained.process([row(*t) for t in told])) == whole["chained"]
+    assert sorted(chained.process([row(*t) for t in outputs])) == whole["chained"]

@@ -170,9 +170,9 @@ def owner(key: Any) -> int:
 @pytest.mark.parametrize("kinds", [["long"], ["struct"], ["part_string", "part_long"],
                                    ["double", "part_date", "decimal_5_2", "boolean"]], ids="+".join)  # fmt: skip
 def test_a_row_goes_to_the_subtask_that_owns_its_key(kinds: list[str]) -> None:
-    made = random_keys(seed=7, rows=ROWS)
-    table = pa.table({k: arrow_column(made[k], KINDS[k.removeprefix("part_")][0]) for k in kinds})
-    keys = made[kinds[0]] if len(kinds) == 1 else list(zip(*[made[k] for k in kinds], strict=True))
+    columns = random_keys(seed=7, rows=ROWS)
+    table = pa.table({k: arrow_column(columns[k], KINDS[k.removeprefix("part_")][0]) for k in kinds})
+    keys = columns[kinds[0]] if len(kinds) == 1 else list(zip(*[columns[k] for k in kinds], strict=True))
     parts = here([table], by_key(*kinds))
     assert sum(map(len, parts)) == ROWS
     for number, part in enumerate(parts):
@@ -202,8 +202,8 @@ def test_null_and_nan_keys_are_refused() -> None:
 
 @pytest.mark.parametrize("order", [(), ("string", "boolean", "timestamp", "decimal_5_2", "double")], ids=len)
 def test_a_row_without_a_key_goes_where_its_order_sends_it(order: tuple[str, ...]) -> None:
-    made = random_keys(seed=5, rows=ROWS)
-    table = pa.table({k: arrow_column(made[k], KINDS[k][0]) for k in order or ("long",)})
+    columns = random_keys(seed=5, rows=ROWS)
+    table = pa.table({k: arrow_column(columns[k], KINDS[k][0]) for k in order or ("long",)})
     parts = here([table], without_key, order_by=[order])
     assert {order_name(i) for i in range(len(order) + 2)} <= set(parts[0].column_names)
     assert sum(bool(len(part)) for part in parts) > 1
@@ -225,8 +225,8 @@ def test_broadcast_rows_go_everywhere() -> None:
 def test_the_columns_of_two_streams_with_one_key_and_a_named_order() -> None:
     one = pa.table({"k": pa.array([1, 2], pa.int32()), "d": pa.array([0, 1], pa.date32())})
     two = pa.table({"n": [1], "d": pa.array([2], pa.date32())})
-    made = routed([one, two], two_keyed("k", "n"), order_by=[("d",), ("d",)], event_time=["d", None])
-    layout = made.layout
+    result = routed([one, two], two_keyed("k", "n"), order_by=[("d",), ("d",)], event_time=["d", None])
+    layout = result.layout
     assert [one.columns for one in layout.inputs] == [
         (payload_name(0, 0), payload_name(0, 1)), (payload_name(1, 0), payload_name(1, 1)),
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_the_columns_of_two_streams_with_one_key_and_a_named_order() -> None:
         False,
     )
     assert str(layout.key_schema) == "struct<`k`: bigint>"
-    rows = pa.concat_tables(made.rows).to_pylist()
+    rows = pa.concat_tables(result.rows).to_pylist()
     (of_two,) = [row for row in rows if row[INPUT] == 1]
     assert [of_two[order_name(i)] for i in range(1, 6)] == [1, None, None, 0, 0]
     assert (of_two[key_name(0)], of_two[EVENT_TIME], of_two[payload_name(0, 0)]) == (1, None, None)
@@ -343,7 +343,7 @@ def test_tasks_spread_broadcast_rows_and_those_that_cannot_be_parsed(spark: Spar
 
     check(spark, tables, wire)
     bad = spark.createDataFrame([("{" * n, 0, n) for n in range(20)], "text string, file int, row bigint")
-    made = in_tasks(routed(tables, wire, spark=spark, refused=bad))
-    lines = [line for part in made for line in part[REFUSED].drop_null().to_pylist()]
+    parts = in_tasks(routed(tables, wire, spark=spark, refused=bad))
+    lines = [line for part in parts for line in part[REFUSED].drop_null().to_pylist()]
     assert len(lines) == 40  # of either source
-    assert all(part[HASH].null_count == len(part[REFUSED].drop_null()) > 0 for part in made)
+    assert all(part[HASH].null_count == len(part[REFUSED].drop_null()) > 0 for part in parts)

@@ -56,11 +56,11 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
     assert whole == {n: [n, n + 1] for n in touched if n != 99}
 
     asked: list[int] = []
-    made = SubtaskKeyedState._touched
+    original = SubtaskKeyedState._touched
 
     def watched(self: SubtaskKeyedState, hashes: Any) -> Any:
         asked.append(len(hashes))
-        return made(self, hashes)
+        return original(self, hashes)
 
     monkeypatch.setattr(SubtaskKeyedState, "_touched", watched)
     monkeypatch.setattr(subtask_state, "_KEYS_AT_ONCE", at_once)

@@ -77,9 +77,9 @@ class Site:
         self._keep(report)
         if "" not in report.exchange:
             return []
-        made = read_exchange(report.exchange[""])
+        exchanged = read_exchange(report.exchange[""])
         in_order = [(WATERMARK, "ascending"), ("_statelake_rank", "ascending"), (order_name(0), "ascending")]
-        return [(r["who"], r["at"]) for r in made.sort_by(in_order).to_pylist()]
+        return [(r["who"], r["at"]) for r in exchanged.sort_by(in_order).to_pylist()]
 
     def _keep(self, report: SubtaskReport) -> None:
         self.states |= {s.name: s for s in report.states}

@@ -264,10 +264,10 @@ def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time() -> No
     with MemoryPipeline.of(build, parallelism=2) as pipeline:
         pipeline.run()
         assert len(pipeline.run(drain=True).batches) == 1
-        found = pipeline.outputs()
+        outputs = pipeline.outputs()
     late = [("a", 60_000, None), ("b", 62_000, None)]
-    assert sorted(found["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
-    assert sorted(found["again"]) == late
+    assert sorted(outputs["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
+    assert sorted(outputs["again"]) == late
 
 
 def test_processing_time_timers_fire_on_runs_without_data() -> None:

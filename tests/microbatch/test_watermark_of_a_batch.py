@@ -1,4 +1,4 @@
-"""How far event time is after a micro-batch is found once: timers see what the row records. Without Spark."""
+"""The watermark of a micro-batch is computed once: timers see the one that the row records. Without Spark."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_timers_see_what_the_row_records(
     outputs = Outputs(of_job, "w")
     done = Execution(outputs, max_event_ms=newest, watermarks_ms=reached_ms(timed, batch, newest))
     assert done.watermarks_ms == after
-    made = build_row(
+    built = build_row(
         job,
         Listed(batch, dict.fromkeys(job.sources, ""), outputs, done, {}, []),
         created_at=datetime(2013, 1, 1, tzinfo=UTC),
         requested_by="",
     )
-    assert {s.name: s.watermark_ms for s in made.sources} == {**after, "other": None}
-    assert made.watermark_ms == row
+    assert {s.name: s.watermark_ms for s in built.sources} == {**after, "other": None}
+    assert built.watermark_ms == row
     seen = Watermarks(job.operators["x"], batch, newest).end()
     assert seen == (MIN_TIMESTAMP if row is None else row)

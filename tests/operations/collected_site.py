@@ -42,9 +42,11 @@ class CollectedSite(Site):
 
     def files(self, inside: str = "") -> set[str]:
         """Data files on disk, relative to the directory; hidden ones, and logs, are no data."""
-        found = (self.directory / inside).rglob("*-*.parquet")
+        data_files = (self.directory / inside).rglob("*-*.parquet")
         kept = (
-            str(p.relative_to(self.directory)) for p in found if p.is_file() and "_delta_log" not in p.parts
+            str(p.relative_to(self.directory))
+            for p in data_files
+            if p.is_file() and "_delta_log" not in p.parts
         )
         return {path for path in kept if not path.startswith("feed")}
 
@@ -53,20 +55,20 @@ class CollectedSite(Site):
         engine = self.engine()
         history = engine.checkpoints("tiny")
         gone = {i for row in history for i in row.retired}
-        found = {}
+        totals = {}
         for row in history:
             if row.checkpoint_id not in gone:
                 state = engine.read_state("tiny", "sums", "total", checkpoint_id=row.checkpoint_id)
-                found[row.checkpoint_id] = tuple(sorted(map(tuple, state.collect())))
-        return found
+                totals[row.checkpoint_id] = tuple(sorted(map(tuple, state.collect())))
+        return totals
 
 
 def crashed(site: CollectedSite, patch: pytest.MonkeyPatch, step: str = "commit", batch: int = 7) -> str:
     """A micro-batch that dies before a step; its ``write_id``."""
-    found: list[str] = []
+    write_ids: list[str] = []
 
     def dies(self: Any, attempt: Any) -> Any:
-        found.append(attempt.batch.write_id)
+        write_ids.append(attempt.batch.write_id)
         raise Crash
 
     with patch.context() as planted:
@@ -74,4 +76,4 @@ def crashed(site: CollectedSite, patch: pytest.MonkeyPatch, step: str = "commit"
         planted.setattr(CheckpointCoordinator, "_drop_exchange", lambda *_: None)
         with pytest.raises(Crash):
             site.run(batch)
-    return found[0]
+    return write_ids[0]

@@ -60,7 +60,7 @@ def test_a_sink_on_other_storage_is_measured_by_its_own_clock(
     monkeypatch.setattr(collector, "StoreClock", Behind)
     ages = _Ages(ORPHAN_AGE, tables, sinks, None)
     assert abs(ages.before_ms("") - ages.before_ms(sinks[0]) - 2 * DAY_MS) < HOUR_MS
-    assert ages.before_ms(sinks[1]) < 0, "nothing is old where nobody tells the time"
+    assert ages.before_ms(sinks[1]) < 0, "nothing is old where no time is known"
 
 
 def test_a_time_that_is_given_is_that_of_all_places(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,9 @@ class Story:
             self.site.engine().restore("tiny", checkpoint_id=self.chance.choice(known))
 
     def savepoint(self) -> None:
-        made = self.site.engine().savepoints("tiny").list()
-        if made and self.chance.random() < 0.5:
-            self.site.engine().savepoints("tiny").delete(self.chance.choice(sorted(made)))
+        savepoints = self.site.engine().savepoints("tiny").list()
+        if savepoints and self.chance.random() < 0.5:
+            self.site.engine().savepoints("tiny").delete(self.chance.choice(sorted(savepoints)))
         else:
             pinned = self.chance.choice(sorted(self.restorable()))
             self.site.engine().savepoints("tiny").create(f"s{len(self.rows())}", checkpoint_id=pinned)
@@ -96,18 +96,18 @@ class Story:
     def needed(self) -> set[str]:
         """Every file that reading, or going back to, a restorable checkpoint takes; relative to the site."""
         rows = {row.checkpoint_id: row for row in self.rows()}
-        found: set[str] = set()
+        needed: set[str] = set()
         for at in self.restorable():
             on_path = tree(rows).path(at)
             held = keyed_state_files(on_path, "sums")
-            found |= {f"root/tiny/{changelog_table('sums')}/{f.file.path}" for f in held.changelog}
-            found |= {f"root/tiny/{base_table('sums')}/{f.file.path}" for f in held.base}
-            found |= {
+            needed |= {f"root/tiny/{changelog_table('sums')}/{f.file.path}" for f in held.changelog}
+            needed |= {f"root/tiny/{base_table('sums')}/{f.file.path}" for f in held.base}
+            needed |= {
                 f"root/tiny/operator_state/{f.path}" for row in on_path for f in row.operator_state_files
             }
             staged = [s for row in on_path if row.kind == "checkpoint" for s in row.sinks]
-            found |= {f"{s.path.rsplit('/', 1)[-1]}/{f.path}" for s in staged for f in s.files}
-        return found
+            needed |= {f"{s.path.rsplit('/', 1)[-1]}/{f.path}" for s in staged for f in s.files}
+        return needed
 
 
 def collected_tells_no_lies(site: CollectedSite, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:

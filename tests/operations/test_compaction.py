@@ -66,12 +66,12 @@ def row(number: int, *, bases: Sequence[BaseRange] = (), **files: list[DataFile]
 
 def seen(path: list[CheckpointRow]) -> list[tuple[Any, ...]]:
     """Name, order, key groups inside, and those that count where not all do."""
-    found = []
+    entries = []
     for f in state_files(LAYOUT, path, "sums"):
         counts = f.listed.counts and [(r.start, r.end) for r in f.listed.counts.ranges]
         name = f.listed.uri.removeprefix("file:///root/job/operators/sums/")
-        found.append((name, f.order, (f.key_group_min, f.key_group_max), counts))
-    return found
+        entries.append((name, f.order, (f.key_group_min, f.key_group_max), counts))
+    return entries
 
 
 def test_without_bases_every_file_counts_as_a_whole() -> None:
@@ -138,8 +138,8 @@ def test_a_base_that_no_row_of_the_path_wrote_is_reported() -> None:
     ],
 )
 def test_what_is_left_of_a_range(taken: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
-    found = remaining(KeyGroupRange(2, 7), [KeyGroupRange(*t) for t in taken])
-    assert [(r.start, r.end) for r in found] == left
+    ranges_left = remaining(KeyGroupRange(2, 7), [KeyGroupRange(*t) for t in taken])
+    assert [(r.start, r.end) for r in ranges_left] == left
 
 
 # -- the row -----------------------------------------------------------------------------------------------------------
@@ -153,20 +153,20 @@ def test_a_part_of_the_key_groups_takes_its_place_among_the_bases() -> None:
     before = row(3, bases=[BaseRange(0, 7, "w2", 1)], changelog=[file("c", 0, 1)]).operators[0]
     before = replace(before, changed_entries=1, next_timers_ms={"event": 5})
     new = [KeyGroupRange(6, 6), KeyGroupRange(2, 3)]
-    made = compacted(
+    operator = compacted(
         before, [file("g3", 3, 3)], base_id="w4", checkpoint_id=3, max_parallelism=GROUPS, key_groups=new
     )
-    assert ranges(made) == [
+    assert ranges(operator) == [
         (0, 1, "w2", 1), (2, 3, "w4", 3), (4, 5, "w2", 1), (6, 6, "w4", 3), (7, 7, "w2", 1)
     ]  # fmt: skip
-    assert (made.changelog, made.changed_entries, made.base_files) == ([], 0, [file("g3", 3, 3)])
-    assert made.next_timers_ms == before.next_timers_ms
+    assert (operator.changelog, operator.changed_entries, operator.base_files) == ([], 0, [file("g3", 3, 3)])
+    assert operator.next_timers_ms == before.next_timers_ms
 
 
 def test_another_number_of_key_groups_replaces_all_bases() -> None:
     before = row(3, bases=[BaseRange(0, 7, "w2", 1)]).operators[0]
-    made = compacted(before, [], base_id="w4", checkpoint_id=3, max_parallelism=32)
-    assert (ranges(made), made.max_parallelism) == ([(0, 31, "w4", 3)], 32)
+    operator = compacted(before, [], base_id="w4", checkpoint_id=3, max_parallelism=32)
+    assert (ranges(operator), operator.max_parallelism) == ([(0, 31, "w4", 3)], 32)
     with pytest.raises(ConfigurationError, match="max parallelism changes from 8 to 32"):
         compacted(
             before, [], base_id="w", checkpoint_id=3, max_parallelism=32, key_groups=[KeyGroupRange(0, 1)]
@@ -304,15 +304,15 @@ class Everywhere:
         """Write a base as of a checkpoint, and commit it on the head."""
         path, tables = path_of(self.engine), self.engine.context.tables("small")
         head, base_id = path[-1], uuid7().hex
-        found = [r for r in path if r.checkpoint_id <= as_of]
+        rows = [r for r in path if r.checkpoint_id <= as_of]
         operator = head.operator("sums")
         assert operator is not None
         tables.ensure_base("sums", operator.key_schema, operator.states)
         files = write_base(
-            self.spark, tables.layout, found, "sums", base_id=base_id, max_parallelism=max_parallelism,
-            clock_ms=found[-1].clock_ms, watermark_ms=found[-1].watermark_ms, key_groups=key_groups,
+            self.spark, tables.layout, rows, "sums", base_id=base_id, max_parallelism=max_parallelism,
+            clock_ms=rows[-1].clock_ms, watermark_ms=rows[-1].watermark_ms, key_groups=key_groups,
         )  # fmt: skip
-        made = compacted(
+        operator_after = compacted(
             operator, files, base_id=base_id, checkpoint_id=as_of, max_parallelism=max_parallelism,
             key_groups=key_groups,
         )  # fmt: skip
@@ -323,7 +323,7 @@ class Everywhere:
             parent_id=head.checkpoint_id,
             kind=CheckpointKind.COMPACTION if max_parallelism == GROUPS else CheckpointKind.RESCALE,
             write_id=base_id,
-            operators=[made],
+            operators=[operator_after],
             operator_state_files=[],
             sources=sources,
             sinks=[],
@@ -356,10 +356,10 @@ def clocks(number: int) -> int:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Everywhere:
     """All batches without any base."""
-    made = Everywhere(tmp_path_factory.mktemp("plain"), spark)
+    site = Everywhere(tmp_path_factory.mktemp("plain"), spark)
     for number, batch in enumerate(BATCHES):
-        made.run(batch, clocks(number))
-    return made
+        site.run(batch, clocks(number))
+    return site
 
 
 @pytest.mark.long
@@ -406,11 +406,11 @@ def test_expired_entries_are_gone_unless_they_may_be_seen(tmp_path: Path, spark:
     site.run(BATCHES[0], clocks(0))
     site.run([("other", "look", 0)], clocks(0) + LIFE_MS)
     site.compact(2)
-    found = [r["state"] for f in site.used() for r in pq.ParquetFile(f.listed.uri[7:]).read().to_pylist()]
-    assert set(found) == {"total", "every", "by", "ranks", "stale", "_timers"}
+    states = [r["state"] for f in site.used() for r in pq.ParquetFile(f.listed.uri[7:]).read().to_pylist()]
+    assert set(states) == {"total", "every", "by", "ranks", "stale", "_timers"}
     # one row a key of a value or list, one a map entry
-    assert found.count("total") == found.count("every") == len(KEYS)
-    assert found.count("by") == 4 * len(KEYS)
+    assert states.count("total") == states.count("every") == len(KEYS)
+    assert states.count("by") == 4 * len(KEYS)
 
 
 def test_the_table_can_hold_what_is_written(tmp_path: Path, spark: SparkSession) -> None:

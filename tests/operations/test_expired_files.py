@@ -93,7 +93,7 @@ class Site:
 
     def holding(self, word: str) -> dict[str, set[str]]:
         """Tables of the job that have a word in any of their files, logs and hidden files included; the files."""
-        root, found = self.directory / "root" / "hourly", dict[str, set[str]]()
+        root, files = self.directory / "root" / "hourly", dict[str, set[str]]()
         for file in (f for f in root.rglob("*") if f.is_file()):
             if file.suffix == ".parquet":
                 text = str(pq.ParquetFile(file).read().to_pylist()).encode()
@@ -101,8 +101,8 @@ class Site:
                 text = file.read_bytes()
             if word.encode() in text:
                 table = str(file.relative_to(root)).split("/write_id=")[0].split("/base_id=")[0]
-                found.setdefault(table, set()).add(file.name)
-        return found
+                files.setdefault(table, set()).add(file.name)
+        return files
 
     def collect(self, *, days: float, vacuum: bool = False) -> None:
         now_ms = int((time.time() + days * 24 * 3600) * 1000)

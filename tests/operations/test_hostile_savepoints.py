@@ -48,10 +48,14 @@ def crafted(
     savepoint: Path, change: Change = lambda row: row, files: list[SavepointFile] | None = None
 ) -> None:
     """Write the manifest anew, with a digest that fits."""
-    found = parse_manifest((savepoint / MANIFEST).read_text(), where="")
-    listed = list(checksums(f"file://{savepoint}", [f.path for f in found.files])) if files is None else files
-    made = SavepointManifest(found.name, found.job, found.created_at, change(found.checkpoint), listed)
-    (savepoint / MANIFEST).write_text(made.to_text())
+    manifest = parse_manifest((savepoint / MANIFEST).read_text(), where="")
+    listed = (
+        list(checksums(f"file://{savepoint}", [f.path for f in manifest.files])) if files is None else files
+    )
+    changed = SavepointManifest(
+        manifest.name, manifest.job, manifest.created_at, change(manifest.checkpoint), listed
+    )
+    (savepoint / MANIFEST).write_text(changed.to_text())
 
 
 def base_file(row: CheckpointRow) -> DataFile:

@@ -68,10 +68,10 @@ class LatestSite:
     def job(self, compaction: CompactionPolicy | None = None) -> StatefulJob:
         job = StatefulJob("latest", parallelism=2, max_parallelism=GROUPS, compaction=compaction)
         stream = job.source("events", FileSource(str(self.directory / "feed")))
-        found = stream.key_by("k").process(
+        latest = stream.key_by("k").process(
             Latest(), uid="latest", output_type="k string, total bigint, n bigint"
         )
-        found.sink("out", DeltaSink(str(self.directory / "out")))
+        latest.sink("out", DeltaSink(str(self.directory / "out")))
         return job
 
     def run(self, keys: list[str], *, clock_ms: int, v: int = 1) -> None:
@@ -86,9 +86,9 @@ class LatestSite:
 
     @property
     def operator(self) -> OperatorCheckpoint:
-        found = self.head.operator("latest")
-        assert found is not None
-        return found
+        latest = self.head.operator("latest")
+        assert latest is not None
+        return latest
 
     def bases(self) -> dict[int, str]:
         """The base of each key group."""
@@ -119,7 +119,7 @@ def test_only_key_groups_that_changed_are_written(site: LatestSite) -> None:
     assert {b.checkpoint_id for b in site.operator.bases} == {second.checkpoint_id}
     assert {name: site.state(name) for name in ("total", "recent")} == before
 
-    # nothing is left to fold, and the bases that were kept are found by readers and by the collector
+    # nothing is left to fold, and readers and the collector see the bases that were kept
     assert site.engine.compact("latest").committed_id is None
     assert site.engine.compact("latest", full=True).key_groups == {"latest": GROUPS}
     site.run(KEYS, clock_ms=2)

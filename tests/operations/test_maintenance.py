@@ -54,9 +54,9 @@ def test_a_micro_batch_goes_on_upon_a_compaction_that_came_first(
     stage = CheckpointCoordinator.stage
 
     def late(self: Any, attempt: Any) -> Any:
-        made = stage(self, attempt)
+        staged = stage(self, attempt)
         assert site.engine().compact("tiny").committed_id == 5
-        return made
+        return staged
 
     site.put({"k": ["a"], "v": [1]}, "more")
     with monkeypatch.context() as patch:

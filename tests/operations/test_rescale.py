@@ -63,7 +63,7 @@ def one_of_each(site: Site, name: str) -> None:
 
 
 def keyed_writes(operators: Path) -> tuple[int, int, int]:
-    """Of keyed state: commits and bytes that Delta's logs tell, and files on disk."""
+    """Keyed state: commits and bytes in Delta's logs, and files on disk."""
     logs = [log for log in operators.glob("*/*/_delta_log/*.json") if log.stem.isdigit()]
     actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     sizes = sum(action["add"]["size"] for action in actions if "add" in action)
@@ -174,14 +174,14 @@ def test_operator_state_is_handed_out_by_its_scheme(tmp_path: Path, spark: Spark
             for row in table.to_pylist()
             if row["state"] == "z_given"
         }
-        found: dict[str, list[Any]] = {}
+        given_to: dict[str, list[Any]] = {}
         for ref in refs:
             # a list that did not change lies where an earlier attempt wrote it
             for part in (p for state in ref.states if state.name == "z_given" for p in state.parts):
                 subtask, *given = notes[ref.operator, part.write_id, part.subtask]
                 assert subtask == part.subtask
-                found.setdefault(ref.operator, []).append(given)
-        return found
+                given_to.setdefault(ref.operator, []).append(given)
+        return given_to
 
     own = [[part, part, RULES] for part in SPLIT]
     assert run() == {"lists": own, "others": own}
@@ -321,9 +321,9 @@ def test_a_micro_batch_that_is_under_way_is_reported(site: Site, monkeypatch: py
     stage = CheckpointCoordinator.stage
 
     def late(self: Any, attempt: Any) -> Any:
-        made = stage(self, attempt)
+        staged = stage(self, attempt)
         assert site.engine().rescale(site.job(), max_parallelism=256).changes
-        return made
+        return staged
 
     outputs = site.outputs()
     one_of_each(site, "1")

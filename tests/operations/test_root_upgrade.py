@@ -68,8 +68,8 @@ def make_older(site: Site, version: int) -> None:
             engine.kernel.create_table(uri, schema, properties=TABLE_PROPERTIES | properties)
             for row in sorted(rows.to_pylist(), key=lambda r: r["checkpoint_id"]):
                 name = f"checkpoint-{row['checkpoint_id']:012d}-{row['write_id']}.parquet"
-                made = pa.Table.from_pylist([_stripped(row, dropped)], schema=schema)
-                file = DataFile(name, write_parquet(made, join(uri, name)).bytes, 1, 0)
+                stripped = pa.Table.from_pylist([_stripped(row, dropped)], schema=schema)
+                file = DataFile(name, write_parquet(stripped, join(uri, name)).bytes, 1, 0)
                 transaction = Transaction(f"{marker['root_id']}/{job}", row["checkpoint_id"])
                 engine.kernel.append(uri, [file], transaction=transaction)
     (root / MARKER).write_text(json.dumps({"root_id": marker["root_id"], "format": str(version)}))
@@ -85,7 +85,7 @@ def ran(tmp_path: Path, spark: SparkSession) -> Site:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """All files but those that tell who holds a lock."""
+    """All files but those of locks."""
     files = (p for p in root.rglob("*") if p.is_file() and p.suffix != ".lock")
     return {str(p.relative_to(root)): p.read_bytes() for p in files}
 

@@ -44,8 +44,11 @@ def moved(site: Site, name: str = "other", uid: str = "sums", **options: Any) ->
 def test_a_moved_savepoint_goes_on_elsewhere_without_its_root(
     site: Site, tmp_path: Path, spark: SparkSession
 ) -> None:
-    made = site.engine().savepoints("tiny").create("before_move", tmp_path / "sp")
-    assert (made.checkpoint_id, site.engine().savepoints("tiny").list()["before_move"].checkpoint_id) == (
+    savepoint = site.engine().savepoints("tiny").create("before_move", tmp_path / "sp")
+    assert (
+        savepoint.checkpoint_id,
+        site.engine().savepoints("tiny").list()["before_move"].checkpoint_id,
+    ) == (
         4,
         4,
     )
@@ -54,7 +57,7 @@ def test_a_moved_savepoint_goes_on_elsewhere_without_its_root(
     site.put({"k": ["a", "d"], "v": [1, 7]}, "more")
 
     engine = StateEngine(tmp_path / "new root", spark)
-    assert engine.savepoints("tiny").verify(tmp_path / "carried").files == made.files
+    assert engine.savepoints("tiny").verify(tmp_path / "carried").files == savepoint.files
     planned = engine.restore(moved(site), savepoint=tmp_path / "carried", dry_run=True)
     assert (planned.kind, planned.checkpoint_id, planned.committed_id) == ("import", 4, None)
     done = engine.restore(moved(site), savepoint=tmp_path / "carried")

@@ -48,9 +48,9 @@ Batches = Sequence[list[Change]]
 
 
 def state(shape: str) -> StateDescriptor:
-    made = SHAPES[shape]()
-    made.enable_time_to_live(StateTtlConfig.new_builder(timedelta(milliseconds=TTL_MS)).build())
-    return made
+    descriptor = SHAPES[shape]()
+    descriptor.enable_time_to_live(StateTtlConfig.new_builder(timedelta(milliseconds=TTL_MS)).build())
+    return descriptor
 
 
 def random_batch(r: random.Random, shape: str, keys: Iterable[Any]) -> list[Change]:
@@ -186,13 +186,13 @@ def test_queries_fold_as_defined(shape: str, tmp_path: Path, spark: SparkSession
     expiry = expiry_of(declared, include_expired=False)
     assert expiry.hidden_ms is not None
     rows = folded_state(spark, declared, upon, expiry).collect()
-    found: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for one in rows:
         key = (one["key"]["k"], one["key"]["part"])
         if shape == "map":
-            found.setdefault(key, {})[one["map_key"]] = one["value"]
+            entries.setdefault(key, {})[one["map_key"]] = one["value"]
         else:
-            found[key] = one["value"]
+            entries[key] = one["value"]
     expected = defined(shape, batches)
     assert len(expected) > 30
-    assert found == ({k: dict(v) for k, v in expected.items()} if shape == "map" else expected)
+    assert entries == ({k: dict(v) for k, v in expected.items()} if shape == "map" else expected)

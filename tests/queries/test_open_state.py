@@ -37,10 +37,10 @@ def opened(memory: Memory, state: str, **options: Any) -> pa.Table:
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
     """Three batches."""
-    made = Memory(tmp_path_factory.mktemp("open"), spark)
+    site = Memory(tmp_path_factory.mktemp("open"), spark)
     for batch in BATCHES[:3]:
-        made.run(batch)
-    return made
+        site.run(batch)
+    return site
 
 
 def test_states_are_what_a_fold_by_hand_gives(memory: Memory) -> None:
@@ -194,7 +194,7 @@ def test_random_jobs_read_alike_with_and_without_spark(
                 "include_expired": rng.random() < 0.4,
                 "metadata": rng.random() < 0.5,
             }
-            found = entries(opened(memory, state, **options))
-            assert found == memory.seen(state, **options), (state, options)
-            compared += len(found)
+            rows = entries(opened(memory, state, **options))
+            assert rows == memory.seen(state, **options), (state, options)
+            compared += len(rows)
     assert compared > 50

@@ -50,8 +50,8 @@ class CountWindowAverage(KeyedProcessFunction):
 
 def blocks(language: str) -> list[str]:
     """Code blocks of the guide, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    return [block for kind, block in found if kind == language]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for kind, block in fenced if kind == language]
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def test_the_examples_in_python_run(
 ) -> None:
     monkeypatch.chdir(site)
     names: dict[str, Any] = {"engine": StateEngine("state", spark)}
-    found = blocks("python")
-    assert len(found) >= 6
-    for block in found:
+    examples = blocks("python")
+    assert len(examples) >= 6
+    for block in examples:
         if "duckdb" in block:
             continue
         exec(compile(block, str(GUIDE), "exec"), names)

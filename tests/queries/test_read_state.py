@@ -22,9 +22,9 @@ from tests.support.tiny import Site
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> StateEngine:
     directory = tmp_path_factory.mktemp("read")
-    made = StateEngine(directory / "root", spark)
-    made.run(build(write_feed(directory / "feed"), directory / "sinks"), clock=CLOCK_MS)
-    return made
+    engine_of_feed = StateEngine(directory / "root", spark)
+    engine_of_feed.run(build(write_feed(directory / "feed"), directory / "sinks"), clock=CLOCK_MS)
+    return engine_of_feed
 
 
 def test_each_state_is_what_an_independent_fold_gives(engine: StateEngine) -> None:

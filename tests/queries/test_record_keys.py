@@ -101,16 +101,14 @@ def build(directory: Path, *, parallelism: int = 2, max_parallelism: int = 8) ->
 
 def by_sql(engine: StateEngine, uid: str, **options: Any) -> dict[Any, int]:
     key = "ticket.flight, ticket.seat" if uid == "columns" else "flight, seat"
-    found = engine.sql("records", f"SELECT {key}, value FROM {uid}__total", **options).collect()
-    return {(row[0], tuple(row[1])): row[2] for row in found}
+    rows = engine.sql("records", f"SELECT {key}, value FROM {uid}__total", **options).collect()
+    return {(row[0], tuple(row[1])): row[2] for row in rows}
 
 
 def without_spark(directory: Path, uid: str) -> dict[Any, int]:
-    found = open_state.read_state(directory / "root", "records", uid, "total").to_pylist()
-    keys = [row["ticket"] if uid == "columns" else row for row in found]
-    return {
-        (k["flight"], tuple(k["seat"].values())): row["value"] for k, row in zip(keys, found, strict=True)
-    }
+    rows = open_state.read_state(directory / "root", "records", uid, "total").to_pylist()
+    keys = [row["ticket"] if uid == "columns" else row for row in rows]
+    return {(k["flight"], tuple(k["seat"].values())): row["value"] for k, row in zip(keys, rows, strict=True)}
 
 
 def test_records_are_keys_of_value_states(tmp_path: Path, spark: SparkSession) -> None:

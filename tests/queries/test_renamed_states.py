@@ -156,13 +156,13 @@ def test_all_that_reads_shows_the_names_of_the_code(site: Site) -> None:
     views = {view.name for view in engine.list_views("tiny")}
     assert views >= {*STATES, *(f"sums__{name}" for name in STATES)}
     assert not views & {"sum", "many", "by_number", "seen"}
-    (found,) = engine.sql(
+    (counts,) = engine.sql(
         "tiny",
         "SELECT t.value AS total, l.value.minutes AS minutes, e.value[1].tags['v'] AS second, b.value.minutes AS first "
         "FROM total t JOIN last l USING (k) JOIN every e USING (k) JOIN by_value b USING (k) "
         "WHERE k = 'a' AND b.map_key = 1",
     ).collect()
-    assert tuple(found) == (15, 10, 4, 1)
+    assert tuple(counts) == (15, 10, 4, 1)
     opened = open_state.read_state(site.directory / "root", "tiny", "sums", "last")
     assert {r["k"]: r["value"]["minutes"] for r in opened.to_pylist()} == {"a": 10, "b": 2, "c": 3}
 
@@ -170,15 +170,15 @@ def test_all_that_reads_shows_the_names_of_the_code(site: Site) -> None:
 @pytest.mark.long
 def test_a_diff_compares_a_renamed_state_with_itself(site: Site) -> None:
     engine = site.engine()
-    found = {one.state: one for one in engine.diff("tiny", 1, 2)}
-    assert {name: one.counts() for name, one in found.items()} == {
+    diffs = {one.state: one for one in engine.diff("tiny", 1, 2)}
+    assert {name: one.counts() for name, one in diffs.items()} == {
         "total": {"added": 0, "removed": 0, "changed": 1},
         "last": {"added": 0, "removed": 0, "changed": 1},
         "every": {"added": 0, "removed": 0, "changed": 1},
         "by_value": {"added": 1, "removed": 0, "changed": 0},
         "seen": {"added": 0, "removed": 3, "changed": 0},
     }
-    (row,) = found["last"].changes.collect()
+    (row,) = diffs["last"].changes.collect()
     assert (plain(row["before"]), plain(row["after"])) == (record(4), record(10))
     for name in ("sum", "total"):
         (one,) = engine.diff("tiny", 1, 2, state=name)
@@ -216,7 +216,7 @@ def test_states_of_every_shape_change_and_go_on(site: Site) -> None:
     expected["by_value"]["b", 7] = record(7)
     assert all_states(engine) == expected
     engine.state_processor("tiny").transform_state("sums", delete_keys=["a"])
-    assert all(not any("a" in key for key in map(str, found)) for found in all_states(engine).values())
+    assert all(not any("a" in key for key in map(str, entries)) for entries in all_states(engine).values())
     assert state_of(engine, "total") == {"b": 10, "c": 4}
 
 

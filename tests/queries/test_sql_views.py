@@ -33,10 +33,10 @@ from tests.support.tiny import ROWS, Site, Sum
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
     """Three batches."""
-    made = Memory(tmp_path_factory.mktemp("sql"), spark)
+    site = Memory(tmp_path_factory.mktemp("sql"), spark)
     for batch in BATCHES[:3]:
-        made.run(batch)
-    return made
+        site.run(batch)
+    return site
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
@@ -179,10 +179,10 @@ def test_pyspark_can_still_log_its_errors_afterwards() -> None:
 
 def test_checkpoints_sources_and_key_groups_are_views(memory: Memory) -> None:
     engine = memory.engine
-    found = rows(
+    checkpoints = rows(
         engine.sql("memory", "SELECT id, parent, kind, rows_in, on_path, unix_millis(clock) FROM checkpoints")
     )
-    assert found == [
+    assert checkpoints == [
         (1, None, "checkpoint", 4, True, 1000),
         (2, 1, "checkpoint", 2, True, 1040),
         (3, 2, "checkpoint", 3, True, 1080),
@@ -273,14 +273,14 @@ def assert_history(
     states: Sequence[str] = REMEMBERED,
 ) -> None:
     """Every checkpoint is what it was when it was new, by id and, where it is on the path, by time."""
-    found = {row.checkpoint_id: row for row in memory.engine.checkpoints("memory")}
+    checkpoints = {row.checkpoint_id: row for row in memory.engine.checkpoints("memory")}
     on_path = {r[0] for r in rows(memory.engine.sql("memory", "SELECT id FROM checkpoints WHERE on_path"))}
     for checkpoint_id in ids:
         for state in states:
             then = recorded[checkpoint_id][state]
             assert read(state, checkpoint_id=checkpoint_id) == then, (checkpoint_id, state)
             if checkpoint_id in on_path:
-                at = found[checkpoint_id].created_at
+                at = checkpoints[checkpoint_id].created_at
                 as_of = at if checkpoint_id % 2 else at.isoformat()
                 assert read(state, as_of=as_of) == then, (checkpoint_id, state)
 
@@ -314,7 +314,7 @@ def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
     recorded[8] = recorded[4]
     assert_history(memory, recorded, without_spark, list(range(1, 9)))
     assert_history(memory, recorded, memory.seen, [4, 5, 8], ("all", "counts"))
-    # of a time whose checkpoint was left, the path of the head tells what counts today
+    # a time whose checkpoint was left is read on the path of the head
     left = next(row for row in engine.checkpoints("memory") if row.checkpoint_id == 5)
     assert memory.seen("total", as_of=left.created_at) == recorded[4]["total"]
 

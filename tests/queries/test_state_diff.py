@@ -19,36 +19,36 @@ from tests.support.remembering import Memory, model
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
     """Three batches."""
-    made = Memory(tmp_path_factory.mktemp("diff"), spark)
+    site = Memory(tmp_path_factory.mktemp("diff"), spark)
     for batch in BATCHES[:3]:
-        made.run(batch)
-    return made
+        site.run(batch)
+    return site
 
 
 def changes(before: dict[Any, Any], after: dict[Any, Any]) -> dict[Any, tuple[str, Any, Any]]:
     """By hand."""
-    found = {}
+    changed = {}
     for key in {*before, *after}:
         old, new = before.get(key), after.get(key)
         if old != new:
-            found[key] = "added" if old is None else "removed" if new is None else "changed", old, new
-    return found
+            changed[key] = "added" if old is None else "removed" if new is None else "changed", old, new
+    return changed
 
 
 @pytest.mark.parametrize("state", ["last", "all", "counts", "total"])
 def test_changes_are_those_of_the_model(memory: Memory, state: str) -> None:
-    (found,) = memory.engine.diff("memory", 1, 3, operator="remembers", state=state)
-    assert (found.operator, found.state) == ("remembers", state)
+    (diff,) = memory.engine.diff("memory", 1, 3, operator="remembers", state=state)
+    assert (diff.operator, diff.state) == ("remembers", state)
     expected = changes(model(BATCHES[:1])[state], model(BATCHES[:3])[state])
-    assert {tuple(r)[:-3]: tuple(r)[-3:] for r in found.changes.collect()} == expected
+    assert {tuple(r)[:-3]: tuple(r)[-3:] for r in diff.changes.collect()} == expected
     kinds = [kind for kind, _, _ in expected.values()]
-    assert found.counts() == {kind: kinds.count(kind) for kind in ("added", "removed", "changed")}
+    assert diff.counts() == {kind: kinds.count(kind) for kind in ("added", "removed", "changed")}
 
 
 def test_all_states_are_compared_and_times_name_checkpoints(memory: Memory) -> None:
     second = memory.engine.checkpoints("memory")[1].created_at
-    found = memory.engine.diff("memory", second, second.isoformat())
-    assert len(found) == 11
+    diffs = memory.engine.diff("memory", second, second.isoformat())
+    assert len(diffs) == 11
     with pytest.raises(ConfigurationError, match=r"no state 'nope' of operator 'any'.*remembers.all"):
         memory.engine.diff("memory", 1, 2, state="nope")
 
@@ -59,8 +59,8 @@ def test_checkpoints_of_a_path_that_was_left_can_be_compared(tmp_path: Path, spa
     for batch in BATCHES[:2]:
         memory.run(batch)
     memory.engine.restore("memory", checkpoint_id=1)
-    (found,) = memory.engine.diff("memory", 2, 3, state="total")
-    assert sorted(tuple(r) for r in found.changes.collect()) == [
+    (diff,) = memory.engine.diff("memory", 2, 3, state="total")
+    assert sorted(tuple(r) for r in diff.changes.collect()) == [
         ("a", 1, "changed", 14, 12),
         ("c", 1, "removed", 9, None),
     ]

@@ -88,15 +88,15 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def job(module: ModuleType, **given: Any) -> StatefulJob:
-    made = StatefulJob("j", **given)
-    made.from_collection([1], Types.INT()).map(module.Double(), output_type=Types.INT())
-    return made
+    job_of_module = StatefulJob("j", **given)
+    job_of_module.from_collection([1], Types.INT()).map(module.Double(), output_type=Types.INT())
+    return job_of_module
 
 
 def digests(module: ModuleType) -> dict[str, str]:
-    found = CodeDigests(lambda name: name == module.__name__)
-    found.visit(module.Double())
-    return found.by_name
+    visited = CodeDigests(lambda name: name == module.__name__)
+    visited.visit(module.Double())
+    return visited.by_name
 
 
 EDITS = {
@@ -158,9 +158,9 @@ def test_much_data_costs_little(load: Callable[..., ModuleType]) -> None:
             visited.append(thing)
             super().visit(thing)
 
-    found = Counted(lambda name: name == module.__name__)
-    found.visit(module.Double(by=large))
-    assert f"{module.__name__}.Double.map" in found.by_name
+    counted = Counted(lambda name: name == module.__name__)
+    counted.visit(module.Double(by=large))
+    assert f"{module.__name__}.Double.map" in counted.by_name
     assert len(visited) < 20_000
 
 

@@ -58,7 +58,7 @@ class Code:
             file = self.directory / f"{name}.py"
             older_s = file.stat().st_mtime if file.exists() else 0.0
             file.write_text(text)
-            # compiled files tell versions apart by whole seconds
+            # compiled files distinguish versions by whole seconds
             os.utime(file, (older_s + 2, older_s + 2) if older_s else None)
 
     def load(self) -> ModuleType:
@@ -77,10 +77,10 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     directory = tmp_path / "code"
     directory.mkdir()
     monkeypatch.syspath_prepend(str(directory))
-    made = Code(directory, "mine_" + request.node.name.removeprefix("test_")[:40])
-    made.write()
-    yield made
-    for name in (made.name, made.helper):
+    module = Code(directory, "mine_" + request.node.name.removeprefix("test_")[:40])
+    module.write()
+    yield module
+    for name in (module.name, module.helper):
         sys.modules.pop(name, None)
 
 
@@ -131,8 +131,8 @@ def test_the_code_that_was_reloaded_runs_also_in_a_replay(
     first, edited, reloaded = versions(site)
     assert first == edited != reloaded
     site.engine().replay(fixed, branch="fixed")
-    found = site.engine().compare(fixed, "fixed").outputs["out"]
-    assert (found.rows_only_old, found.rows_only_new) == (2, 2)
+    difference = site.engine().compare(fixed, "fixed").outputs["out"]
+    assert (difference.rows_only_old, difference.rows_only_new) == (2, 2)
 
 
 @pytest.mark.long
@@ -211,21 +211,21 @@ class Udfs:
     def results(self) -> list[tuple[int, int]]:
         step = sys.modules[self.name].step
         frame = self.spark.createDataFrame([(1,), (2,)], "v bigint")
-        found = running_driver_code(
+        rows = running_driver_code(
             self.spark, [step], lambda: step(frame).collect(), job="udfs", frames=[step]
         )
-        return [(row.n, row.m) for row in found]
+        return [(row.n, row.m) for row in rows]
 
 
 @pytest.fixture
 def udfs(code: Code, spark: SparkSession, seen_by_workers: None) -> Iterator[Udfs]:
-    made = Udfs(code, spark)
-    made.write(term=0, times=1)
+    udfs_of_code = Udfs(code, spark)
+    udfs_of_code.write(term=0, times=1)
     code.load()
-    importlib.import_module(made.name)
-    assert made.results() == [(1, 1), (2, 2)]
-    yield made
-    sys.modules.pop(made.name, None)
+    importlib.import_module(udfs_of_code.name)
+    assert udfs_of_code.results() == [(1, 1), (2, 2)]
+    yield udfs_of_code
+    sys.modules.pop(udfs_of_code.name, None)
 
 
 def test_udfs_of_a_transform_are_the_drivers(udfs: Udfs) -> None:
@@ -236,8 +236,8 @@ def test_udfs_of_a_transform_are_the_drivers(udfs: Udfs) -> None:
     udfs.write(term=7, times=100)
     importlib.reload(sys.modules[udfs.code.helper])
     rows = StatefulJob("udfs").from_collection([(1,), (2,)], "v bigint")
-    found = rows.transform(sys.modules[udfs.name].step).collect(spark=udfs.spark)
-    assert [(row.n, row.m) for row in found] == [(100, 100), (200, 200)]
+    values = rows.transform(sys.modules[udfs.name].step).collect(spark=udfs.spark)
+    assert [(row.n, row.m) for row in values] == [(100, 100), (200, 200)]
 
 
 @pytest.mark.long

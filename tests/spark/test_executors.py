@@ -33,10 +33,10 @@ KEYS = 20
 _WAIT_S = 600.0
 
 
-def wait_for(found: Callable[[], Any], what: str, *, alive: subprocess.Popen[bytes] | None = None) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, *, alive: subprocess.Popen[bytes] | None = None) -> Any:
     """The first true answer."""
     until = time.monotonic() + _WAIT_S
-    while not (answer := found()):
+    while not (answer := condition()):
         assert alive is None or alive.poll() is None, f"the process ended before {what}"
         assert time.monotonic() < until, f"no {what} in {_WAIT_S} s"
         time.sleep(0.1)

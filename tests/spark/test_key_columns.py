@@ -221,7 +221,7 @@ def test_null_and_nan_keys_are_found(spark: SparkSession) -> None:
     frame = spark.createDataFrame(rows, schema)
     types = {field.name: field.dataType for field in frame.schema.fields}
     keys = [["id"], ["x"], ["s"], ["id", "x"], ["id", "s"]]
-    found = frame.coalesce(1).select(
+    columns = frame.coalesce(1).select(
         *[
             key_refusal_column([(F.col(name), types[name]) for name in key]).alias("+".join(key))
             for key in keys
@@ -234,7 +234,7 @@ def test_null_and_nan_keys_are_found(spark: SparkSession) -> None:
         "id+x": [None, None, "the key 'x' is NaN", None],
         "id+s": [None, None, "the key 's['a']['y']' is NaN", None],
     }
-    assert found.toArrow().to_pydict() == expected
+    assert columns.toArrow().to_pydict() == expected
     for name, refusals in expected.items():
         for row, refusal in zip(rows, refusals, strict=True):
             values = [row[["id", "x", "s"].index(part)] for part in name.split("+")]

@@ -43,13 +43,13 @@ class Killing(KeyedProcessFunction):
 
 
 def job(directory: Path, victim: int | None = None) -> StatefulJob:
-    made = StatefulJob("dying")
-    rows = made.source("events", FileSource(str(directory / "feed")))
+    dying = StatefulJob("dying")
+    rows = dying.source("events", FileSource(str(directory / "feed")))
     summed = rows.key_by("k").process(
         Killing(str(directory / "marker"), victim), uid="kills", output_type="k string, v bigint"
     )
     summed.sink("out", DeltaSink(str(directory / "sink")))
-    return made
+    return dying
 
 
 class Process:

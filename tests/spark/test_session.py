@@ -18,11 +18,11 @@ pytestmark = pytest.mark.spark
 def test_the_active_session_is_returned_in_any_thread(spark: SparkSession) -> None:
     from state_engine.spark.session import local_session
 
-    found: list[Any] = []
-    thread = Thread(target=lambda: found.append(local_session()))
+    sessions: list[Any] = []
+    thread = Thread(target=lambda: sessions.append(local_session()))
     thread.start()
     thread.join()
-    assert found[0].sparkContext is spark.sparkContext
+    assert sessions[0].sparkContext is spark.sparkContext
 
 
 def test_workers_run_this_python_and_times_are_utc(spark: SparkSession) -> None:

@@ -29,10 +29,10 @@ def imported(archive: Path, statement: str) -> str:
 
 def test_a_package_can_be_imported_from_its_archive(tmp_path: Path) -> None:
     archive = archived("state_engine", tmp_path)
-    found = imported(
+    printed = imported(
         archive, "from state_engine.core.names import check_name as c; print(c.__module__, c('ab', what=''))"
     )
-    assert found == "state_engine.core.names ab"
+    assert printed == "state_engine.core.names ab"
 
 
 def test_a_module_of_one_file_can_be_imported_from_its_archive(

@@ -1,4 +1,4 @@
-"""How far Spark work is, told from outside of it."""
+"""The progress of Spark tasks, as a callback sees it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def slowly(batches: Iterator[object]) -> Iterator[object]:
 def test_tasks_are_reported_while_they_run_and_at_the_end(spark: SparkSession) -> None:
     context = spark.sparkContext
     context.setLocalProperty("spark.jobGroup.id", "of the user")
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     tasks = 3 * context.defaultParallelism
-    with task_progress(spark, told.append):
+    with task_progress(spark, reported.append):
         spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
     assert context.getLocalProperty("spark.jobGroup.id") == "of the user"
     context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    assert told[-1] == (tasks, tasks)
-    assert told == sorted(told)
-    assert any(0 < done < tasks for done, _ in told)
+    assert reported[-1] == (tasks, tasks)
+    assert reported == sorted(reported)
+    assert any(0 < done < tasks for done, _ in reported)
     spark.range(5).collect()
-    assert told[-1] == (tasks, tasks), "what runs afterwards is not told"
+    assert reported[-1] == (tasks, tasks), "what runs afterwards is not reported"
 
 
-def test_a_failure_ends_the_telling_and_goes_on(spark: SparkSession) -> None:
-    told: list[tuple[int, int]] = []
-    with pytest.raises(ZeroDivisionError), task_progress(spark, told.append):
+def test_a_failure_ends_the_reports_and_is_raised(spark: SparkSession) -> None:
+    reported: list[tuple[int, int]] = []
+    with pytest.raises(ZeroDivisionError), task_progress(spark, reported.append):
         raise ZeroDivisionError
-    assert told == []
+    assert reported == []
     assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None

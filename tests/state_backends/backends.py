@@ -48,7 +48,7 @@ def on(backend: StateBackend) -> Opener:
     """Steps on a backend; a checkpoint is a snapshot of it."""
 
     def opener(context: KeyContext, load: Loader) -> Session:
-        made = keyed(backend, context, load)
-        return made.store, lambda: made.snapshot(1).result(), made.close
+        keyed_backend = keyed(backend, context, load)
+        return keyed_backend.store, lambda: keyed_backend.snapshot(1).result(), keyed_backend.close
 
     return opener

@@ -30,10 +30,10 @@ def test_a_factory_must_give_empty_mappings_that_keep_objects() -> None:
 
     def use(factory: Any) -> None:
         backend = CustomStateBackend(factory)
-        made = backend.create_keyed_backend(
+        keyed_backend = backend.create_keyed_backend(
             "counter", key_groups=ALL_GROUPS, context=KeyContext(), load=lambda d: {1: [1]}
         )
-        made.store.handle(ListStateDescriptor("s", int), "list")
+        keyed_backend.store.handle(ListStateDescriptor("s", int), "list")
 
     with pytest.raises(
         ConfigurationError, match="takes a function from a state descriptor to a mapping, not 5"
@@ -56,8 +56,8 @@ def test_mappings_of_a_factory_are_closed() -> None:
         def close(self) -> None:
             Closing.closed += 1
 
-    with keyed(CustomStateBackend(lambda d: Closing()), KeyContext()) as made:
-        made.store.handle(ValueStateDescriptor("s", int), "value")
+    with keyed(CustomStateBackend(lambda d: Closing()), KeyContext()) as keyed_backend:
+        keyed_backend.store.handle(ValueStateDescriptor("s", int), "value")
     assert Closing.closed == 1
 
 

@@ -27,18 +27,20 @@ from tests.state_backends.backends import keyed, on
 def rocks(
     context: KeyContext, *, stored: dict[str, Any] | None = None, **options: Any
 ) -> RocksDBKeyedStateBackend:
-    found = stored or {}
-    made = keyed(EmbeddedRocksDBStateBackend(**options), context, lambda d: found.get(d.name, {}))
-    assert isinstance(made, RocksDBKeyedStateBackend)
-    return made
+    stored_entries = stored or {}
+    keyed_backend = keyed(
+        EmbeddedRocksDBStateBackend(**options), context, lambda d: stored_entries.get(d.name, {})
+    )
+    assert isinstance(keyed_backend, RocksDBKeyedStateBackend)
+    return keyed_backend
 
 
 # -- the directory -------------------------------------------------------------------------------------------------
 
 
 def test_the_directory_goes_when_the_batch_ends(tmp_path: Path) -> None:
-    with rocks(KeyContext(), local_directory=str(tmp_path)) as made:
-        assert [str(p) for p in tmp_path.iterdir()] == [made.directory]
+    with rocks(KeyContext(), local_directory=str(tmp_path)) as keyed_backend:
+        assert [str(p) for p in tmp_path.iterdir()] == [keyed_backend.directory]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,11 +48,11 @@ def test_the_directory_goes_when_the_batch_fails(tmp_path: Path) -> None:
     context, frozen = KeyContext(), []
 
     def batch() -> None:
-        with rocks(context, local_directory=str(tmp_path)) as made:
-            state = made.store.handle(ListStateDescriptor("s", int), "list")
+        with rocks(context, local_directory=str(tmp_path)) as keyed_backend:
+            state = keyed_backend.store.handle(ListStateDescriptor("s", int), "list")
             context.key = 1
             state.add(1)
-            frozen.append(made.snapshot(1))
+            frozen.append(keyed_backend.snapshot(1))
             raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
@@ -75,44 +77,48 @@ def test_the_directory_goes_when_the_database_does_not_open(tmp_path: Path, monk
 def test_adding_and_putting_rewrite_nothing(tmp_path: Path) -> None:
     context = KeyContext()
     stored = {"list": {1: list(range(5000))}, "map": {1: {n: n for n in range(5000)}}}
-    with rocks(context, stored=stored, local_directory=str(tmp_path)) as made:
-        elements = made.store.handle(ListStateDescriptor("list", int), "list")
-        entries = made.store.handle(MapStateDescriptor("map", int, int), "map")
+    with rocks(context, stored=stored, local_directory=str(tmp_path)) as keyed_backend:
+        elements = keyed_backend.store.handle(ListStateDescriptor("list", int), "list")
+        entries = keyed_backend.store.handle(MapStateDescriptor("map", int, int), "map")
         context.key = 1
-        before = made._rocks.writes
+        before = keyed_backend._rocks.writes
         elements.add(1)
-        assert made._rocks.writes - before == 1
+        assert keyed_backend._rocks.writes - before == 1
         entries.put(7, 70)
         entries.put(-1, 0)
         # the row, the one before it, and for the new entry its place, too
-        assert made._rocks.writes - before == 1 + 2 + 3
-        changes = [tuple(c) for _, found in made.snapshot(1).result() for c in found]
+        assert keyed_backend._rocks.writes - before == 1 + 2 + 3
+        changes = [
+            tuple(c) for _, changes_of_state in keyed_backend.snapshot(1).result() for c in changes_of_state
+        ]
     assert changes == [(1, "append", [1]), (1, "put", (7, 70)), (1, "put", (-1, 0))]
 
 
 def test_state_larger_than_the_write_buffer_spills_to_files(tmp_path: Path) -> None:
     context, big = KeyContext(), "x" * 10_000
-    with rocks(context, options={"write_buffer_size": 1 << 20}, local_directory=str(tmp_path)) as made:
-        state = made.store.handle(ValueStateDescriptor("s", str), "value")
+    with rocks(
+        context, options={"write_buffer_size": 1 << 20}, local_directory=str(tmp_path)
+    ) as keyed_backend:
+        state = keyed_backend.store.handle(ValueStateDescriptor("s", str), "value")
         for key in range(1000):
             context.key = key
             state.update(f"{key}{os.urandom(4).hex()}{big}")
-        assert list(Path(made.directory).glob("*.sst"))
+        assert list(Path(keyed_backend.directory).glob("*.sst"))
         context.key = 3
         assert state.value().startswith("3")
-        assert sum(len(found) for _, found in made.snapshot(1).result()) == 1000
+        assert sum(len(changes) for _, changes in keyed_backend.snapshot(1).result()) == 1000
 
 
 def test_what_was_replaced_is_dropped_between_elements() -> None:
     context = KeyContext()
-    with rocks(context) as made:
-        state = made.store.handle(ListStateDescriptor("s", int), "list")
+    with rocks(context) as keyed_backend:
+        state = keyed_backend.store.handle(ListStateDescriptor("s", int), "list")
         context.key = 1
         for n in range(5):
             state.update([n] * 3)
             for hook in context.on_element:
                 hook()
-        assert sum(1 for _ in made._rocks._db.items()) == 1
+        assert sum(1 for _ in keyed_backend._rocks._db.items()) == 1
         assert state.get() == [4, 4, 4]
 
 
@@ -142,16 +148,16 @@ def test_compaction_drops_what_has_expired(event_time: bool) -> None:
         "kept": {1: old},
     }
     context = KeyContext(clock_ms=0 if event_time else 120, watermark_ms=120, has_event_time=True)
-    with rocks(context, stored=stored) as made:
+    with rocks(context, stored=stored) as keyed_backend:
         for descriptor in descriptors:
-            made.store.handle(descriptor, descriptor.kind)
-        assert made.compact() == 3 + 4 + 3
-        tables = made.store.tables
+            keyed_backend.store.handle(descriptor, descriptor.kind)
+        assert keyed_backend.compact() == 3 + 4 + 3
+        tables = keyed_backend.store.tables
         assert dict(tables["value"].entries) == {2: new, 3: timeless}
         assert {k: list(v) for k, v in tables["list"].entries.items()} == {2: [new, timeless]}
         assert {k: dict(v) for k, v in tables["map"].entries.items()} == {2: {"b": new}}
         assert dict(tables["kept"].entries) == {1: old}
-        assert made.compact() == 2 + 2 + 1
+        assert keyed_backend.compact() == 2 + 2 + 1
 
 
 def test_compaction_runs_by_itself_after_so_many_writes() -> None:
@@ -177,11 +183,11 @@ def test_the_clock_is_read_again_after_so_many_items(every: int, reads: int) -> 
 
     context = Clock(clock_ms=100)
     stored = {"s": {key: Stamped(1, key * 10) for key in range(6)}}
-    with rocks(context, stored=stored) as made:
-        made.store.handle(with_ttl(ValueStateDescriptor("s", int), filtered(every)), "value")
-        assert drop_expired(made.store.tables["s"], context, query_time_after=every) == 6
+    with rocks(context, stored=stored) as keyed_backend:
+        keyed_backend.store.handle(with_ttl(ValueStateDescriptor("s", int), filtered(every)), "value")
+        assert drop_expired(keyed_backend.store.tables["s"], context, query_time_after=every) == 6
         assert Clock.asked == reads
-        assert set(made.store.tables["s"].entries) == {1, 2, 3, 4, 5}
+        assert set(keyed_backend.store.tables["s"].entries) == {1, 2, 3, 4, 5}
 
 
 # -- types ---------------------------------------------------------------------------------------------------------

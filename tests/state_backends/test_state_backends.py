@@ -287,8 +287,8 @@ def test_threads_share_a_backend_and_no_state(backend: StateBackend) -> None:
             return rows(four.keyed.snapshot(n))
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(work, range(2, 10)))
-    for n, changes in enumerate(found, 2):
+        changes_of_workers = list(pool.map(work, range(2, 10)))
+    for n, changes in enumerate(changes_of_workers, 2):
         assert changes[0] == ("value", ("a", "put", n))
         assert changes[1] == ("list", ("a", "append", [n] * 20))
 
@@ -300,13 +300,13 @@ def test_state_may_be_loaded_in_parts(backend: StateBackend) -> None:
         "map": [("a", {"x": 1}), ("a", {"y": 2, "x": 3})],
     }
     context = KeyContext()
-    with keyed(backend, context, lambda d: iter(parts[d.name])) as made:  # type: ignore[arg-type, return-value]
-        elements = made.store.handle(ListStateDescriptor("list", int), "list")
-        entries = made.store.handle(MapStateDescriptor("map", str, int), "map")
+    with keyed(backend, context, lambda d: iter(parts[d.name])) as keyed_backend:  # type: ignore[arg-type, return-value]
+        elements = keyed_backend.store.handle(ListStateDescriptor("list", int), "list")
+        entries = keyed_backend.store.handle(MapStateDescriptor("map", str, int), "map")
         context.key = "a"
         assert (elements.get(), list(entries.items())) == ([1, 2, 3], [("x", 3), ("y", 2)])
         elements.add(4)
-        assert [tuple(c) for _, changes in made.snapshot(1).result() for c in changes] == [
+        assert [tuple(c) for _, changes in keyed_backend.snapshot(1).result() for c in changes] == [
             ("a", "append", [4])
         ]
 
@@ -317,10 +317,10 @@ def test_errors_of_loading_and_of_use_are_the_callers(backend: StateBackend) -> 
         raise StateMigrationError("stored as text")
 
     with (
-        keyed(backend, KeyContext(), refuse) as made,
+        keyed(backend, KeyContext(), refuse) as keyed_backend,
         pytest.raises(StateMigrationError, match="stored as text"),
     ):
-        made.store.handle(ValueStateDescriptor("s", int), "value")
+        keyed_backend.store.handle(ValueStateDescriptor("s", int), "value")
     four = Four(backend)
     with four.keyed:
         four.context.key = []

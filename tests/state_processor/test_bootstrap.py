@@ -193,14 +193,14 @@ def results_of_sink(sinks: Path) -> list[tuple[Any, ...]]:
 
 
 def folded_bases(engine: StateEngine) -> dict[tuple[Any, ...], Any]:
-    found: dict[tuple[Any, ...], Any] = {}
+    entries: dict[tuple[Any, ...], Any] = {}
     for uid, name in (("totals", "total"), ("totals", "recent"), ("ranks", "seen")):
         for row in engine.read_state("small", uid, name).collect():
             value = row["value"].asDict() if name == "seen" else row["value"]
-            found[name, row[0]] = value
+            entries[name, row[0]] = value
     for row in engine.read_state("small", "totals", "parities").collect():
-        found.setdefault(("parities", row[0]), {})[row["map_key"]] = row["value"]
-    return found
+        entries.setdefault(("parities", row[0]), {})[row["map_key"]] = row["value"]
+    return entries
 
 
 class Everything(KeyedProcessFunction):
@@ -259,8 +259,8 @@ def test_every_shape_with_times_of_its_own(tmp_path: Path, spark: SparkSession) 
     )
     assert report.entries == {"all": {"pair": 1, "recent": 1, "counts": 3}}
     engine.run(job, clock=1000)
-    found = [r[0] for r in spark.read.format("delta").load(str(tmp_path / "sink")).collect()]
-    assert sorted(found) == [
+    rows = [r[0] for r in spark.read.format("delta").load(str(tmp_path / "sink")).collect()]
+    assert sorted(rows) == [
         f"({days[0]!r}, Decimal('1.50')) (7, 'x') [1.0, 3.0] {{{days[1]!r}: Decimal('2.25'), {days[0]!r}: None}}",
         f"({days[1]!r}, Decimal('1.50')) None [] {{}}",
     ]
@@ -276,14 +276,14 @@ def test_sources_start_after_what_the_state_holds(tmp_path: Path, spark: SparkSe
         frame(spark, [("a", 10**n)], "k string, v bigint").write.format("delta").mode("append").save(table)
 
     def job(name: str, source: Any) -> StatefulJob:
-        made = StatefulJob(name)
-        stream = made.from_collection([("a", 1), ("a", 10), ("a", 100)], "k string, v bigint", name="events") if (
+        case = StatefulJob(name)
+        stream = case.from_collection([("a", 1), ("a", 10), ("a", 100)], "k string, v bigint", name="events") if (
             source is None
-        ) else made.source("events", source)  # fmt: skip
+        ) else case.source("events", source)  # fmt: skip
         stream.key_by("k").process(Sum(), uid="sums", output_type="k string, v bigint, total bigint").sink(
             "out", DeltaSink(str(tmp_path / name))
         )
-        return made
+        return case
 
     given, files = frame(spark, [("a", 0)], "k string, value bigint"), FileSource(str(site.feed))
     cases: list[tuple[str, Any, Any, int]] = [
@@ -298,18 +298,18 @@ def test_sources_start_after_what_the_state_holds(tmp_path: Path, spark: SparkSe
     ]
     engine = site.engine()
     for name, source, position, total in cases:
-        made = job(name, source)
-        report = engine.state_processor(made).bootstrap(
+        bootstrapped = job(name, source)
+        report = engine.state_processor(bootstrapped).bootstrap(
             {"sums": {"total": given}}, positions={"events": position}
         )
         assert list(report.positions) == ["events"]
         assert not report.from_the_beginning
-        engine.run(made)
+        engine.run(bootstrapped)
         assert {r["k"]: r["value"] for r in engine.read_state(name, "sums", "total").collect()} == {
             "a": total
         }
-        replayed = engine.replay(made, from_checkpoint=1)
-        assert engine.compare(made, replayed.branch).is_equal if replayed.batches else not total
+        replayed = engine.replay(bootstrapped, from_checkpoint=1)
+        assert engine.compare(bootstrapped, replayed.branch).is_equal if replayed.batches else not total
     for source, position, message in (
         (files, 3, "say 'all'"),
         (DeltaSource(table), 3, "0 to 2, or 'all'; not 3"),

@@ -163,8 +163,8 @@ class Lists(ProcessFunction, CheckpointedFunction):
         return []
 
     def snapshot_state(self, context: Any) -> None:
-        found = [f"{self.subtask} {self.restored}: {list(self.split.get())} {sorted(self.union.get())}"]
-        self.union.update([(line, len(found)) for line in found])
+        lines = [f"{self.subtask} {self.restored}: {list(self.split.get())} {sorted(self.union.get())}"]
+        self.union.update([(line, len(lines)) for line in lines])
 
 
 class Counted(ProcessFunction, ListCheckpointed):

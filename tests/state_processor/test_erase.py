@@ -143,10 +143,10 @@ def test_branches_and_savepoints_are_reported_and_left_alone(tmp_path: Path, spa
     engine.replay(job, from_checkpoint=1, branch="again")
 
     report = engine.state_processor(job).erase_keys({"k": "a"}, purge=True)
-    found = {(t.kind, t.name): t.remedy for t in report.traces}
-    assert found["branch", "again"] == "statelake branch drop tiny again"
-    assert found["savepoint", "before"] == "statelake savepoint delete tiny before"
-    assert "savepoint delete" in found["checkpoint", "1"]
+    remedies = {(t.kind, t.name): t.remedy for t in report.traces}
+    assert remedies["branch", "again"] == "statelake branch drop tiny again"
+    assert remedies["savepoint", "before"] == "statelake savepoint delete tiny before"
+    assert "savepoint delete" in remedies["checkpoint", "1"]
     assert {s.name for s in [*engine.savepoints(job).list().values()]} == {"before"}
     engine.savepoints(job).delete("before")
     report = engine.state_processor(job).erase_keys({"k": "a"}, purge=True, drop_branches=["again"])

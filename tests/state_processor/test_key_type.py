@@ -96,13 +96,13 @@ def test_other_operators_keep_their_keys(tmp_path: Path, spark: SparkSession) ->
     site = Site(tmp_path, spark).put({"k": [1, 2, 1], "v": [1, 2, 3]})
 
     def job(through: Through) -> StatefulJob:
-        made = StatefulJob("tiny", parallelism=2)
-        events = made.source("events", FileSource(str(site.feed)))
+        tiny = StatefulJob("tiny", parallelism=2)
+        events = tiny.source("events", FileSource(str(site.feed)))
         for uid, stream, key in (("sums", through(events), "k"), ("others", events, "v")):
             stream.key_by(key).process(Sum(), uid=uid, output_type=OUTPUT).sink(
                 uid, DeltaSink(f"{site.sink}/{uid}")
             )
-        return made
+        return tiny
 
     engine = site.engine()
     engine.run(job(lambda stream: stream))
@@ -147,11 +147,11 @@ STATES = ("total", "by", "recent", "last", "_timers")
 
 def everything(engine: StateEngine) -> dict[str, list[str]]:
     """All entries with their times and key groups."""
-    found = {}
+    states = {}
     for state in STATES:
         frame = engine.read_state("tiny", "visits", state, include_expired=True, metadata=True)
-        found[state] = sorted(str(r) for r in frame.drop("expires_at").collect())
-    return found
+        states[state] = sorted(str(r) for r in frame.drop("expires_at").collect())
+    return states
 
 
 @pytest.mark.long
@@ -297,8 +297,8 @@ def cast_days(stream: DataStream) -> DataStream:
 
 
 def parts(stream: DataStream) -> DataStream:
-    made = {"year": F.year("k"), "day": F.date_format("k", "MM-dd")}
-    return stream.transform(lambda rows: rows.withColumns(made))
+    columns = {"year": F.year("k"), "day": F.date_format("k", "MM-dd")}
+    return stream.transform(lambda rows: rows.withColumns(columns))
 
 
 CASTS = [
@@ -317,9 +317,9 @@ CASTS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("before", "keys", "after", "found"), CASTS, ids=[f"{c[0]}_{c[2]}" for c in CASTS])
+@pytest.mark.parametrize(("before", "keys", "after", "outputs"), CASTS, ids=[f"{c[0]}_{c[2]}" for c in CASTS])
 def test_casts_are_those_of_spark(
-    tmp_path: Path, spark: SparkSession, before: str, keys: list[Any], after: str, found: list[str]
+    tmp_path: Path, spark: SparkSession, before: str, keys: list[Any], after: str, outputs: list[str]
 ) -> None:
     site = Site(tmp_path, spark).put({"k": keys, "v": [1, 2]})
     engine = site.engine()
@@ -329,7 +329,7 @@ def test_casts_are_those_of_spark(
     site.put({"k": keys, "v": [10, 20]}, "1")
     engine.run(new)
     assert sorted(site.state().values()) == [11, 22]
-    assert {row[0] for row in site.outputs()} >= set(found)
+    assert {row[0] for row in site.outputs()} >= set(outputs)
 
 
 @pytest.mark.long

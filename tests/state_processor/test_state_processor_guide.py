@@ -109,8 +109,8 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 def block(part: str, language: str = "python") -> str:
     """The code block of the guide that holds a text."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    (one,) = (text for kind, text in found if kind == language and part in text)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    (one,) = (text for kind, text in fenced if kind == language and part in text)
     return one
 
 
@@ -137,12 +137,12 @@ def test_a_job_begins_with_state(site: Site, spark: SparkSession) -> None:
 
 
 class Export(ProcessFunction, CheckpointedFunction):
-    """Tells what it was given."""
+    """Emits its buffered elements."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
         self.buffered = store.get_list_state(ListStateDescriptor("buffered", int))
-        self.told = store.get_union_list_state(ListStateDescriptor("told", str))
+        self.lines = store.get_union_list_state(ListStateDescriptor("lines", str))
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Any:
         yield f"{value.total}", sum(self.buffered.get())
@@ -233,8 +233,8 @@ def test_outputs_are_compared(spark: SparkSession, capsys: pytest.CaptureFixture
         "new_output": spark.createDataFrame([("N123", 6), ("N456", 8)], schema),
     }
     exec(block("compare_outputs"), names)
-    found = names["found"]
-    assert (found.is_equal, found.rows_only_old, found.rows_only_new) == (False, 1, 1)
+    outputs = names["found"]
+    assert (outputs.is_equal, outputs.rows_only_old, outputs.rows_only_new) == (False, 1, 1)
     assert "N456" in capsys.readouterr().out
 
 

@@ -172,8 +172,8 @@ def test_every_shape_is_what_plain_python_makes_of_it(tmp_path: Path, spark: Spa
             expected[state, key] = {"strange" if odd(key) and p == "odd" else p: n for p, n in value.items()}
         elif state == "seen":
             expected[state, key] = {"f0": 1, "f1": value["f1"]}
-    found = folded(engine, "totals") | folded(engine, "ranks")
-    assert drop_empty(found) == drop_empty(expected)
+    states = folded(engine, "totals") | folded(engine, "ranks")
+    assert drop_empty(states) == drop_empty(expected)
     seen = {r["parity"]: r["value"].asDict() for r in engine.read_state(job, "ranks", "seen").collect()}
     assert seen == {k: v for (s, k), v in expected.items() if s == "seen"}
 

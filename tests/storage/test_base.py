@@ -70,18 +70,18 @@ def listed(directory: Path, files: Sequence[DataFile]) -> list[ListedFile]:
 def fold(files: Sequence[ListedFile], *descriptors: StateDescriptor) -> Entries:
     """Everything that files hold; maps as lists, because their order is part of them."""
     state = StoredState(files, lambda hashes: np.ones(len(hashes), bool), KEY)
-    found: Entries = {}
+    states: Entries = {}
     for d in descriptors:
         table = state.table(d)
         entries = {} if table is None else state.fold(d, table)
-        found[d.name] = {k: list(v.items()) if isinstance(v, dict) else v for k, v in entries.items()}
-    return found
+        states[d.name] = {k: list(v.items()) if isinstance(v, dict) else v for k, v in entries.items()}
+    return states
 
 
-def write_log(directory: Path, found: list[dict[str, dict[Any, Any]]], hash_of: Any) -> Log:
+def write_log(directory: Path, batches_of_states: list[dict[str, dict[Any, Any]]], hash_of: Any) -> Log:
     """Run batches through files."""
     log = Log(directory, hash_of)
-    for batch in found:
+    for batch in batches_of_states:
         loaded, changes = log.load({k for wanted in batch.values() for k in wanted}), []
         for name, descriptor in STATES.items():
             table = StateTable(descriptor, loaded[name])
@@ -101,18 +101,18 @@ def one_hash_a_number(key: Any) -> int:
 
 @settings(max_examples=60)
 @given(
-    found=batches(),
+    history=batches(),
     cuts=st.lists(st.integers(0, 4), min_size=1, max_size=3),
     middle=st.integers(0, GROUPS),
     partial=st.integers(0, 2),
     hash_of=st.sampled_from([key_hash, one_hash_a_number]),
 )
 def test_a_base_changes_nothing(
-    found: list[dict[str, dict[Any, Any]]], cuts: list[int], middle: int, partial: int, hash_of: Any
+    history: list[dict[str, dict[Any, Any]]], cuts: list[int], middle: int, partial: int, hash_of: Any
 ) -> None:
     """Bases at random places of the log, each on the one before; one of them holds a part of the key groups only."""
     with tempfile.TemporaryDirectory() as directory:
-        log = write_log(Path(directory), found, hash_of)
+        log = write_log(Path(directory), history, hash_of)
         expected = fold(log.files, *STATES.values())
         start, files = 0, list[ListedFile]()
         for number, cut in enumerate(sorted(min(c, len(log.files)) for c in cuts)):
@@ -121,12 +121,12 @@ def test_a_base_changes_nothing(
             at = Path(directory) / f"base_{number}"
             some = number == partial and 0 < middle < GROUPS
             groups = KeyGroups(GROUPS, (KeyGroupRange(0, middle - 1),)) if some else ALL
-            made = listed(at, base(at, files, *STATES.values(), groups=groups))
+            base_files = listed(at, base(at, files, *STATES.values(), groups=groups))
             if some:
                 left = KeyGroups(GROUPS, (KeyGroupRange(middle, GROUPS - 1),))
-                files = [*made, *(replace(f, counts=left) for f in files)]
+                files = [*base_files, *(replace(f, counts=left) for f in files)]
             else:
-                files = made
+                files = base_files
         assert fold([*files, *log.files[start:]], *STATES.values()) == expected
         touched = np.array(sorted({hash_of(k) for k in expected["map"]}), np.int64)
         loaded = TouchedState([*files, *log.files[start:]], touched, KEY, lambda k: True).load(MAP)
@@ -146,21 +146,21 @@ _TTL: dict[str, Callable[[], StateDescriptor]] = {
 @st.composite
 def stamped_changes(draw: st.DrawFn, kind: str) -> list[Change]:
     """One batch of a state with a time to live."""
-    made = []
+    changes = []
     map_keys = st.integers(-2, 2) if kind == "sorted" else st.sampled_from("abc")
     for key in draw(st.lists(KEYS, unique=True, max_size=4)):
         if kind == "value":
             item = draw(st.none() | _ITEMS)
-            made.append(Change(key, DELETE if item is None else PUT, item))
+            changes.append(Change(key, DELETE if item is None else PUT, item))
             continue
         if draw(st.booleans()):
-            made.append(Change(key, CLEAR, None))
+            changes.append(Change(key, CLEAR, None))
         if kind == "list":
-            made.append(Change(key, APPEND, draw(st.lists(_ITEMS, min_size=1, max_size=3))))
+            changes.append(Change(key, APPEND, draw(st.lists(_ITEMS, min_size=1, max_size=3))))
         else:
             for at, item in draw(st.dictionaries(map_keys, st.none() | _ITEMS, max_size=3)).items():
-                made.append(Change(key, DELETE if item is None else PUT, (at, item)))
-    return made
+                changes.append(Change(key, DELETE if item is None else PUT, (at, item)))
+    return changes
 
 
 @pytest.mark.parametrize("kind", _TTL)
@@ -187,8 +187,8 @@ def test_what_has_expired_is_gone_unless_it_may_be_seen(
         expected = before if shows else without_expired(descriptor, before, **clocks)
         at = Path(directory) / "base"
         files = base(at, log.files, descriptor, **clocks)
-        found = fold(listed(at, files), descriptor)[descriptor.name]
-        assert found == {k: list(v.items()) if isinstance(v, dict) else v for k, v in expected.items() if v}
+        entries = fold(listed(at, files), descriptor)[descriptor.name]
+        assert entries == {k: list(v.items()) if isinstance(v, dict) else v for k, v in expected.items() if v}
 
 
 def test_without_a_clock_of_events_nothing_expires(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_another_number_of_key_groups(tmp_path: Path) -> None:
     wanted = KeyGroups(7, (KeyGroupRange(2, 4),))
     files = base(tmp_path / "base", log.files, VALUE, groups=wanted)
     assert {f.key_group_min for f in files} == {2, 3, 4}
-    found = fold(listed(tmp_path / "base", files), VALUE)["value"]
-    assert found == {k: [k[0]] for k in keys if key_hash(k) % 7 in (2, 3, 4)}
+    entries = fold(listed(tmp_path / "base", files), VALUE)["value"]
+    assert entries == {k: [k[0]] for k in keys if key_hash(k) % 7 in (2, 3, 4)}
 
 
 def test_nothing_left_is_no_file(tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_entries_have_the_type_that_was_recorded_last(tmp_path: Path) -> None:
         assert pq.read_schema(at / file.path).field("v_v").type == new.column_type
     read = evolve_state(recorded_schema(new), new, operator="o").read
     touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
-    found = TouchedState(listed(at, files), touched, KEY, lambda k: True).load(new, read)
-    assert {k: tuple(v) for k, v in found.items()} == {(1, "a"): (1, None), (2, "a"): (2, [3])}
+    entries = TouchedState(listed(at, files), touched, KEY, lambda k: True).load(new, read)
+    assert {k: tuple(v) for k, v in entries.items()} == {(1, "a"): (1, None), (2, "a"): (2, [3])}
 
 
 # -- what is missing ---------------------------------------------------------------------------------------------------

@@ -49,13 +49,13 @@ _STORED: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def batches(draw: st.DrawFn) -> list[dict[str, dict[Any, Any]]]:
     """Per batch and state, what becomes of some keys: their new entry (None: nothing is stored any more)."""
-    made = []
+    drawn = []
     for _ in range(draw(st.integers(1, 4))):
         batch = {}
         for name, stored in _STORED.items():
             batch[name] = draw(st.dictionaries(KEYS, st.none() | stored | st.just("add"), max_size=4))
-        made.append(batch)
-    return made
+        drawn.append(batch)
+    return drawn
 
 
 class Log:
@@ -71,7 +71,7 @@ class Log:
         return {name: state.load(d) for name, d in STATES.items()}
 
     def write(self, changes: list[tuple[StateDescriptor, list[Change]]]) -> pa.Table | None:
-        keys = list({c.key for _, found in changes for c in found})
+        keys = list({c.key for _, changes_of_state in changes for c in changes_of_state})
         table = changelog_table(
             changes,
             key_type=self.key.storage,
@@ -110,12 +110,12 @@ def apply(table: StateTable, key: Any, new: Any) -> None:
         table.entries[key] = new
 
 
-def replay(found: list[dict[str, dict[Any, Any]]], hash_of: Any) -> None:
+def replay(history: list[dict[str, dict[Any, Any]]], hash_of: Any) -> None:
     """Run batches through files, comparing with a model after each."""
     model: Entries = {name: {} for name in STATES}
     with tempfile.TemporaryDirectory() as directory:
         log = Log(Path(directory), hash_of)
-        for batch in found:
+        for batch in history:
             keys = {k for wanted in batch.values() for k in wanted}
             loaded = log.load(keys)
             assert loaded == {n: {k: v for k, v in model[n].items() if k in keys} for n in STATES}
@@ -138,16 +138,16 @@ def _copy(stored: Any) -> Any:
 
 
 @settings(max_examples=25)
-@given(found=batches())
-def test_files_fold_to_what_a_dict_would_hold(found: list[dict[str, dict[Any, Any]]]) -> None:
-    replay(found, key_hash)
+@given(history=batches())
+def test_files_fold_to_what_a_dict_would_hold(history: list[dict[str, dict[Any, Any]]]) -> None:
+    replay(history, key_hash)
 
 
 @settings(max_examples=25)
-@given(found=batches(), spread=st.sampled_from([1, 2]))
-def test_keys_with_one_hash_are_kept_apart(found: list[dict[str, dict[Any, Any]]], spread: int) -> None:
+@given(history=batches(), spread=st.sampled_from([1, 2]))
+def test_keys_with_one_hash_are_kept_apart(history: list[dict[str, dict[Any, Any]]], spread: int) -> None:
     """The hash only narrows: with one or two hashes for all keys everything is still right."""
-    replay(found, lambda key: key[0] % spread)
+    replay(history, lambda key: key[0] % spread)
 
 
 def test_real_keys_share_a_hash_and_are_two() -> None:
@@ -155,9 +155,9 @@ def test_real_keys_share_a_hash_and_are_two() -> None:
 
 
 def changes_of(
-    *found: Change, descriptor: StateDescriptor = VALUE
+    *changes: Change, descriptor: StateDescriptor = VALUE
 ) -> list[tuple[StateDescriptor, list[Change]]]:
-    return [(descriptor, list(found))]
+    return [(descriptor, list(changes))]
 
 
 def test_a_key_that_is_not_touched_is_not_loaded(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_key_that_is_not_touched_is_not_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spread", [None, 1], ids=["own hashes", "one hash"])
 def test_a_key_may_hold_records(tmp_path: Path, spread: int | None) -> None:
-    """Whose last values are found among those of several batches."""
+    """The last values are among those of several batches."""
     inner = pa.struct([("n", pa.int64()), ("deep", pa.struct([("t", pa.string())]))])
     schema = KeySchema(("k", "record"), (pa.int64(), inner))
     log = Log(tmp_path, key_hash if spread is None else lambda key: spread, schema)
@@ -270,6 +270,6 @@ def test_values_come_back_as_declared(tmp_path: Path, name: str) -> None:
     log = Log(tmp_path)
     log.write([(descriptor, [Change((1, "a"), PUT, value), Change((2, "a"), DELETE, None)])])
     touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
-    found = TouchedState(log.files, touched, KEY, lambda k: True).load(descriptor)
-    assert found == {(1, "a"): value}
-    assert type(found[(1, "a")]) is type(value)
+    entries = TouchedState(log.files, touched, KEY, lambda k: True).load(descriptor)
+    assert entries == {(1, "a"): value}
+    assert type(entries[(1, "a")]) is type(value)

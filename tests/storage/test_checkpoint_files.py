@@ -41,9 +41,9 @@ def test_rows_come_back_from_a_file_that_its_name_vouches_for(tmp_path: Path) ->
     uri = f"file://{tmp_path}/checkpoints"
     file = write_rows(table_of(ROWS), uri, "checkpoint-000000000001-w", write=write_parquet)
     assert file.path == f"checkpoint-000000000001-w.{file.footer:08x}.parquet"
-    found = checkpoints_in(read_rows(uri, file.path), where=uri)
-    assert [replace(row, digest="") for row in found] == ROWS
-    assert all(len(row.digest) == 64 for row in found)
+    checkpoints = checkpoints_in(read_rows(uri, file.path), where=uri)
+    assert [replace(row, digest="") for row in checkpoints] == ROWS
+    assert all(len(row.digest) == 64 for row in checkpoints)
 
     path = tmp_path / "checkpoints" / file.path
     content = bytearray(path.read_bytes())

@@ -152,8 +152,10 @@ WRITES = {
 
 def calls(tree: ast.AST, names: set[str]) -> list[tuple[str, ast.Call]]:
     """Calls of methods of these names, each with the text of what they are called on."""
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-    return [(ast.unparse(n.func.value), n) for n in found if n.func.attr in names]  # type: ignore[attr-defined]
+    method_calls = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+    ]
+    return [(ast.unparse(n.func.value), n) for n in method_calls if n.func.attr in names]  # type: ignore[attr-defined]
 
 
 def test_nobody_else_writes_to_the_table_of_checkpoints() -> None:

@@ -43,10 +43,10 @@ class Java:
 
 def raised(*chain: tuple[str, str]) -> Any:
     """An error of py4j; outermost exception first."""
-    found: Java | None = None
+    cause: Java | None = None
     for name, message in reversed(chain):
-        found = Java(name, message, found)
-    return SimpleNamespace(java_exception=found)
+        cause = Java(name, message, cause)
+    return SimpleNamespace(java_exception=cause)
 
 
 DENIED = (

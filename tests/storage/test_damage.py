@@ -86,11 +86,11 @@ def test_no_page_is_read_as_something_else(file: WrittenFile) -> None:
     for _ in range(150):
         flip(file, chance.randrange(4, start), chance.randrange(8))
         try:
-            found = read(file)
+            rows = read(file)
         except DamagedFileError as error:
             messages.append(str(error))
         else:  # a flip in what nobody reads, as in the statistics of a page
-            assert found.equals(TABLE)
+            assert rows.equals(TABLE)
         path_of(file).write_bytes(content)
     assert len(messages) > 120
     form = re.compile(

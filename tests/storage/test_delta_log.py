@@ -29,16 +29,16 @@ def add(table: Path, number: int, **options: object) -> None:
 
 
 def same(table: Path) -> None:
-    found, expected = DeltaLog(f"file://{table}").newest(), DeltaTable(str(table))
-    assert found is not None
-    assert found.version == expected.version()
+    snapshot, expected = DeltaLog(f"file://{table}").newest(), DeltaTable(str(table))
+    assert snapshot is not None
+    assert snapshot.version == expected.version()
     prefix = str(table) + "/"
-    assert {prefix + path for path in found.files} == {
+    assert {prefix + path for path in snapshot.files} == {
         str(uri).removeprefix("file://") for uri in expected.file_uris()
     }
-    assert found.transactions == {"writer": expected.transaction_version("writer")}
-    assert found.table_id == str(expected.metadata().id)
-    assert found.properties == {"delta.logRetentionDuration": "interval 30 days"}
+    assert snapshot.transactions == {"writer": expected.transaction_version("writer")}
+    assert snapshot.table_id == str(expected.metadata().id)
+    assert snapshot.properties == {"delta.logRetentionDuration": "interval 30 days"}
 
 
 def test_where_there_is_no_table_there_is_no_log(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def append(kernel: DeltaKernel, uri: str, who: str, times: int) -> None:
 
 def rows(uri: str) -> list[tuple[str, int]]:
     """Read with delta-rs."""
-    found = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
-    return sorted((r["who"], r["n"]) for r in found)
+    stored = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
+    return sorted((r["who"], r["n"]) for r in stored)
 
 
 def test_create_once_and_look(kernel: DeltaKernel, uri: str) -> None:
@@ -117,12 +117,12 @@ def test_a_held_lock_stops_commits(spark: SparkSession, kernel: DeltaKernel, uri
 def actions(uri: str, version: int) -> list[tuple[str, str | int]]:
     """Kind and name of what a commit holds, besides who made it."""
     entry = Path(uri.removeprefix("file://")) / "_delta_log" / f"{version:020d}.json"
-    found: list[tuple[str, str | int]] = []
+    versions: list[tuple[str, str | int]] = []
     for line in entry.read_text().splitlines():
         ((kind, action),) = json.loads(line).items()
         if kind != "commitInfo":
-            found.append((kind, action["version"] if kind == "txn" else action["path"]))
-    return sorted(found)
+            versions.append((kind, action["version"] if kind == "txn" else action["path"]))
+    return sorted(versions)
 
 
 def test_files_come_and_go_in_one_commit(spark: SparkSession, kernel: DeltaKernel, uri: str) -> None:
@@ -149,8 +149,8 @@ def test_files_of_several_partitions_in_one_commit(kernel: DeltaKernel, uri: str
     kernel.create_table(uri, pa.schema([*SCHEMA, ("part", pa.string())]), partition_by=["part"])
     groups = [FileGroup([file(uri, who, 1)], {"part": who}) for who in ("a", "b")]
     kernel.change(uri, add=groups)
-    found = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
-    assert sorted((r["who"], r["part"]) for r in found) == [("a", "a"), ("b", "b")]
+    stored = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
+    assert sorted((r["who"], r["part"]) for r in stored) == [("a", "a"), ("b", "b")]
 
 
 def test_files_to_remove_that_are_not_there_stop_the_commit(kernel: DeltaKernel, uri: str) -> None:
@@ -173,14 +173,14 @@ def test_another_writer_between_looking_and_committing(
     shown: list[DeltaTable] = []
 
     def interrupted(self: CommitActions, *args: Any) -> Any:
-        found = list(scan(self, *args))
+        scanned = list(scan(self, *args))
         if not shown:
             shown.append(DeltaTable(uri.removeprefix("file://")))
             if rewritten:
                 shown[0].optimize.compact()
             else:
                 write_deltalake(shown[0], pa.table({"who": ["user"], "n": [5]}), mode="append")
-        return found
+        return scanned
 
     monkeypatch.setattr(CommitActions, "scan", interrupted)
     new = FileGroup([file(uri, "new", 7)])
@@ -210,9 +210,9 @@ def test_a_log_is_cleaned_up_and_forgets_no_transaction(kernel: DeltaKernel, uri
     assert left == sorted([*kept, *checksums])
     assert kernel.latest_transaction(uri, "app") == 7
     assert rows(uri) == sorted([("me", 0), *(("old", n) for n in range(28)), *(("new", n) for n in range(5))])
-    found = DeltaLog(uri).newest()
-    assert found is not None
-    assert (found.version, found.transactions["app"], len(found.files)) == (34, 7, 34)
+    snapshot = DeltaLog(uri).newest()
+    assert snapshot is not None
+    assert (snapshot.version, snapshot.transactions["app"], len(snapshot.files)) == (34, 7, 34)
 
 
 OTHER_PROCESS = """

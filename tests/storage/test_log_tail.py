@@ -111,10 +111,10 @@ def test_a_log_checkpoint_goes_only_where_its_entries_are_there(table: Path) -> 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths in the order of their syncs."""
-    found: list[str] = []
-    monkeypatch.setattr(durability, "fsync_path", found.append)
+    paths: list[str] = []
+    monkeypatch.setattr(durability, "fsync_path", paths.append)
     durability.forget()
-    return found
+    return paths
 
 
 def test_an_entry_is_synced_once_and_with_those_before_it(table: Path, synced: list[str]) -> None:

@@ -96,8 +96,8 @@ def test_state_can_be_taken_with_polars_alone(ran: tuple[Path, StateEngine]) -> 
         .agg(pl.col("v_total").last(), pl.col("op").last())
         .collect()
     )
-    found = {("total", name): value for name, value, op in last.rows() if op == "put"}
-    assert found == {k: v for k, v in folded(ran[1], "totals").items() if k[0] == "total"}
+    puts = {("total", name): value for name, value, op in last.rows() if op == "put"}
+    assert puts == {k: v for k, v in folded(ran[1], "totals").items() if k[0] == "total"}
 
 
 def test_files_have_statistics_for_skipping(ran: tuple[Path, StateEngine]) -> None:

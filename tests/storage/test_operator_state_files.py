@@ -32,7 +32,7 @@ GROUPS = 8
 def left(
     raw: bytes = b"", by_group: dict[int, bytes] | None = None, **states: Sequence[Any]
 ) -> SubtaskSnapshot:
-    """A snapshot; the first letter of a state's name tells its scheme: even, union or broadcast."""
+    """A snapshot; the first letter of a state's name is its scheme: even, union or broadcast."""
     schemes = {"e": "even_split", "u": "union", "b": "broadcast"}
     lists = [
         StateElements(name, schemes[name[0]], "bigint", tuple(map(str, states[name])))
@@ -50,8 +50,8 @@ class Job:
 
     @property
     def ref(self) -> OperatorStateRef | None:
-        found = self.path[-1].operator_state if self.path else []
-        return next((r for r in found if r.operator == self.operator), None)
+        refs = self.path[-1].operator_state if self.path else []
+        return next((r for r in refs if r.operator == self.operator), None)
 
     def batch(self, *snapshots: SubtaskSnapshot) -> list[DataFile]:
         """Commit what the subtasks left; gives the files that they wrote."""
@@ -91,8 +91,8 @@ class Job:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the table, attempt by attempt."""
-        found = sorted(self.directory.rglob("*.parquet"))
-        return [row for file in found for row in pq.ParquetFile(file).read().to_pylist()]
+        files = sorted(self.directory.rglob("*.parquet"))
+        return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from state_engine.storage.root import MARKER, check_storage, open_root, write_ma
 
 def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
     uri = normal_uri(tmp_path / "root")
-    made = open_root(uri, create=True)
-    assert made is not None
-    assert len(made) == 32
-    assert open_root(uri, create=True) == made == open_root(uri, create=False)
+    root_id = open_root(uri, create=True)
+    assert root_id is not None
+    assert len(root_id) == 32
+    assert open_root(uri, create=True) == root_id == open_root(uri, create=False)
 
 
 def test_two_roots_have_two_ids(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def flips(text: str) -> list[str]:
 
 
 def with_a_job(directory: Path) -> str:
-    """A root in which a job has a table, as far as looking at directories tells."""
+    """A root in which a job has a table, as far as its directories show."""
     uri = normal_uri(directory)
     open_root(uri, create=True)
     (directory / "tiny" / "checkpoints" / "_delta_log").mkdir(parents=True)

@@ -96,12 +96,12 @@ def test_too_many_open_files_are_reported_on_reading_and_writing(tmp_path: Path)
     ],
 )
 def test_each_refusal_has_a_cause_and_a_way_out(number: int, cause: str, way_out: str) -> None:
-    found = storage_error(OSError(number, os.strerror(number), "/root/a"), "/root", "read")
-    assert found is not None
-    assert found.path == "/root/a"
-    assert cause in str(found)
-    assert way_out in str(found)
-    assert errno.errorcode[number] in str(found)
+    error = storage_error(OSError(number, os.strerror(number), "/root/a"), "/root", "read")
+    assert error is not None
+    assert error.path == "/root/a"
+    assert cause in str(error)
+    assert way_out in str(error)
+    assert errno.errorcode[number] in str(error)
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY])

@@ -33,8 +33,8 @@ def test_it_is_the_storages_time_whatever_the_machine_says(
     for ahead_ms in (-DAYS_MS, DAYS_MS):
         monkeypatch.setattr(time, "time", lambda: 1.0)
         monkeypatch.setattr(time, "time_ns", lambda by=ahead_ms: (real_ms + by) * 1_000_000)
-        found = StoreClock(f"file://{tmp_path}/root").now_ms()
-        assert abs(found - real_ms) < 3_600_000
+        store_ms = StoreClock(f"file://{tmp_path}/root").now_ms()
+        assert abs(store_ms - real_ms) < 3_600_000
     monkeypatch.undo()
 
 
