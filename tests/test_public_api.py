@@ -67,7 +67,7 @@ def test_what_a_call_gives_is_exported() -> None:
             named = re.findall(
                 r"\b[A-Z]\w+", str(inspect.signature(inspect.unwrap(function)).return_annotation)
             )
-            for found in set(named) - {
+            for class_name in set(named) - {
                 "DataFrame",
                 "None",
                 "Sequence",
@@ -75,13 +75,13 @@ def test_what_a_call_gives_is_exported() -> None:
                 "DeltaKernel",
                 "Self",
             }:
-                assert found in NAMES, f"{cls.__name__}.{name} returns {found}"
+                assert class_name in NAMES, f"{cls.__name__}.{name} returns {class_name}"
 
 
 def test_every_exported_name_is_there_and_documented() -> None:
     for name in state_engine.__all__:
-        found = getattr(state_engine, name)
-        assert inspect.getdoc(found), name
+        exported = getattr(state_engine, name)
+        assert inspect.getdoc(exported), name
 
 
 def test_every_public_method_of_an_exported_class_is_documented() -> None:
@@ -117,8 +117,8 @@ SIGNATURES = {
 
 def test_the_engine_is_called_as_promised() -> None:
     for method, parameters in SIGNATURES.items():
-        found = list(inspect.signature(getattr(state_engine.StateEngine, method)).parameters)
-        assert found == ["self", *parameters], method
+        parameter_names = list(inspect.signature(getattr(state_engine.StateEngine, method)).parameters)
+        assert parameter_names == ["self", *parameters], method
 
 
 def test_former_names_are_errors_that_say_the_present_ones() -> None:

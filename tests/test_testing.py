@@ -22,7 +22,7 @@ Context = KeyedProcessFunction.Context
 
 
 class Count(KeyedProcessFunction):
-    """How often a key was seen; told with all that the context knows."""
+    """How often a key was seen, with all values of the context."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -65,7 +65,7 @@ def test_keys_are_on_the_subtask_that_owns_their_group() -> None:
 
 
 def test_functions_learn_their_subtask_clock_and_parameters() -> None:
-    class Tells(KeyedProcessFunction):
+    class ReadsContext(KeyedProcessFunction):
         def open(self, runtime_context: RuntimeContext) -> None:
             self.runtime = runtime_context
 
@@ -81,7 +81,7 @@ def test_functions_learn_their_subtask_clock_and_parameters() -> None:
             )
 
     harness = KeyedHarness(
-        Tells(),
+        ReadsContext(),
         key_by=lambda v: v,
         parallelism=2,
         clock_ms=5,
@@ -180,7 +180,7 @@ def test_restored_state_goes_on_at_another_parallelism_with_the_same_checkpoint_
 
 
 class Marks(KeyedCoProcessFunction):
-    """Tells the watermark before every element, and wakes up at its time."""
+    """ReadsContext the watermark before every element, and wakes up at its time."""
 
     def process_element1(self, value: int, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
         ctx.timer_service().register_event_time_timer(value)
@@ -204,11 +204,11 @@ def test_two_inputs_have_a_watermark_each_and_the_smaller_one_counts(cut: int) -
     """As in Flink; whatever is in one batch."""
     harness = both(timestamp_of=lambda value: value, max_out_of_orderness_ms=0)
     pairs = [(1, 100), (2, 50), (1, 10), (2, 200), (2, 300)]
-    found = [out for at in range(0, 5, cut) for out in harness.process_pairs(pairs[at : at + cut])]
-    assert [out for out in found if out[0] == "mark"] == [
+    outputs = [out for at in range(0, 5, cut) for out in harness.process_pairs(pairs[at : at + cut])]
+    assert [out for out in outputs if out[0] == "mark"] == [
         ("mark", NONE_YET), ("mark", NONE_YET), ("mark", 49), ("mark", 49), ("mark", 99),
     ]  # fmt: skip
-    assert sorted(out for out in found if out[0] == "woke") == [("woke", 10), ("woke", 50)]
+    assert sorted(out for out in outputs if out[0] == "woke") == [("woke", 10), ("woke", 50)]
     assert harness.snapshot().watermarks_ms == (99, 299)
     again = KeyedHarness.restored(
         Marks(), harness.snapshot(), key_by=lambda value: "k", timestamp_of=lambda value: value,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_both_engines_go_on_from_the_same_state(tmp_path: Path, spark: SparkSession) -> None:
     shown: list[str] = []
-    found = one_round(spark, 1000, tmp_path, on_step=shown.append)
-    assert tuple(found.seconds) == STEPS
+    timing = one_round(spark, 1000, tmp_path, on_step=shown.append)
+    assert tuple(timing.seconds) == STEPS
     assert [t.split(": ", 1)[0] for t in shown] == [f"1,000 keys, {step}".split(": ", 1)[0] for step in STEPS]
-    assert found.ratio > 0
+    assert timing.ratio > 0
 
 
 def windows(changed: dict[int, tuple[int, float]]) -> pa.Table:
@@ -37,7 +37,7 @@ def windows(changed: dict[int, tuple[int, float]]) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("result", "message"),
     [
         (windows({3: (2, 4.0)}), "the state of 1 keys is wrong"),
         (windows({3: (1, 99.0)}), "the state of 1 keys is wrong"),
@@ -46,7 +46,7 @@ def windows(changed: dict[int, tuple[int, float]]) -> pa.Table:
     ],
     ids=["count", "total", "too_many", "missing"],
 )
-def test_any_difference_is_an_error(found: pa.Table, message: str) -> None:
+def test_any_difference_is_an_error(result: pa.Table, message: str) -> None:
     check("same", windows({}), Workload(5), 5)
     with pytest.raises(UnequalResultsError, match=message):
-        check("other", found, Workload(5), 5)
+        check("other", result, Workload(5), 5)

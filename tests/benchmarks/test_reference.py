@@ -53,7 +53,7 @@ def test_keys_that_would_get_no_event_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("results", "message"),
     [
         (Results(Counter({(1, 2.0): 1}), {1: (1, 2.0)}), "1 outputs are missing"),
         (Results(Counter({(1, 2.0): 2, (3, 4.0): 1}), {1: (1, 2.0)}), "1 are wrong or too many"),
@@ -61,8 +61,8 @@ def test_keys_that_would_get_no_event_are_refused() -> None:
         (Results(Counter({(1, 2.0): 2}), {1: (1, 2.0), 2: (1, 2.0)}), "state of 1 keys"),
     ],
 )
-def test_any_difference_is_an_error(found: Results, message: str) -> None:
+def test_any_difference_is_an_error(results: Results, message: str) -> None:
     expected = Results(Counter({(1, 2.0): 2}), {1: (1, 2.0)})
     check("same", expected, expected)
     with pytest.raises(UnequalResultsError, match=message):
-        check("other", found, expected)
+        check("other", results, expected)

@@ -110,8 +110,8 @@ class Days:
         feed.mkdir(exist_ok=True)
         keys, values, days, hours = zip(*events, strict=True)
         at = [datetime(2013, 3, d, h, tzinfo=ZONE) for d, h in zip(days, hours, strict=True)]
-        found = {"k": keys, "v": values, "at": pa.array(at, pa.timestamp("us", "UTC"))}
-        pq.write_table(pa.table(found), feed / f"{name}.parquet")
+        columns = {"k": keys, "v": values, "at": pa.array(at, pa.timestamp("us", "UTC"))}
+        pq.write_table(pa.table(columns), feed / f"{name}.parquet")
 
     def run(
         self, first: str | None = None, last: str | None = None, *, raise_on_error: bool = True, **config: Any

@@ -29,10 +29,10 @@ def tick(
 ) -> dg.SensorResult | dg.SkipReason | dg.RunRequest:
     definition = site.defs.resolve_sensor_def(JOB + sensor)
     with dg.build_sensor_context(instance=site.instance, cursor=cursor) as context:
-        found = definition(context)
+        tick_result = definition(context)
         site.cursor = context.cursor  # type: ignore[attr-defined]
-        assert found is None or isinstance(found, dg.SensorResult | dg.SkipReason | dg.RunRequest)
-        return found  # type: ignore[return-value]
+        assert tick_result is None or isinstance(tick_result, dg.SensorResult | dg.SkipReason | dg.RunRequest)
+        return tick_result  # type: ignore[return-value]
 
 
 def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
@@ -40,19 +40,19 @@ def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
     monkeypatch.setattr(watching, "now_ms", lambda: now + int(hours * HOUR_MS))
 
 
-def skipped(found: object) -> str:
-    assert isinstance(found, dg.SkipReason), found
-    return found.skip_message or ""
+def skipped(tick_result: object) -> str:
+    assert isinstance(tick_result, dg.SkipReason), tick_result
+    return tick_result.skip_message or ""
 
 
 def watched(site: Site) -> tuple[bool, str, int]:
     """Whether the job moves on, why, and how many runs were asked for."""
-    found = tick(site, "__watch")
-    assert isinstance(found, dg.SensorResult)
-    [event] = found.asset_events
+    tick_result = tick(site, "__watch")
+    assert isinstance(tick_result, dg.SensorResult)
+    [event] = tick_result.asset_events
     assert isinstance(event, dg.AssetCheckEvaluation)
     assert event.check_name == MOVES_ON
-    return event.passed, event.description or "", len(found.run_requests or [])
+    return event.passed, event.description or "", len(tick_result.run_requests or [])
 
 
 def test_sensors_of_a_job_that_never_ran(site: Site) -> None:
@@ -127,16 +127,16 @@ def test_partitions_follow_the_savepoints(site: Site, spark: SparkSession) -> No
     site.instance.add_dynamic_partitions(name, ["planned"])
     engine_made = site.engine(spark)
     engine_made.savepoints(JOB).create("by_hand")
-    found = tick(site, "__savepoint_partitions")
-    assert isinstance(found, dg.SensorResult)
-    [request] = found.dynamic_partitions_requests or []
+    tick_result = tick(site, "__savepoint_partitions")
+    assert isinstance(tick_result, dg.SensorResult)
+    [request] = tick_result.dynamic_partitions_requests or []
     assert isinstance(request, dg.AddDynamicPartitionsRequest)
     assert request.partition_keys == ["by_hand"]
     engine_made.savepoints(JOB).delete("kept")
     site.instance.add_dynamic_partitions(name, ["by_hand"])
-    found = tick(site, "__savepoint_partitions")
-    assert isinstance(found, dg.SensorResult)
-    [gone] = found.dynamic_partitions_requests or []
+    tick_result = tick(site, "__savepoint_partitions")
+    assert isinstance(tick_result, dg.SensorResult)
+    [gone] = tick_result.dynamic_partitions_requests or []
     assert isinstance(gone, dg.DeleteDynamicPartitionsRequest)
     assert gone.partition_keys == ["kept"]  # "planned" was only named so far
     assert site.instance.get_materialized_partitions(key) == {"kept"}

@@ -36,9 +36,9 @@ def check(site: Site) -> dict[str, tuple[bool, str]]:
     """Whether each check passed, and what it said."""
     job = site.defs.resolve_job_def(f"{JOB}__check")
     done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
-    found = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
-    assert set(found) == {*RULES, "moves_on", "dead_letters"}
-    return found
+    evaluations = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
+    assert set(evaluations) == {*RULES, "moves_on", "dead_letters"}
+    return evaluations
 
 
 def failed(site: Site) -> dict[str, str]:
@@ -84,9 +84,9 @@ def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(si
     changes.write_bytes(whole)
 
     put_back = change_row(site, 3, lambda row: row.update(parent_id=row["parent_id"] - 1))
-    found = failed(site)
-    assert found["one_commit_per_parent"] == "checkpoints [2, 3] all continue 1"
-    assert found["positions_are_contiguous"].startswith("checkpoint 3: source 'pairs' starts at")
+    failures = failed(site)
+    assert failures["one_commit_per_parent"] == "checkpoints [2, 3] all continue 1"
+    assert failures["positions_are_contiguous"].startswith("checkpoint 3: source 'pairs' starts at")
     put_back()
     assert failed(site) == {}
 
@@ -135,7 +135,7 @@ def test_a_row_that_cannot_follow_its_parent_is_named(site: Site) -> None:
 def test_checks_block_and_are_no_part_of_the_micro_batch(site: Site) -> None:
     keys = {dg.AssetCheckKey(checkpoint_key(JOB), rule) for rule in RULES}
     assert set(site.defs.resolve_job_def(JOB).graph.node_dict) == {f"{JOB}_micro_batches"}
-    found = [c for c in site.defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
-    [checks] = [c for c in found if c.node_def.name == f"{JOB}_invariants"]
+    asset_checks = [c for c in site.defs.asset_checks or [] if isinstance(c, dg.AssetChecksDefinition)]
+    [checks] = [c for c in asset_checks if c.node_def.name == f"{JOB}_invariants"]
     assert {spec.key for spec in checks.check_specs} == keys
     assert all(spec.blocking for spec in checks.check_specs)

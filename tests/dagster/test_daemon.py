@@ -20,8 +20,8 @@ SUCCESS, FAILURE = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with new_site(tmp_path / "site") as made:
-        yield made
+    with new_site(tmp_path / "site") as new:
+        yield new
 
 
 def daemon(site: Site) -> subprocess.Popen[bytes]:

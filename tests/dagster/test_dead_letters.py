@@ -43,10 +43,10 @@ def checked(monkeypatch: pytest.MonkeyPatch, path: list[CheckpointRow]) -> dg.As
 
 
 def run_check() -> dg.AssetCheckResult:
-    made = checks._dead_letters(RegisteredJob(job=StatefulJob("refusing")), Settings())
-    found = made()
-    assert isinstance(found, dg.AssetCheckResult)
-    return found
+    letters_check = checks._dead_letters(RegisteredJob(job=StatefulJob("refusing")), Settings())
+    result = letters_check()
+    assert isinstance(result, dg.AssetCheckResult)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_the_check_warns_of_letters_and_fails_where_all_rows_are_refused(
     monkeypatch: pytest.MonkeyPatch, path: list[CheckpointRow], passed: bool, severity: dg.AssetCheckSeverity,
     counts: tuple[int, int, int],
 ) -> None:  # fmt: skip
-    found = checked(monkeypatch, path)
-    assert (found.passed, found.severity) == (passed, severity)
-    shown = [found.metadata[name].value for name in ("dead_letters", "rows_refused", "rows_in")]
+    result = checked(monkeypatch, path)
+    assert (result.passed, result.severity) == (passed, severity)
+    shown = [result.metadata[name].value for name in ("dead_letters", "rows_refused", "rows_in")]
     assert tuple(shown) == counts
-    assert ("statelake dead-letters list refusing" in (found.description or "")) is not passed
+    assert ("statelake dead-letters list refusing" in (result.description or "")) is not passed
 
 
 def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatc
         raise StorageError("job 'refusing': denied")
 
     monkeypatch.setattr(checks, "read_history", refuse)
-    found = run_check()
-    assert (found.passed, found.severity) == (False, WARN)
-    assert "denied" in (found.description or "")
+    result = run_check()
+    assert (result.passed, result.severity) == (False, WARN)
+    assert "denied" in (result.description or "")
 
 
 def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:

@@ -79,11 +79,11 @@ def spec(defs: dg.Definitions, key: str) -> dg.AssetSpec:
 
 def test_names_are_what_they_were(settings: Settings) -> None:
     defs = build(settings)
-    found: dict[str, list[str]] = {}
+    keys_by_group: dict[str, list[str]] = {}
     for one in defs.resolve_all_asset_specs():
         assert one.group_name is not None
-        found.setdefault(one.group_name, []).append(one.key.to_user_string())
-    assert {group: sorted(keys) for group, keys in found.items()} == GROUPS
+        keys_by_group.setdefault(one.group_name, []).append(one.key.to_user_string())
+    assert {group: sorted(keys) for group, keys in keys_by_group.items()} == GROUPS
     jobs = {job.name for job in defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
     assert sorted(jobs) == of_every_job(LAUNCHABLE)
     assert sorted(s.name for s in defs.schedules or []) == of_every_job(SCHEDULES)
@@ -143,8 +143,8 @@ def test_a_job_runs_its_whole_multi_asset_in_one_process(settings: Settings) -> 
 
 def links(of: dg.AssetSpec) -> list[str]:
     """Where the UI says to read on."""
-    found = of.metadata["dagster/code_references"].code_references
-    return [f"{Path(one.file_path).relative_to(PROJECT)} {one.label}" for one in found]
+    references = of.metadata["dagster/code_references"].code_references
+    return [f"{Path(one.file_path).relative_to(PROJECT)} {one.label}" for one in references]
 
 
 def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None:
@@ -269,9 +269,9 @@ def test_loading_imports_neither_spark_nor_great_expectations_starts_and_writes_
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found.pop("assets") == sum(map(len, GROUPS.values()))
-    assert found == {"heavy": [], "children": 0}
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report.pop("assets") == sum(map(len, GROUPS.values()))
+    assert report == {"heavy": [], "children": 0}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""A run that is killed in the middle keeps its slot; the doctor finds it and gives the slot back."""
+"""A run that is killed in the middle keeps its slot; the doctor names it and frees the slot."""
 
 # No "from __future__ import annotations" here: Dagster reads the annotations of the assets below.
 import os

@@ -56,10 +56,10 @@ def test_what_the_example_expects_is_met(site: Site) -> None:
     site.run()
     job = site.defs.resolve_job_def(f"{JOB}__expect")
     done = job.execute_in_process(instance=site.instance, run_config=QUIET)
-    found = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
-    window = found[state_key(JOB, JOB, "window"), "window_is_open"]
+    evaluations = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
+    window = evaluations[state_key(JOB, JOB, "window"), "window_is_open"]
     assert (window.passed, window.description) == (True, "all 1 rows are as expected")
-    key = found[sink_key(JOB, "averages"), "key_is_there"]
+    key = evaluations[sink_key(JOB, "averages"), "key_is_there"]
     assert (key.passed, key.metadata["rows_looked_at"].value) == (True, 2)
     page = Path(urlparse(str(key.metadata["data_docs"].value)).path)
     assert "expect_column_values_to_not_be_null" in page.read_text() or "null" in page.read_text()
@@ -81,24 +81,26 @@ def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be
     )
     job = defs.resolve_job_def(f"{JOB}__expect")
     done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
-    found = {e.check_name: e for e in done.get_asset_check_evaluations()}
-    five = found["average_is_five"]
+    evaluations = {e.check_name: e for e in done.get_asset_check_evaluations()}
+    five = evaluations["average_is_five"]
     assert (five.passed, five.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert five.description == "1 of 2 rows are not as expected"
     assert five.metadata["sample"].value == [{"key": 1, "average": 4}]
-    again, positive = found["average_is_five_again"], found["average_is_positive"]
+    again, positive = evaluations["average_is_five_again"], evaluations["average_is_positive"]
     assert (again.passed, again.description) == (False, five.description)
     assert positive.passed
-    assert "could not be checked: Great Expectations did not take it" in (found["no_type"].description or "")
-    rows = found["has_three_rows"]
+    assert "could not be checked: Great Expectations did not take it" in (
+        evaluations["no_type"].description or ""
+    )
+    rows = evaluations["has_three_rows"]
     assert (rows.passed, rows.severity, rows.description) == (
         False,
         dg.AssetCheckSeverity.ERROR,
         "observed: 2",
     )
     assert rows.blocking
-    assert found["no_column"].passed is False
-    assert "no_such" in (found["no_column"].description or "")
+    assert evaluations["no_column"].passed is False
+    assert "no_such" in (evaluations["no_column"].description or "")
 
 
 @pytest.mark.parametrize("blocking", [True, False])

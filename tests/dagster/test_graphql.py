@@ -111,8 +111,11 @@ class Page:
 
     def __init__(self, context: WorkspaceRequestContext, job: str = JOB) -> None:
         self._context, self.job = context, job
-        [found] = self.ask(LOCATION)["repositoriesOrError"]["nodes"]
-        self.selector = {"repositoryName": found["name"], "repositoryLocationName": found["location"]["name"]}
+        [repository] = self.ask(LOCATION)["repositoriesOrError"]["nodes"]
+        self.selector = {
+            "repositoryName": repository["name"],
+            "repositoryLocationName": repository["location"]["name"],
+        }
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         return dict(execute_dagster_graphql(self._context, query, variables).data)
@@ -136,9 +139,9 @@ class Page:
         if partition is not None:
             self.ask(ADD_PARTITION, selector=self.selector, name=f"{self.job}_savepoints", key=partition)
             params["executionMetadata"] = {"tags": [{"key": "dagster/partition", "value": partition}]}
-        found = self.ask(LAUNCH, params=params)["launchRun"]
-        assert found["__typename"] == "LaunchRunSuccess", found
-        run_id: str = found["run"]["runId"]
+        answer = self.ask(LAUNCH, params=params)["launchRun"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        run_id: str = answer["run"]["runId"]
         run = self._context.instance.get_run_by_id(run_id)
         assert run is not None
         assert run.status == dg.DagsterRunStatus.SUCCESS
@@ -148,16 +151,16 @@ class Page:
         """Start a backfill of assets and let the daemon bring it to its end; its runs, oldest first."""
         keys = [{"path": list(key.path)} for key in assets]
         params = {"assetSelection": keys, "partitionNames": list(partitions)}
-        found = self.ask(PARTITION_BACKFILL, params=params)["launchPartitionBackfill"]
-        assert found["__typename"] == "LaunchBackfillSuccess", found
+        answer = self.ask(PARTITION_BACKFILL, params=params)["launchPartitionBackfill"]
+        assert answer["__typename"] == "LaunchBackfillSuccess", answer
         instance, logger = self._context.instance, logging.getLogger("backfill")
         for _ in range(6):
             for error in execute_backfill_iteration(self._context.process_context, logger):
                 assert error is None, error
-        backfill = instance.get_backfill(found["backfillId"])
+        backfill = instance.get_backfill(answer["backfillId"])
         assert backfill is not None
         assert backfill.status == BulkActionStatus.COMPLETED_SUCCESS, backfill.error
-        runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": found["backfillId"]}))
+        runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": answer["backfillId"]}))
         return list(reversed(list(runs)))
 
     def newest(self, *key: str) -> dict[str, Any]:

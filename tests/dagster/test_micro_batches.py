@@ -109,17 +109,19 @@ def test_metadata_is_that_of_the_checkpoint(
     spark: SparkSession, settings: Settings, instance: dg.DagsterInstance
 ) -> None:
     tick(settings, instance)
-    found = [shown(event) for event in events(instance, CHECKPOINT)]
+    metadata_of_batches = [shown(event) for event in events(instance, CHECKPOINT)]
     rows = StateEngine(settings.root, spark).checkpoints(JOB)
-    assert [m["checkpoint_id"] for m in found] == [1, 2, 3]
-    assert [m["parent_checkpoint_id"] for m in found] == [None, 1, 2]
+    assert [m["checkpoint_id"] for m in metadata_of_batches] == [1, 2, 3]
+    assert [m["parent_checkpoint_id"] for m in metadata_of_batches] == [None, 1, 2]
     [run] = {row.requested_by.removeprefix("dagster run ") for row in rows}
-    assert [m.get("parent_checkpoint") for m in found] == [None, run, run]
-    assert [m["rows_in"] for m in found] == [2, 2, 1]
-    assert [m["rows_out"] for m in found] == [1, 1, 0]
-    assert [m["changed_entries"] for m in found] == [row.operators[0].changed_entries for row in rows]
-    assert [m["write_id"] for m in found] == [row.write_id for row in rows]
-    for metadata in found:
+    assert [m.get("parent_checkpoint") for m in metadata_of_batches] == [None, run, run]
+    assert [m["rows_in"] for m in metadata_of_batches] == [2, 2, 1]
+    assert [m["rows_out"] for m in metadata_of_batches] == [1, 1, 0]
+    assert [m["changed_entries"] for m in metadata_of_batches] == [
+        row.operators[0].changed_entries for row in rows
+    ]
+    assert [m["write_id"] for m in metadata_of_batches] == [row.write_id for row in rows]
+    for metadata in metadata_of_batches:
         assert isinstance(metadata["bytes_written"], int)
         assert metadata["bytes_written"] > 0
         assert isinstance(metadata["seconds"], float)
@@ -129,8 +131,12 @@ def test_metadata_is_that_of_the_checkpoint(
         assert skew[0].startswith("| operator | key groups |")
         assert skew[2].startswith("| count_window_average | 1 |")
         assert metadata["steps"].count("\n") > 5
-    assert "run_batches" not in found[0]
-    assert (found[2]["run_batches"], found[2]["run_rows_in"], found[2]["caught_up"]) == (3, 5, True)
+    assert "run_batches" not in metadata_of_batches[0]
+    assert (
+        metadata_of_batches[2]["run_batches"],
+        metadata_of_batches[2]["run_rows_in"],
+        metadata_of_batches[2]["caught_up"],
+    ) == (3, 5, True)
 
     [sink] = map(shown, events(instance, AVERAGES))
     assert sink["rows_out"] == 2

@@ -79,7 +79,7 @@ def test_force_compacts_and_a_second_click_finds_it_done(site: Site, spark: Spar
 
 
 @pytest.mark.long
-def test_head_goes_back_only_when_told_twice(site: Site, spark: SparkSession) -> None:
+def test_a_restore_needs_dry_run_to_be_switched_off(site: Site, spark: SparkSession) -> None:
     site.run()
     site.run("__recover", checkpoint_id=1)
     shown = site.shown(operation_key(JOB, "head"))
@@ -148,7 +148,7 @@ def test_a_savepoint_is_a_partition_made_once_and_then_verified(site: Site, spar
 
 
 @pytest.mark.long
-def test_retention_keeps_a_week_unless_told_otherwise(site: Site, spark: SparkSession) -> None:
+def test_retention_keeps_a_week_by_default(site: Site, spark: SparkSession) -> None:
     site.run()
     site.run("__expire", keep_last=1, keep_hours=0, dry_run=True)
     assert site.shown(operation_key(JOB, "retention"))["expired"] == [1, 2]

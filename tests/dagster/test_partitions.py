@@ -51,10 +51,10 @@ def test_bounds_are_the_engines_where_clocks_are_changed() -> None:
     # the second of two equal hours is a start like any other
     for start, end in (("2013-11-03-01:00-0500", "2013-11-04"), ("2013-03-09", "2013-03-11-05:00")):
         own = TimePartitions("at", every="hour", start=start, end=end, timezone="America/New_York")
-        found = definition_of(own)
+        definition = definition_of(own)
         keys = [one.key for one in own.from_to(own.first(), 10**14)]
-        assert found.get_partition_keys(current_time=LATER) == keys
-        windows = [found.time_window_for_partition_key(key) for key in keys]
+        assert definition.get_partition_keys(current_time=LATER) == keys
+        windows = [definition.time_window_for_partition_key(key) for key in keys]
         assert [tuple(int(at.timestamp() * 1000) for at in w) for w in windows] == [
             (own.at(key).start_ms, own.at(key).end_ms) for key in keys
         ]
@@ -67,8 +67,8 @@ def test_every_asset_of_such_a_job_is_partitioned_and_a_range_is_one_run(days: D
     assert expected.get_partition_keys() == KEYS
     [itself] = [d for d in specs[CHECKPOINT].deps if d.asset_key == CHECKPOINT]
     assert itself.partition_mapping == dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
-    found = [a for a in days.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
-    [assets] = [a for a in found if a.op.name == f"{JOB}_micro_batches"]
+    assets_definitions = [a for a in days.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
+    [assets] = [a for a in assets_definitions if a.op.name == f"{JOB}_micro_batches"]
     assert assets.backfill_policy == dg.BackfillPolicy.single_run()
     assert days.defs.resolve_job_def(JOB).partitions_def == expected
 
@@ -108,8 +108,8 @@ def test_the_last_one_is_not_run_twice_and_one_that_ran_elsewhere_is_shown(
         (timedelta(hours=-23), "ok"),
         (timedelta(hours=-25), "stuck"),
     ):  # besides the day itself
-        found = look(days.settings.root, JOB, registered.job, stuck_after=allowed)
-        assert (found.state, found.lag) == (state, {f"partition {D10}": True})
+        job_status = look(days.settings.root, JOB, registered.job, stuck_after=allowed)
+        assert (job_status.state, job_status.lag) == (state, {f"partition {D10}": True})
     # asked for in so many words, it is
     days.factor = 10
     days.run(D9, mode="roll_forward")
@@ -263,12 +263,12 @@ def test_what_waits_is_asked_for_and_late_rows_are_reported(
     days.run()  # without a partition: what waits
     assert days.log()[3:] == [("11", "4"), ("12", "5")]
     assert (days.shown(D11)["late_rows"], days.shown(D12)["late_rows"]) == (2, 0)
-    found = _check(days, "late_rows")
-    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    evaluation = _check(days, "late_rows")
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
     command = f"statelake backfill {JOB} --from {D9} --to {D10} --rebatch"
-    assert (found.description or "").endswith(f"Take them in: {command}")
-    assert (found.description or "").startswith(f"2 rows of {D9} to {D10} came after")
-    assert str(found.metadata["found_with"].value).splitlines()[2:] == [f"| {D11} | 2 |"]
+    assert (evaluation.description or "").endswith(f"Take them in: {command}")
+    assert (evaluation.description or "").startswith(f"2 rows of {D9} to {D10} came after")
+    assert str(evaluation.metadata["found_with"].value).splitlines()[2:] == [f"| {D11} | 2 |"]
     days.late = "ignore"
     assert _check(days, "late_rows").passed
     days.late = "warn"
@@ -305,13 +305,13 @@ def _asked(days: Days, by: str) -> list[dg.RunRequest]:
             tick = days.defs.resolve_schedule_def(f"{JOB}_schedule").evaluate_tick(context)
         return list(tick.run_requests or [])
     with dg.build_sensor_context(instance=days.instance) as sensor_context:
-        found = days.defs.resolve_sensor_def(f"{JOB}__new_data")(sensor_context)
-    return [found] if isinstance(found, dg.RunRequest) else []
+        request = days.defs.resolve_sensor_def(f"{JOB}__new_data")(sensor_context)
+    return [request] if isinstance(request, dg.RunRequest) else []
 
 
 def _check(days: Days, name: str) -> dg.AssetCheckEvaluation:
     done = days.defs.resolve_job_def(f"{JOB}__check").execute_in_process(
         instance=days.instance, run_config=QUIET
     )
-    [found] = [e for e in done.get_asset_check_evaluations() if e.check_name == name]
-    return found
+    [evaluation] = [e for e in done.get_asset_check_evaluations() if e.check_name == name]
+    return evaluation

@@ -1,4 +1,4 @@
-"""The pictures: what is drawn, read back from the SVG inside of the Markdown."""
+"""Charts of asset metadata, read back from the SVG in the Markdown."""
 
 from __future__ import annotations
 

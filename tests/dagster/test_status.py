@@ -1,4 +1,4 @@
-"""How a job is: the rule, pure; and the command, on real tables, without Spark or Java."""
+"""Job health: the rule as a pure function, and the command on real tables without Spark or Java."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def status(
 
 
 def test_a_job_that_never_ran_is_shown_as_such() -> None:
-    found = status([])
-    assert (found.state, found.exit_code) == ("never_ran", 2)
+    job_status = status([])
+    assert (job_status.state, job_status.exit_code) == ("never_ran", 2)
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_a_job_that_never_ran_is_shown_as_such() -> None:
     ],
     ids=str,
 )
-def test_stuck_is_news_that_nobody_takes(
+def test_a_job_with_new_data_and_an_old_head_is_stuck(
     lag: dict[str, bool | None] | None, now_minutes: float, state: str, code: int
 ) -> None:
     path = [row(1), row(2, minutes=10), row(3, "compaction", minutes=39)]
-    found = status(path, now_minutes=now_minutes, lag=lag)
-    assert (found.state, found.exit_code) == (state, code)
+    job_status = status(path, now_minutes=now_minutes, lag=lag)
+    assert (job_status.state, job_status.exit_code) == (state, code)
 
 
 def test_unpublished_counts_more_than_stuck_and_numbers_are_those_of_the_path() -> None:
     path = [row(1), row(2, minutes=10), row(3, "restore", minutes=20)]
-    found = status(path, lag={"a": True}, unpublished=(2,))
-    assert (found.state, found.unpublished) == ("unpublished", (2,))
-    assert (found.head_id, found.head_kind, found.head_age_s) == (3, "restore", 40 * 60)
-    assert (found.batch_id, found.batch_age_s, found.rows_since_batch) == (2, 50 * 60, 1)
-    assert (found.changelog_files, found.changelog_rows, found.base_rows) == (2, 10, 0)
+    job_status = status(path, lag={"a": True}, unpublished=(2,))
+    assert (job_status.state, job_status.unpublished) == ("unpublished", (2,))
+    assert (job_status.head_id, job_status.head_kind, job_status.head_age_s) == (3, "restore", 40 * 60)
+    assert (job_status.batch_id, job_status.batch_age_s, job_status.rows_since_batch) == (2, 50 * 60, 1)
+    assert (job_status.changelog_files, job_status.changelog_rows, job_status.base_rows) == (2, 10, 0)
 
 
 def test_a_job_that_refuses_all_of_its_rows_is_not_fine() -> None:
@@ -104,21 +104,31 @@ def test_a_job_that_refuses_all_of_its_rows_is_not_fine() -> None:
     some, all_ = (
         replace(row(2, minutes=10), rows_in=n, rows_refused=5, dead_letters=[letters]) for n in (6, 5)
     )
-    found = status([row(1), some], lag={"a": False})
-    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("ok", 0, 5, 5)
-    found = status([row(1), all_, row(3, "compaction", minutes=20)], lag={"a": False})
-    assert (found.state, found.exit_code, found.dead_letters, found.refused) == ("refusing", 1, 5, 5)
-    assert "dead-letters list j" in describe(found)
+    job_status = status([row(1), some], lag={"a": False})
+    assert (job_status.state, job_status.exit_code, job_status.dead_letters, job_status.refused) == (
+        "ok",
+        0,
+        5,
+        5,
+    )
+    job_status = status([row(1), all_, row(3, "compaction", minutes=20)], lag={"a": False})
+    assert (job_status.state, job_status.exit_code, job_status.dead_letters, job_status.refused) == (
+        "refusing",
+        1,
+        5,
+        5,
+    )
+    assert "dead-letters list j" in describe(job_status)
 
 
 @pytest.mark.parametrize("kind", ["import", "bootstrap"])
 def test_a_job_that_begins_with_state_is_as_old_as_that(kind: str) -> None:
-    found = status([row(1, kind, minutes=10), row(2, "rescale", minutes=50)], lag={"a": True})
-    assert (found.state, found.batch_id, found.batch_age_s) == ("stuck", 1, 50 * 60)
+    job_status = status([row(1, kind, minutes=10), row(2, "rescale", minutes=50)], lag={"a": True})
+    assert (job_status.state, job_status.batch_id, job_status.batch_age_s) == ("stuck", 1, 50 * 60)
 
 
 def command(site: Site, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of ``statelake status``, where there is no Java to be found."""
+    """Exit code and output of ``statelake status``, on a machine without Java."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
     given = site.settings.jobs
     done = subprocess.run(
@@ -144,7 +154,7 @@ def command(site: Site, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
+def test_the_command_reports_never_ran_fine_stuck_and_unpublished(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(self: CheckpointCoordinator, attempt: object) -> None:
@@ -168,8 +178,8 @@ def test_the_command_tells_never_ran_fine_stuck_and_unpublished(
             patched.setattr(CheckpointCoordinator, "publish", die)
             site.run(raise_on_error=False)
         code, text = command(site, JOB, "--json")
-        found = json.loads(text)[JOB]
-        assert (code, found["state"], found["unpublished"], found["head_id"]) == (1, "unpublished", [4], 4)
+        shown = json.loads(text)[JOB]
+        assert (code, shown["state"], shown["unpublished"], shown["head_id"]) == (1, "unpublished", [4], 4)
         assert command(site, "no_such_job")[0] == 2
 
 

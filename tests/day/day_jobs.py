@@ -1,7 +1,7 @@
 """The jobs of somebody's own: sums of meter readings, as they come (``readings``) and day by day (``daily``).
 
-Every site of these tests has a copy of this file, registered by its settings. The function does what files in the
-directory ``signals`` tell it, so that a run can be hit in the middle, whatever the machine's pace is:
+Every site of these tests has a copy of this file, registered by its settings. The function obeys the files in the
+directory ``signals``, so that a run can be hit in the middle, whatever the machine's pace is:
 
     hold    holds a number: at the reading of that number, wait until the file is gone, and say who waits in ``held_by``
     broken  fail
@@ -83,7 +83,7 @@ class Totals(KeyedProcessFunction, CheckpointedFunction):
             while hold.exists():
                 time.sleep(0.05)
         if (self.signals / "broken").exists():
-            raise RuntimeError(f"reading {n} cannot be added: told to fail")
+            raise RuntimeError(f"reading {n} cannot be added: on purpose")
 
 
 class Parameters(JobParameters):

@@ -1,7 +1,7 @@
 """A directory as somebody has it who uses Statelake: settings, jobs of their own, a Dagster instance; and its commands.
 
 Everything is done by processes of their own, started in that directory. This side only waits and looks. Whatever is
-still alive in the end is found by the directory in its environment, and killed.
+still alive in the end is identified by the directory in its environment, and killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MARK = "STATELAKE_TEST_WORKSPACE"
 PATIENCE_S = 300.0
 """Of waiting for one thing, so that a test that goes wrong ends; nothing is measured by it."""
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 SETTINGS = """
 root = "{directory}/state"
@@ -74,23 +74,23 @@ def readings(many: int, *, apart: timedelta, meters: int = 300) -> list[Reading]
 
 
 def sums(rows: Sequence[Reading], *, ttl: timedelta) -> list[tuple[int, str, int]]:
-    """What the function says to these rows, told in six lines of Python."""
+    """The outputs of the function for these rows, in six lines of Python."""
     last: dict[str, tuple[datetime, int]] = {}
-    found = []
+    totals = []
     for row in sorted(rows, key=lambda r: (r.at, r.n)):
         at, total = last.get(row.meter, (row.at, 0))
         total = row.amount + (total if at + ttl > row.at else 0)
         last[row.meter] = row.at, total
-        found.append((row.n, row.meter, total))
-    return sorted(found)
+        totals.append((row.n, row.meter, total))
+    return sorted(totals)
 
 
-def until(look: Callable[[], Found | None], what: str) -> Found:
-    """Wait until there is something to be seen."""
+def until(look: Callable[[], Value | None], what: str) -> Value:
+    """Wait until a look has a result."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        if found := look():
-            return found
+        if seen := look():
+            return seen
         time.sleep(0.2)
     raise TimeoutError(f"waited {PATIENCE_S:.0f} s in vain for {what}")
 
@@ -176,11 +176,11 @@ class Site:
         (feed / f".{name}").rename(feed / f"{name}.parquet")
 
     def signal(self, name: str, text: str = "") -> None:
-        """Tell the function of the jobs something."""
+        """Set a signal for the function of the jobs."""
         (self.directory / "signals" / name).write_text(text)
 
     def unsignal(self, name: str) -> None:
-        """Take it back."""
+        """Remove a signal."""
         (self.directory / "signals" / name).unlink()
 
     def kill_who_waits(self) -> None:
@@ -270,8 +270,8 @@ class Site:
 @contextmanager
 def new_site(directory: Path) -> Iterator[Site]:
     """A site whose processes end with it."""
-    made = Site(directory)
+    site = Site(directory)
     try:
-        yield made
+        yield site
     finally:
-        made.close()
+        site.close()

@@ -38,18 +38,18 @@ def is_late(row: Reading) -> bool:
 
 @pytest.fixture
 def day(tmp_path: Path) -> Iterator[Site]:
-    with new_site(tmp_path / "day") as made:
-        yield made
+    with new_site(tmp_path / "day") as site:
+        yield site
 
 
 @pytest.fixture
 def right(tmp_path: Path) -> Iterator[Site]:
     """Where all of the input is there from the first."""
-    with new_site(tmp_path / "right") as made:
+    with new_site(tmp_path / "right") as site:
         for i, rows in enumerate(FILES):
-            made.put("readings", f"{i}", rows)
-        made.put("daily", "all", DAYS)
-        yield made
+            site.put("readings", f"{i}", rows)
+        site.put("daily", "all", DAYS)
+        yield site
 
 
 def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: Site) -> None:

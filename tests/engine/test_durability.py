@@ -85,8 +85,8 @@ def test_anything_else_is_refused(root: Path, tmp_path: Path) -> None:
 def test_directories_of_files_go_by_it_as_tables_do(
     durability: Durability, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Durability] = []
-    monkeypatch.setattr(publishers, "FilePublisher", made.append)
+    given: list[Durability] = []
+    monkeypatch.setattr(publishers, "FilePublisher", given.append)
     tables: Any = SimpleNamespace(layout=SimpleNamespace(root=str(root)))
     publishers.publishers(StateEngine(root, SESSION, durability=durability).kernel, tables)
-    assert made == [durability]
+    assert given == [durability]

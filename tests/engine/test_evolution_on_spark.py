@@ -218,8 +218,8 @@ def test_time_to_live_may_be_switched_on_and_off(tmp_path: Path, spark: SparkSes
     run(True, 1_050)  # a: the old entry lives until it is touched
     run(True, 1_150)  # b: expired
     run(True, 1_160)  # a: expired
-    found = [(before, n) for _, before, n in Pipeline(tmp_path, spark, build(kind)).outputs()["out"]]
-    assert found == [("None", 0), ("None", 0), ("{'number': 1}", 1), ("None", 0), ("None", 1)]
+    reads = [(before, n) for _, before, n in Pipeline(tmp_path, spark, build(kind)).outputs()["out"]]
+    assert reads == [("None", 0), ("None", 0), ("{'number': 1}", 1), ("None", 0), ("None", 1)]
 
 
 @pytest.mark.long
@@ -235,7 +235,7 @@ def test_the_length_of_a_time_to_live_may_change(tmp_path: Path, spark: SparkSes
     run(1_000, 500)  # a: would have expired, and lives longer now
     run(100, 600)  # b: expired at 110
     run(50, 545)  # clocks never go back: a, written at 500, is expired at 600
-    found = [
+    reads = [
         before for _, before, _ in Pipeline(tmp_path, spark, build("struct<number: int>")).outputs()["out"]
     ]
-    assert found == ["None", "None", "{'number': 1}", "None", "None"]
+    assert reads == ["None", "None", "{'number': 1}", "None", "None"]

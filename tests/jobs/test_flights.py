@@ -113,27 +113,27 @@ def in_utc(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.col(instants).dt.convert_time_zone("UTC").dt.cast_time_unit("us"))
 
 
-def assert_same(found: pl.DataFrame, expected: pl.DataFrame) -> None:
-    assert set(found.columns) == set(expected.columns)
-    found = found.select(expected.columns)
-    assert dict(found.schema) == dict(expected.schema)
-    assert found.height == expected.height
+def assert_same(actual: pl.DataFrame, expected: pl.DataFrame) -> None:
+    assert set(actual.columns) == set(expected.columns)
+    actual = actual.select(expected.columns)
+    assert dict(actual.schema) == dict(expected.schema)
+    assert actual.height == expected.height
     for column in expected.columns:
-        differ = found[column].ne_missing(expected[column])
-        shown = f"{column}: {found.filter(differ).head(3)} instead of {expected.filter(differ).head(3)}"
+        differ = actual[column].ne_missing(expected[column])
+        shown = f"{column}: {actual.filter(differ).head(3)} instead of {expected.filter(differ).head(3)}"
         assert not differ.any(), shown
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the job left behind, read once: the tables of its sinks, and all its states."""
+class Outcome:
+    """The results of the job, read once: the tables of its sinks, and all its states."""
 
     plane_delays: pl.DataFrame
     route_ranking: pl.DataFrame
     states: dict[str, pl.DataFrame]
 
     @classmethod
-    def of(cls, tmp_path: Path, engine: StateEngine, job: StatefulJob) -> Found:
+    def of(cls, tmp_path: Path, engine: StateEngine, job: StatefulJob) -> Outcome:
         names = ("last_flight", "airports", "recent_delays", "totals")
         states = {name: state(engine, job, name) for name in names}
         return cls(sink(tmp_path, "plane_delays"), sink(tmp_path, "route_ranking"), states)
@@ -185,9 +185,9 @@ def test_the_year_equals_the_reference(
     job = build(prepare_feed(feeds), parallelism=parallelism, **options)
     engine.run(job)
     assert len(engine.checkpoints(job)) == batches
-    found = Found.of(tmp_path, engine, job)
-    found.assert_equal(year)
-    found.assert_golden_numbers()
+    outcome = Outcome.of(tmp_path, engine, job)
+    outcome.assert_equal(year)
+    outcome.assert_golden_numbers()
     if (cut, parallelism) in OFTEN:
         worst = collected(flights.worst_routes(engine.read_state(job, "route_ranking", "totals")))
         assert worst.select(*ROUTE, "total_arr_delay", "arrived").row(0) == ("EWR", "TYS", 12_880, 313)
@@ -206,7 +206,7 @@ def test_a_month_day_by_day_equals_the_reference(
     february = reference.new_york_month(pl.col("departed_at")) == "2013-02"
     assert len(engine.checkpoints(job)) == 28
     expected = Expected.of(reference.departures(raw).filter(february))
-    Found.of(tmp_path, engine, job).assert_equal(expected)
+    Outcome.of(tmp_path, engine, job).assert_equal(expected)
 
 
 @pytest.mark.spark
@@ -235,7 +235,7 @@ def test_cancelled_flights_without_an_aircraft_become_dead_letters(
     assert letters.num_rows == refused == sum(b.rows_refused for b in report.batches)
     assert refused
     expected = Expected.of(departures)
-    Found.of(tmp_path, engine, job).assert_equal(expected)
+    Outcome.of(tmp_path, engine, job).assert_equal(expected)
 
 
 @pytest.mark.spark

@@ -56,9 +56,9 @@ def test_months_and_days_are_those_of_new_yorks_clock(home: Path, expected: pl.D
         feed = prepare_feed(home, cut)
         date = reference.new_york_date(pl.col("departed_at")).cast(pl.String).str.slice(0, width)
         counts = expected.group_by(date.alias("slice")).len().sort("slice")
-        found = [(p.stem.removeprefix("flights-"), pq.read_metadata(p).num_rows) for p in files_of(feed)]
-        assert found == counts.rows()
-        assert found[-1] == ("2014-01-01"[:width], 3)
+        files = [(p.stem.removeprefix("flights-"), pq.read_metadata(p).num_rows) for p in files_of(feed)]
+        assert files == counts.rows()
+        assert files[-1] == ("2014-01-01"[:width], 3)
 
 
 def test_cancelled_flights_stand_at_their_scheduled_time(home: Path) -> None:

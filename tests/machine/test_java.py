@@ -71,8 +71,8 @@ def test_a_link_on_path_leads_to_the_real_home(tmp_path: Path) -> None:
     real = make_java(tmp_path / "real", "17.0.9")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
-    found = find(tmp_path, {"PATH": str(tmp_path / "bin")})
-    assert (found.path, found.version, found.major) == (real, "17.0.9", 17)
+    java = find(tmp_path, {"PATH": str(tmp_path / "bin")})
+    assert (java.path, java.version, java.major) == (real, "17.0.9", 17)
 
 
 def test_a_shim_on_path_is_asked_for_its_home(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_an_explicit_java_is_used_or_refused_but_never_passed_over(tmp_path: Pat
 
 def test_a_stripped_java_is_wrapped_and_other_arguments_survive(tmp_path: Path) -> None:
     stripped = make_java(tmp_path / "a 'quoted' home", "21.0.8", modules="java.logging")
-    found = find(tmp_path, {"JAVA_HOME": str(stripped)})
-    assert found.path.is_relative_to(tmp_path / "cache")
+    java = find(tmp_path, {"JAVA_HOME": str(stripped)})
+    assert java.path.is_relative_to(tmp_path / "cache")
     arguments = [
         "-cp",
         "a b:c*",
@@ -119,9 +119,9 @@ def test_a_stripped_java_is_wrapped_and_other_arguments_survive(tmp_path: Path) 
         "Main",
         "$HOME",
     ]
-    echoed = subprocess.run([found.executable, *arguments], capture_output=True, text=True, check=True).stdout
+    echoed = subprocess.run([java.executable, *arguments], capture_output=True, text=True, check=True).stdout
     assert echoed == "<-cp><a b:c*><--add-modules=other><><Main><$HOME>"
-    assert find(tmp_path, {"JAVA_HOME": str(stripped)}) == found
+    assert find(tmp_path, {"JAVA_HOME": str(stripped)}) == java
 
 
 ROUND_TRIP = """

@@ -69,16 +69,16 @@ Use = Callable[[Any], Any]
 
 
 class Uses(KeyedProcessFunction):
-    """Does something with one state; what is raised there and then becomes the output where ``told`` says so."""
+    """Does something with one state; with ``caught``, the error that is raised there becomes the output."""
 
-    def __init__(self, state: str, use: Use, kind: Any = "tinyint", *, told: bool = False) -> None:
-        self.get, self.use, self.kind, self.told = GET[state], use, kind, told
+    def __init__(self, state: str, use: Use, kind: Any = "tinyint", *, caught: bool = False) -> None:
+        self.get, self.use, self.kind, self.caught = GET[state], use, kind, caught
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.state = self.get(runtime_context, self.kind)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        if self.told:
+        if self.caught:
             with pytest.raises(ValueTypeError, match="must be between -128 and 127"):
                 self.use(self.state)
             yield "refused"
@@ -107,7 +107,7 @@ OVERFLOWS: list[tuple[str, Use]] = [
 
 @pytest.mark.parametrize(("state", "use"), OVERFLOWS)
 def test_an_overflow_is_an_error_of_the_write_and_not_of_the_commit(state: str, use: Use) -> None:
-    harness = KeyedHarness(Uses(state, use, told=True), key_by=lambda value: value)
+    harness = KeyedHarness(Uses(state, use, caught=True), key_by=lambda value: value)
     assert harness.process(["a"]) == ["refused"]
     with pytest.raises(
         ValueTypeError, match=r"state 's': 200 \(int\) is not a value of type int8: it must be"
@@ -252,10 +252,10 @@ class Twice(KeyedProcessFunction):
 
 @pytest.mark.parametrize("state", GET)
 def test_one_name_of_two_types_or_kinds_is_refused(state: str) -> None:
-    told = "operator 'harness': state 's' is declared twice, as .* and as .*; give them different names"
-    with pytest.raises(StateAccessError, match=told):
+    message = "operator 'harness': state 's' is declared twice, as .* and as .*; give them different names"
+    with pytest.raises(StateAccessError, match=message):
         keyed(Twice(state, state, "string"))
-    with pytest.raises(StateAccessError, match=told):
+    with pytest.raises(StateAccessError, match=message):
         keyed(Twice(state, "value" if state != "value" else "list", "tinyint"))
 
 

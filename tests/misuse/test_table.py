@@ -201,7 +201,7 @@ Jobs
 Names and uids are unique and well written, types are given, functions fit their streams
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built
   job/test_streams::test_what_streams_refuse
-  core/test_names::test_others_are_refused_and_told_how_to_look
+  core/test_names::test_other_names_are_refused_with_the_rule
 Elements of a collection are reported with their source
   misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_reported_with_its_source
 A job does something, uses its sources, and its stateful operators have uids
@@ -233,13 +233,13 @@ ALLOWED = {
 
 def entries() -> list[tuple[str, str]]:
     """Pairs of a sentence and the id of one of its tests."""
-    found, sentence = [], ""
+    pairs, sentence = [], ""
     for line in (__doc__ or "").splitlines():
         if line.startswith("  "):
-            found.append((sentence, line.strip()))
+            pairs.append((sentence, line.strip()))
         else:
             sentence = line
-    return found
+    return pairs
 
 
 @cache
@@ -251,7 +251,7 @@ def functions(file: str) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in module(file).body if isinstance(node, ast.FunctionDef)}
 
 
-def tells(file: str, name: str) -> bool:
+def looks_at_message(file: str, name: str) -> bool:
     """Whether a function, or one of its file that it calls, expects an error of a class and looks at its message."""
     known, seen, todo = functions(file), set[str](), [name]
     while todo:
@@ -278,11 +278,11 @@ def expected_to_fail(function: ast.FunctionDef) -> bool:
 
 @pytest.mark.parametrize(("sentence", "test"), entries())
 def test_the_test_exists_and_looks_at_class_and_message(sentence: str, test: str) -> None:
-    found = re.fullmatch(r"([\w/]+)::(\w+)(?:\[(.+)\])?", test)
-    assert found is not None
-    file, name, case = found.groups()
+    match = re.fullmatch(r"([\w/]+)::(\w+)(?:\[(.+)\])?", test)
+    assert match is not None
+    file, name, case = match.groups()
     assert name in functions(file)
-    assert tells(file, name)
+    assert looks_at_message(file, name)
     assert expected_to_fail(functions(file)[name]) == sentence.endswith("(not yet)")
     if case is not None:
         constants = {node.value for node in ast.walk(module(file)) if isinstance(node, ast.Constant)}

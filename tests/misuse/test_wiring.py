@@ -177,7 +177,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
         lambda j, s: s.uid("other"), ConfigurationError, "uid is about the operator.*right after map, process",
     ),
     "one side output of two types": (
-        lambda j, s: [made.get_side_output(OutputTag("late", kind)) for made in [mapped(s, "copies")]
+        lambda j, s: [stream.get_side_output(OutputTag("late", kind)) for stream in [mapped(s, "copies")]
                       for kind in (Types.INT(), Types.STRING())],
         ConfigurationError, "operator 'copies': the side output 'late' is read as .*; use one tag",
     ),

@@ -1,4 +1,4 @@
-"""``statelake doctor --repair``: the id of a root is found in the tables of its jobs; nothing is published again."""
+"""``statelake doctor --repair``: the id of a root is read from the tables of its jobs; nothing is published twice."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_a_root_of_an_older_format_keeps_it_and_is_not_upgraded_under_another_id
 def test_a_root_in_which_nothing_was_committed_gets_a_new_id(tmp_path: Path) -> None:
     committed(tmp_path, "flights")
     assert doctor(tmp_path, "--repair")[0] == 0
-    made = open_root(normal_uri(tmp_path), create=False)
-    assert made is not None
+    root_id = open_root(normal_uri(tmp_path), create=False)
+    assert root_id is not None
     committed(tmp_path, "named_by_its_table", properties={"statelake.root": ID})
     (tmp_path / MARKER).unlink()
     assert doctor(tmp_path, "--repair")[0] == 0
@@ -198,13 +198,13 @@ def test_a_root_without_its_id_publishes_nothing_again(tmp_path: Path, spark: Sp
     site, database = Site(tmp_path, spark).put(ROWS), tmp_path / "sink.db"
 
     def job() -> StatefulJob:
-        made = StatefulJob("tiny", parallelism=2, max_parallelism=8)
-        events = made.source("events", FileSource(str(site.feed)))
+        tiny = StatefulJob("tiny", parallelism=2, max_parallelism=8)
+        events = tiny.source("events", FileSource(str(site.feed)))
         out = events.key_by("k").process(Sum(), uid="sums", output_type=OUTPUT)
         out.sink("out", DeltaSink(str(site.sink)))
         out.sink("files", FileSink(str(tmp_path / "files")))
         out.sink("rows", SqlSink(f"sqlite:///{database}", "rows"))
-        return made
+        return tiny
 
     def shown() -> list[int]:
         with sqlite3.connect(database) as connection:
@@ -238,14 +238,14 @@ def test_a_root_without_its_id_publishes_nothing_again(tmp_path: Path, spark: Sp
 def test_a_lost_restore_is_undone_in_the_sinks_before_it_is_left_out(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The command starts the session that this takes; a table that Spark writes tells by its rows what went."""
+    """The command starts a session; rows of a table that Spark writes show what was withdrawn."""
     site, parts = Site(tmp_path, spark).put({"k": ["a"], "v": [1]}), tmp_path / "parts"
     spark.sql(f"CREATE TABLE delta.`{parts}` ({OUTPUT}, _write_id string) USING delta PARTITIONED BY (k)")
 
     def job() -> StatefulJob:
-        made = site.job()
-        DataStream(made, made.sinks["out"].parent).sink("parts", DeltaSink(str(parts), lineage=True))
-        return made
+        tiny = site.job()
+        DataStream(tiny, tiny.sinks["out"].parent).sink("parts", DeltaSink(str(parts), lineage=True))
+        return tiny
 
     def shown() -> list[Any]:
         rows = DeltaTable(str(parts)).to_pyarrow_table(columns=["k", "v", "total"]).to_pylist()

@@ -35,15 +35,15 @@ def reference() -> list[tuple[Any, ...]]:
     ]
     assert {r["time_hour"].astimezone(ZoneInfo(NEW_YORK)).day for r in rows} == {1, 2, 3, 4}
     in_a_row: dict[str, int] = defaultdict(int)
-    found = []
+    expected_rows = []
     for row in sorted(rows, key=lambda r: tuple(r[name] for name in SCHEDULE_ORDER)):
         late = row["dep_delay"] >= LATE_MINUTES
         in_a_row[row["tailnum"]] = in_a_row[row["tailnum"]] + 1 if late else 0
         if late:
-            found.append(
+            expected_rows.append(
                 (row["time_hour"], row["tailnum"], row["flight"], row["dep_delay"], in_a_row[row["tailnum"]])
             )
-    return sorted(found)
+    return sorted(expected_rows)
 
 
 @pytest.mark.long

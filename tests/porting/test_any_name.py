@@ -115,8 +115,8 @@ def totals(name: str) -> list[tuple[str, int]]:
 
 def check_states(pipeline: Pipeline) -> None:
     for name in STATES:
-        found = open_state.read_state(pipeline.directory / "root", "pipeline", UID, name)
-        assert sorted(zip(*(found[c].to_pylist() for c in ("f0", "value")), strict=True)) == totals(name), (
+        state = open_state.read_state(pipeline.directory / "root", "pipeline", UID, name)
+        assert sorted(zip(*(state[c].to_pylist() for c in ("f0", "value")), strict=True)) == totals(name), (
             name
         )
 

@@ -75,8 +75,8 @@ def classes_of(base: str) -> list[set[str]]:
 
 def calls() -> set[str]:
     """What is called, as written, and the last part of it."""
-    found = {ast.unparse(node.func) for node in programs() if isinstance(node, ast.Call)}
-    return found | {name.rsplit(".", 1)[-1] for name in found}
+    called = {ast.unparse(node.func) for node in programs() if isinstance(node, ast.Call)}
+    return called | {name.rsplit(".", 1)[-1] for name in called}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

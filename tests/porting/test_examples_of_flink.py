@@ -109,9 +109,9 @@ def check_every_element(pipeline: Pipeline | MemoryPipeline) -> None:
     while pipeline.run(max_batches=1).batches:
         runs += 1
     assert runs == len(FIRST_ENTRY)
-    found = pipeline.outputs()
-    assert found.pop("count") == COUNTS_OUTPUTS
-    assert found == EXPECTED
+    outputs = pipeline.outputs()
+    assert outputs.pop("count") == COUNTS_OUTPUTS
+    assert outputs == EXPECTED
     assert pipeline.state("average_of_window", "average") == [(1, (1, 2))]
     assert pipeline.state("first_entry_of_window", "sortedmapstate") == [
         (1, 1, 1),
@@ -135,9 +135,9 @@ def test_all_elements_in_one_batch_on_spark(tmp_path: Path, spark: SparkSession)
 
 def check_all_elements(pipeline: Pipeline | MemoryPipeline) -> None:
     assert len(pipeline.run().batches) == 1
-    found = pipeline.outputs()
-    assert sorted(found.pop("count")) == sorted(COUNTS_OUTPUTS)
-    assert found == EXPECTED
+    outputs = pipeline.outputs()
+    assert sorted(outputs.pop("count")) == sorted(COUNTS_OUTPUTS)
+    assert outputs == EXPECTED
 
 
 _SCRIPT = """
@@ -171,6 +171,6 @@ def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, sp
     assert done.returncode == 0, done.stderr
     pipeline = Pipeline(tmp_path, spark, examples(4), parallelism=1)
     assert len(pipeline.run().batches) == 1
-    found = pipeline.outputs()
-    assert sorted(found.pop("count")) == sorted(COUNTS_OUTPUTS)
-    assert found == EXPECTED
+    outputs = pipeline.outputs()
+    assert sorted(outputs.pop("count")) == sorted(COUNTS_OUTPUTS)
+    assert outputs == EXPECTED

@@ -169,8 +169,8 @@ def check_no_gap_and_no_repeat(pipeline: Pipeline | MemoryPipeline) -> None:
 class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
     """Numbers its elements, and writes down the checkpoints of which it was notified."""
 
-    def __init__(self, told: Path) -> None:
-        self.told, self.number, self.name = told, 0, ""
+    def __init__(self, log: Path) -> None:
+        self.log, self.number, self.name = log, 0, ""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.name = runtime_context.get_task_name()
@@ -186,16 +186,16 @@ class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
         self.number = sum(state)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        with self.told.open("a") as file:
+        with self.log.open("a") as file:
             file.write(f"{checkpoint_id}\n")
 
 
 def test_a_listener_is_notified_of_every_checkpoint_in_order(tmp_path: Path) -> None:
-    """In a job, subtasks are reported at the start of the next micro-batch, so not of the last checkpoint yet."""
+    """In a job, subtasks are notified at the start of the next micro-batch, so not of the last checkpoint yet."""
 
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         pairs = job.from_collection(PAIRS[:6], PAIR, name="pairs", max_rows_per_batch=2)
-        return {"numbered": pairs.map(Numbered(tmp_path / "told"), output_type=PAIR).uid("numbered")}
+        return {"numbered": pairs.map(Numbered(tmp_path / "in_job"), output_type=PAIR).uid("numbered")}
 
     def outputs(harness: OperatorHarness) -> Iterable[Any]:
         for at in (0, 2, 4):
@@ -203,9 +203,9 @@ def test_a_listener_is_notified_of_every_checkpoint_in_order(tmp_path: Path) -> 
 
     with MemoryPipeline.of(build, parallelism=1) as pipeline:
         pipeline.run()
-        found = pipeline.outputs()["numbered"]
+        numbered = pipeline.outputs()["numbered"]
     expected = list(outputs(OperatorHarness(Numbered(tmp_path / "in_harness"))))
     assert expected == [(letter, n) for n, letter in enumerate("abcdef", 1)]
-    assert found == expected
+    assert numbered == expected
     assert (tmp_path / "in_harness").read_text().split() == ["1", "2", "3"]
-    assert (tmp_path / "told").read_text().split() == ["1", "2"]
+    assert (tmp_path / "in_job").read_text().split() == ["1", "2"]

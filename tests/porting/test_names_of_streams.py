@@ -244,10 +244,10 @@ def test_execute_and_collect(spark: SparkSession) -> None:
     numbers = (
         StatefulJob("collected").from_collection([3, 1, 2], Types.LONG()).map(lambda n: n + 1, Types.LONG())
     )
-    with numbers.execute_and_collect("a name", spark=spark) as found:
-        assert found.next() == 4
-        assert list(found) == [2, 3]
-    assert list(found) == []
+    with numbers.execute_and_collect("a name", spark=spark) as collected:
+        assert collected.next() == 4
+        assert list(collected) == [2, 3]
+    assert list(collected) == []
     assert numbers.execute_and_collect(limit=2, spark=spark) == [4, 2]
 
 

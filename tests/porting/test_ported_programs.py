@@ -184,8 +184,8 @@ def test_every_state_on_spark(tmp_path: Path, spark: SparkSession) -> None:
 def check_every_state(pipeline: Pipeline | MemoryPipeline) -> None:
     expected = KeyedHarness(AllStates(), key_by=First().get_key, output_type=ALL).process(PAIRS)
     pipeline.run()
-    found = pipeline.outputs()["out"]
-    assert sorted(map(plain, found), key=repr) == sorted(map(plain, expected), key=repr)
+    outputs = pipeline.outputs()["out"]
+    assert sorted(map(plain, outputs), key=repr) == sorted(map(plain, expected), key=repr)
     assert pipeline.state("states", "mean") == [("a", (11, 3)), ("b", (11, 3)), ("c", (2, 1))]
     assert pipeline.state("states", "text") == [("a", "-3-5-3"), ("b", "-1-9-1"), ("c", "-2")]
     assert pipeline.state("states", "last") == [("a", 3), ("b", 1), ("c", 2)]
@@ -230,8 +230,8 @@ def test_functions_without_keys() -> None:
 
     with MemoryPipeline.of(build, parallelism=2) as pipeline:
         pipeline.run()
-        found = pipeline.outputs()
-    assert found["numbered"] == OperatorHarness(Enumerate(), output_type=numbered_type).process(PAIRS)
+        outputs = pipeline.outputs()
+    assert outputs["numbered"] == OperatorHarness(Enumerate(), output_type=numbered_type).process(PAIRS)
     harness = OperatorHarness(Split(), side_outputs=[LATE])
-    assert sorted(found["small"]) == sorted(harness.process(PAIRS))
-    assert sorted(found["late"]) == sorted(harness.side_output(LATE)) == ["a5", "b9"]
+    assert sorted(outputs["small"]) == sorted(harness.process(PAIRS))
+    assert sorted(outputs["late"]) == sorted(harness.side_output(LATE)) == ["a5", "b9"]

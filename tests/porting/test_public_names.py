@@ -20,16 +20,16 @@ NAMES: dict[str, list[str]] = json.loads((Path(__file__).parent / "pyflink_names
 GUIDE = Path(__file__).parents[2] / "docs" / "porting.md"
 
 
-def found(path: str) -> object | None:
+def resolved(path: str) -> object | None:
     return reduce(lambda of, name: getattr(of, name, None), path.split("."), state_engine)  # type: ignore[arg-type, return-value]
 
 
 @cache
 def missing() -> list[str]:
     """Classes that are not here, and methods that classes which are do not have."""
-    classes = [name for name in NAMES if found(name) is None]
+    classes = [name for name in NAMES if resolved(name) is None]
     methods = [f"{of}.{name}" for of, names in NAMES.items() if of not in classes for name in names]
-    return [*classes, *(name for name in methods if found(name) is None)]
+    return [*classes, *(name for name in methods if resolved(name) is None)]
 
 
 @cache

@@ -102,11 +102,11 @@ SUM = Types.TUPLE([Types.LONG(), Types.LONG(), Types.DOUBLE()])
 
 def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
     def programs(job: StatefulJob) -> dict[str, DataStream]:
-        made: dict[str, DataStream] = {}
+        streams: dict[str, DataStream] = {}
         for name, (given, _) in LONG_RIDES.items():
             if name not in ON_THE_ENGINE:
                 continue
-            made[f"long_{name}"] = (
+            streams[f"long_{name}"] = (
                 job.from_collection(given, TaxiRide, name=f"rides_{name}", max_rows_per_batch=cut)
                 .assign_timestamps_and_watermarks("event_time", DELAYS.get(name, DELAY))
                 .key_by(lambda ride: ride.ride_id, Types.LONG())
@@ -121,12 +121,12 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
                 .key_by(lambda fare: fare.driver_id, Types.LONG())
                 .process(PseudoWindow(Time.hours(1)), SUM, uid=f"hourly tips: {name}")
             )
-            made[f"tips_{name}"] = tips
-            made[f"late_{name}"] = tips.get_side_output(LATE_FARES)
-            made[f"max_{name}"] = tips.key_by(lambda tip: tip[0], Types.LONG()).process(
+            streams[f"tips_{name}"] = tips
+            streams[f"late_{name}"] = tips.get_side_output(LATE_FARES)
+            streams[f"max_{name}"] = tips.key_by(lambda tip: tip[0], Types.LONG()).process(
                 HourlyMax(), SUM, uid=f"hourly max: {name}"
             )
-        return made
+        return streams
 
     return programs
 
@@ -145,12 +145,12 @@ def test_rides_and_tips_on_spark(tmp_path: Path, spark: SparkSession) -> None:
 
 def check_rides_and_tips(pipeline: Pipeline | MemoryPipeline) -> None:
     pipeline.run(drain=True)
-    found = {name: sorted(values) for name, values in pipeline.outputs().items()}
+    outputs = {name: sorted(values) for name, values in pipeline.outputs().items()}
     expected: dict[str, Sequence[Any]] = {f"long_{name}": alerts for name, (_, alerts) in LONG_RIDES.items()}
     for name, (_, sums, late) in HOURS.items():
         expected |= {f"tips_{name}": sums, f"late_{name}": late, f"max_{name}": MAXIMA[name]}
     shown = {n: v for n, v in expected.items() if v and n.split("_", 1)[1] in ON_THE_ENGINE}
-    assert found == shown
+    assert outputs == shown
 
 
 def batches(elements: list[Any], cut: int | None) -> list[list[Any]]:
@@ -167,8 +167,8 @@ def test_long_rides_in_the_harness(name: str, cut: int | None) -> None:
         AlertFunction(), key_by=lambda r: r.ride_id, timestamp_of=lambda r: millis(r.event_time),
         max_out_of_orderness_ms=delay, parallelism=2,
     )  # fmt: skip
-    found = [o for batch in batches(given, cut) for o in harness.process(batch)]
-    assert sorted([*found, *harness.process([], drain=True)]) == alerts
+    emitted = [o for batch in batches(given, cut) for o in harness.process(batch)]
+    assert sorted([*emitted, *harness.process([], drain=True)]) == alerts
 
 
 def test_a_ride_is_long_as_soon_as_the_watermark_says_so() -> None:
@@ -191,6 +191,6 @@ def test_hourly_tips_in_the_harness(name: str, cut: int | None) -> None:
         PseudoWindow(Time.hours(1)), key_by=lambda f: f.driver_id, timestamp_of=lambda f: millis(f.start_time),
         max_out_of_orderness_ms=0, parallelism=2,
     )  # fmt: skip
-    found = [o for batch in batches(given, cut) for o in harness.process(batch)]
-    assert sorted([*found, *harness.process([], drain=True)]) == sums
+    emitted = [o for batch in batches(given, cut) for o in harness.process(batch)]
+    assert sorted([*emitted, *harness.process([], drain=True)]) == sums
     assert harness.side_output(LATE_FARES) == late

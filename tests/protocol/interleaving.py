@@ -28,7 +28,7 @@ LONG_PAUSE = 0.015
 KILLED_INSIDE = 0.05
 """How likely an actor is killed at a point where it holds a lock and cannot give the turn back."""
 LOST_ANSWER = 0.02
-"""How likely nobody tells whether a commit happened."""
+"""How likely a commit has no answer."""
 ASLEEP_BEFORE_COMMIT = 0.15
 """How likely an actor sleeps for a while, with everything written, just before a row is committed."""
 _HOURS = 3_600_000

@@ -86,7 +86,7 @@ def build(directory: Path, *, numbers: int, at_once: int, parallelism: int, file
 
 
 def fold(numbers: Iterable[int]) -> tuple[State, list[Output]]:
-    """What state and outputs must be after these numbers, told by nothing but them."""
+    """The state and outputs after these numbers, computed from the numbers alone."""
     state: State = {}
     outputs = []
     for x in numbers:
@@ -213,9 +213,11 @@ def fold_base(
     )
     files = [f.listed for f in state_files(layout, path, uid)]
     groups = KeyGroups(max_parallelism, tuple(key_groups or [KeyGroupRange(0, max_parallelism - 1)]))
-    made = reported("fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt))
+    base_files = reported(
+        "fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt)
+    )
     step("after fold")
-    return made
+    return base_files
 
 
 def numbers_read(path: Sequence[CheckpointRow]) -> Iterator[int]:

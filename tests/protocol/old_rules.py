@@ -34,8 +34,8 @@ def plans_before_it_fences(patch: pytest.MonkeyPatch, world: World) -> None:
     real = collector.Collector._plan
 
     def plan(self: Any, *args: Any) -> Any:
-        found = real(self, *args)
-        return vars(self).setdefault("seen_first", found)
+        planned = real(self, *args)
+        return vars(self).setdefault("seen_first", planned)
 
     patch.setattr(collector.Collector, "_plan", plan)
 
@@ -109,13 +109,13 @@ def whatever_lies_there_is_published(patch: pytest.MonkeyPatch, world: World) ->
 
 def _beside(staged: Any) -> list[Any]:
     """The listed files, and all others of the same attempts."""
-    directory, found = local_path(staged.path), {file.path: file for file in staged.files}
+    directory, files = local_path(staged.path), {file.path: file for file in staged.files}
     for file in staged.files:
         write_id = write_id_in(file.path.rsplit("/", 1)[-1])
         for other in (directory / file.path).parent.glob(f"*{write_id}*.parquet"):
             path = str(other.relative_to(directory))
-            found.setdefault(path, replace(file, path=path, bytes=other.stat().st_size))
-    return list(found.values())
+            files.setdefault(path, replace(file, path=path, bytes=other.stat().st_size))
+    return list(files.values())
 
 
 _BEHIND, _AHEAD = SKEWS_MS[0], SKEWS_MS[-1]

@@ -30,8 +30,8 @@ Outcomes = set[tuple[str, int]]
 """Attempts, as ``write_id`` and the checkpoint id that each tried to commit."""
 
 
-class Told:
-    """What the engine told its callers about commits of checkpoints."""
+class Reported:
+    """What the engine reported to its callers about commits of checkpoints."""
 
     def __init__(self) -> None:
         self.committed: Outcomes = set()
@@ -39,9 +39,9 @@ class Told:
 
 
 @contextmanager
-def marked(clock: Clock) -> Iterator[Told]:
+def marked(clock: Clock) -> Iterator[Reported]:
     """Wrap the engine, and let it go by a clock; what is reported of commits is noted until the end."""
-    shown = Told()
+    shown = Reported()
     with pytest.MonkeyPatch.context() as patch:
         clock.rule(patch)
 
@@ -96,9 +96,9 @@ def _before_and_after(what: str) -> Callable[[Callable[..., Any]], Callable[...,
     def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             step(f"before {what}")
-            found = real(*args, **options)
+            value = real(*args, **options)
             step(f"after {what}")
-            return found
+            return value
 
         return call
 
@@ -134,7 +134,7 @@ def _commit(real: Callable[..., int]) -> Callable[..., int]:
     return change
 
 
-def _append(real: Callable[..., None], shown: Told) -> Callable[..., None]:
+def _append(real: Callable[..., None], shown: Reported) -> Callable[..., None]:
     def append(self: CheckpointLog, row: Any, **options: Any) -> None:
         attempt = (row.write_id, row.checkpoint_id)
         actor = actor_here()

@@ -2,8 +2,8 @@
 
 A schedule has runners, compactions, restores, expiries, collections and rescales, each with an engine of its own,
 as if in processes of their own, on machines whose clocks are up to two days wrong; attempts of tasks run beside them.
-They are interleaved step by step, killed, put to sleep for steps, for hours and until all the others are done, and told
-nothing of commits that happened. Then plain runs finish the work, the last sleepers
+They are interleaved step by step, killed, put to sleep for steps, for hours and until all the others are done, and some
+commits end without an answer. Then plain runs finish the work, the last sleepers
 wake up, plain runs finish again, and ``verdict`` compares all tables with what the committed rows alone say.
 
     python -m tests.protocol.schedules --first 0 --count 500        runs them, and says how long they took
@@ -42,7 +42,7 @@ from state_engine.storage.durability import Durability
 from tests.protocol.interleaving import SKEWS_MS, Actor, interleave, run_out
 from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock
-from tests.protocol.points import Told, marked
+from tests.protocol.points import Reported, marked
 from tests.protocol.verdict import check
 
 NUMBERS = 4
@@ -74,7 +74,7 @@ class World:
         )
 
     def has(self, rows: int) -> bool:
-        """Whether about so many checkpoints were tried, told by their files."""
+        """Whether about so many checkpoints were tried, by the number of their files."""
         return len(list((self.directory / "root" / JOB / "checkpoints").glob("checkpoint-*.parquet"))) >= rows
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ def run_schedule(
         old_rule: to be put back, which is wrong.
 
     Raises:
-        AssertionError: something is wrong; tells the seed and every step.
+        AssertionError: something is wrong; names the seed and every step.
     """
     dice = random.Random(seed)
     world = World(directory, spark, files=seed % 3 == 0)
@@ -148,16 +148,16 @@ def run_schedule(
         world.close()
 
 
-def _what_happened(rows: list[CheckpointRow], shown: Told, trace: list[str]) -> Counter[str]:
-    found = Counter(row.kind.value for row in rows)
-    found["lost attempts"] = len(shown.failed)
-    found["kills"] = sum(": killed" in line for line in trace)
-    found["steps"] = len(trace)
-    found["attempts of tasks"] = sum(" attempt " in line and line.endswith(": done") for line in trace)
-    found["torn files"] = sum("dies in the middle" in line for line in trace)
-    found["files collected"] = sum("after _delete" in line for line in trace)
-    found["steps of collectors"] = sum(line.startswith("collect-") for line in trace)
-    return found
+def _what_happened(rows: list[CheckpointRow], shown: Reported, trace: list[str]) -> Counter[str]:
+    counts = Counter(row.kind.value for row in rows)
+    counts["lost attempts"] = len(shown.failed)
+    counts["kills"] = sum(": killed" in line for line in trace)
+    counts["steps"] = len(trace)
+    counts["attempts of tasks"] = sum(" attempt " in line and line.endswith(": done") for line in trace)
+    counts["torn files"] = sum("dies in the middle" in line for line in trace)
+    counts["files collected"] = sum("after _delete" in line for line in trace)
+    counts["steps of collectors"] = sum(line.startswith("collect-") for line in trace)
+    return counts
 
 
 # -- actors ------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def run_sleeper(
         durability: with ``sync``, an attempt whose files are gone notices that, too, where it syncs them.
 
     Raises:
-        AssertionError: something is wrong; tells the case and every step.
+        AssertionError: something is wrong; names the case and every step.
     """
     files = isinstance(case.woken_at, int) and case.woken_at % 2 == 1
     world = World(directory, spark, files=files, durability=durability)

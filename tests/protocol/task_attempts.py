@@ -58,10 +58,10 @@ def written(file: Path, write: Callable[[], Report]) -> Report:
     if attempt is None or " attempt " not in attempt.name:
         return write()
     step("before file")
-    found = write()
+    result = write()
     if attempt.dice.random() < TORN:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         attempt.trace.append(f"{attempt.name}: dies in the middle of {file.name}")
         raise Killed
     step("after file")
-    return found
+    return result

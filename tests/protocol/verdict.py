@@ -20,14 +20,14 @@ from state_engine.core.checkpoints.sink_moves import content
 from state_engine.storage.layout import JobLayout
 from tests.core.checkpoints.rows import tree
 from tests.protocol.model_job import JOB, fold, numbers_read, stored_state
-from tests.protocol.points import Told
+from tests.protocol.points import Reported
 
 
 def check(
     engine: StateEngine,
     directory: Path,
-    found: list[CheckpointRow],
-    printed: Told,
+    committed: list[CheckpointRow],
+    reported: Reported,
     *,
     numbers: int,
     files: bool,
@@ -37,8 +37,8 @@ def check(
     Raises:
         AssertionError: something does not.
     """
-    rows = tree(found)
-    _check_ids(engine, found, printed)
+    rows = tree(committed)
+    _check_ids(engine, committed, reported)
     layout = JobLayout(engine.root, JOB)
     for i in rows:
         if restore_refusal(rows, i) is None:
@@ -58,16 +58,20 @@ def check(
     check_files_of_head(directory, path)
 
 
-def _check_ids(engine: StateEngine, found: list[CheckpointRow], printed: Told) -> None:
-    """Ids without gap or repeat, every one committed once, and every caller told the truth about it."""
+def _check_ids(engine: StateEngine, rows: list[CheckpointRow], reported: Reported) -> None:
+    """Ids without gap or repeat, every one committed once, and each reported to its caller as it happened."""
     table = DeltaTable(JobLayout(engine.root, JOB).checkpoints.removeprefix("file://")).to_pyarrow_table(
         columns=["checkpoint_id", "write_id"]
     )
     listed = sorted(table["checkpoint_id"].to_pylist())
-    assert listed == list(range(1, len(found) + 1)), f"committed ids are {listed}"
+    assert listed == list(range(1, len(rows) + 1)), f"committed ids are {listed}"
     committed = set(zip(table["write_id"].to_pylist(), table["checkpoint_id"].to_pylist(), strict=True))
-    assert printed.committed <= committed, f"told as committed, and are not: {printed.committed - committed}"
-    assert not printed.failed & committed, f"told as failed, and are committed: {printed.failed & committed}"
+    assert reported.committed <= committed, (
+        f"reported as committed, and are not: {reported.committed - committed}"
+    )
+    assert not reported.failed & committed, (
+        f"reported as failed, and are committed: {reported.failed & committed}"
+    )
 
 
 def check_files_of_head(directory: Path, path: list[CheckpointRow]) -> None:

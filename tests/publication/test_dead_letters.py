@@ -38,7 +38,7 @@ def test_letters_are_withdrawn_and_come_again(spark: SparkSession, tmp_path: Pat
     def row(files: list[DataFile], withdrawn: list[DataFile]) -> StagedSink:
         return StagedSink(DEAD_LETTERS, DEAD_LETTERS, uri, "w", "", files, withdrawn)
 
-    def found() -> list[tuple[str, str]]:
+    def visible() -> list[tuple[str, str]]:
         rows = DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().to_pylist()
         return sorted((r["error"], r["write_id"]) for r in rows)
 
@@ -46,10 +46,10 @@ def test_letters_are_withdrawn_and_come_again(spark: SparkSession, tmp_path: Pat
         publisher.publish(row(files, []), APP, checkpoint_id)
     for _ in range(2):
         publisher.publish(row([], [two, three]), APP, 4)
-        assert found() == [("w1", "w1")]
+        assert visible() == [("w1", "w1")]
     publisher.check_withdrawable(row([two, three], [one]))
     publisher.publish(row([two, three], [one]), APP, 5)
-    assert found() == [("w2", "w2"), ("w3", "w3")]
+    assert visible() == [("w2", "w2"), ("w3", "w3")]
     with pytest.raises(SinkError, match="1 of their files were rewritten or removed"):
         publisher.check_withdrawable(row([], [one]))
     with pytest.raises(SinkError, match="1 of their files were rewritten or removed"):

@@ -76,8 +76,8 @@ class Site:
 
     def shown(self, name: Name) -> list[int]:
         if name == "files":
-            found = (self.directory / "files").glob("checkpoint_id=*/*.parquet")
-            return sorted(i for f in found for i in pq.read_table(f)["id"].to_pylist())
+            files = (self.directory / "files").glob("checkpoint_id=*/*.parquet")
+            return sorted(i for f in files for i in pq.read_table(f)["id"].to_pylist())
         engine = sa.create_engine(f"sqlite:///{self.directory}/out.db", poolclass=sa.NullPool)
         with engine.connect() as connection:
             return sorted(row[0] for row in connection.execute(sa.text("SELECT id FROM out")))

@@ -43,10 +43,10 @@ def staged(
 
 def published(kernel: DeltaKernel, table: str, *, lineage: bool = False) -> list[StagedSink]:
     """Three checkpoints."""
-    made = [staged(kernel, table, f"w{i}", [i * 10, i * 10 + 1], lineage=lineage) for i in (1, 2, 3)]
-    for checkpoint_id, one in enumerate(made, start=1):
+    sinks = [staged(kernel, table, f"w{i}", [i * 10, i * 10 + 1], lineage=lineage) for i in (1, 2, 3)]
+    for checkpoint_id, one in enumerate(sinks, start=1):
         DeltaPublisher(kernel).publish(one, APP, checkpoint_id)
-    return made
+    return sinks
 
 
 def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
@@ -185,8 +185,8 @@ def test_rewritten_rows_are_known_by_their_lineage(
         publisher.publish(target, APP, 4)
         assert by_spark(spark, table) == [(10, "t10"), (11, "t11"), (40, "t40"), (99, "of a user")]
     assert DeltaTable(table).version() == version + 1, "one commit"
-    found = DeltaTable(table).to_pyarrow_table().to_pylist()
-    assert {r["id"]: r["_write_id"] for r in found} == {10: "w1", 11: "w1", 40: "w4", 99: None}
+    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert {r["id"]: r["_write_id"] for r in rows} == {10: "w1", 11: "w1", 40: "w4", 99: None}
     publisher.publish(move(one, add=[two, three], withdraw=[other]), APP, 5)
     assert by_spark(spark, table) == before
     with pytest.raises(SinkIdentityError, match="already holds other rows of checkpoint 5"):

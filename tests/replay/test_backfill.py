@@ -1,4 +1,4 @@
-"""Time partitions on the real engine: order, late rows, and backfills that end as if nothing had ever gone wrong."""
+"""Time partitions on the real engine: order, late rows, and backfills whose results equal an undisturbed run."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ class Site:
         return self.engine().run(job or self.job(), **({"clock": END_MS} | options)).partitions
 
     def outputs(self) -> list[tuple[Any, ...]]:
-        found = DeltaTable(str(self.sink)).to_pyarrow_table().select(["k", "v", "total"]).to_pylist()
-        return sorted(tuple(row.values()) for row in found)
+        rows = DeltaTable(str(self.sink)).to_pyarrow_table().select(["k", "v", "total"]).to_pylist()
+        return sorted(tuple(row.values()) for row in rows)
 
     def state(self) -> list[tuple[Any, ...]]:
         return sorted(map(tuple, self.engine().read_state("days", "sums", "total").collect()))
 
-    def told(self) -> dict[str, str]:
+    def states(self) -> dict[str, str]:
         return {p.key: p.state for p in self.engine().partitions(self.job(), clock=END_MS)}
 
     def same(self, other: Site) -> bool:
@@ -170,11 +170,11 @@ def test_partitions_run_in_order_and_late_rows_are_counted(site: Site, right: Si
     assert [(b.partition, b.late_rows) for b in report.batches] == [(DAYS[2], 1), (DAYS[3], 0), (DAYS[4], 0)]
     # that of the third day was in time
     assert [r.rows_in for r in site.engine().checkpoints("days")] == [2, 3, 2, 2, 2]
-    found = site.engine().partitions(site.job(), clock=END_MS)
-    assert [(p.key, p.state, p.rows) for p in found] == list(
+    partitions = site.engine().partitions(site.job(), clock=END_MS)
+    assert [(p.key, p.state, p.rows) for p in partitions] == list(
         zip(DAYS, ["done"] * 5, [2, 3, 2, 2, 2], strict=True)
     )
-    assert [p.late_rows for p in found] == [0, 0, 1, 0, 0]
+    assert [p.late_rows for p in partitions] == [0, 0, 1, 0, 0]
     assert site.run() == []
 
 
@@ -217,7 +217,7 @@ def test_the_same_code_gives_the_same_from_any_day_on(site: Site, right: Site, f
     assert [b.partition for b in report.batches] == DAYS[first:]
     assert report.rows_withdrawn == report.rows_added == seen.rows_withdrawn == seen.rows_added
     assert site.same(right)
-    assert site.told() == dict.fromkeys(DAYS, "done")
+    assert site.states() == dict.fromkeys(DAYS, "done")
     assert site.run() == []
     assert [r.clock_ms for r in site.engine().checkpoints("days")] == [END_MS] * (11 - first)
 
@@ -246,17 +246,17 @@ def test_the_rest_stays_until_it_runs_again(site: Site, mended: Site) -> None:
     before = site.outputs()
     report = site.engine().backfill(site.job(10), DAYS[0], DAYS[1], "stop")
     assert report.stale == DAYS[2:]
-    assert site.told() == dict(zip(DAYS, ["done"] * 2 + ["stale"] * 3, strict=True))
+    assert site.states() == dict(zip(DAYS, ["done"] * 2 + ["stale"] * 3, strict=True))
     assert len(site.outputs()) == len(before)
     mixed = set(site.outputs())
     assert mixed - set(before)
     assert mixed & set(before)
     assert site.run(site.job(10), partition=DAYS[2]) == [DAYS[2]]
     assert len(site.outputs()) == len(before)
-    assert site.told()[DAYS[2]] == "done"
+    assert site.states()[DAYS[2]] == "done"
     # what is stale goes with a backfill that reaches over it, too
     site.engine().backfill(site.job(10), DAYS[1], DAYS[3], clock=END_MS)
-    assert site.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert site.states() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
     assert site.run(site.job(10)) == DAYS[4:]
     assert site.same(mended)
 
@@ -308,7 +308,7 @@ def test_a_promoted_branch_takes_what_a_stop_left_behind(site: Site, mended: Sit
     site.engine().backfill(site.job(10), DAYS[0], DAYS[1], "stop")
     report = site.engine().backfill(site.job(10), DAYS[0], DAYS[3], "branch", clock=END_MS)
     site.engine().promote("days", report.branch)
-    assert site.told() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
+    assert site.states() == dict(zip(DAYS, ["done"] * 4 + ["stale"], strict=True))
     assert len(site.outputs()) == len(right.outputs())
     # and back to where all began, whose outputs are in the sinks as they were
     site.engine().restore(site.job(10), checkpoint_id=5)
@@ -470,19 +470,19 @@ def jobs(settings):
     monkeypatch.setattr(console, "width", 200)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def told(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, (done.output, done.exception)
         return " ".join(done.output.split())
 
-    assert "2013-01-01, checkpoint 1: 2 rows in" in told("run", "days", "--partition", DAYS[0])
-    assert "7 rows in" not in told("run", "days")
-    seen = told("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--dry-run")
+    assert "2013-01-01, checkpoint 1: 2 rows in" in output_of("run", "days", "--partition", DAYS[0])
+    assert "7 rows in" not in output_of("run", "days")
+    seen = output_of("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--dry-run")
     assert "would run on branch backfill_1 from checkpoint 1 2013-01-02: 3 rows were read before" in seen
-    done = told("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--mode", "stop")
+    done = output_of("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--mode", "stop")
     assert "2013-01-02: 3 rows in, checkpoint 4" in done
     assert "sink out: 3 rows left, 3 came stale until they run again: 2013-01-03" in done
-    assert "stale" in told("partitions", "days")
+    assert "stale" in output_of("partitions", "days")
 
 
 @pytest.mark.long
@@ -548,12 +548,16 @@ def test_times_of_all_kinds_in_tables_and_frames(spark: SparkSession) -> None:
         spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
         try:
             for one in (rows, as_frame(spark, rows)):
-                found, count, without = file_times(
+                times_of_files, count, without = file_times(
                     spark, SourceFrame(one), "at", job="j", source="s", files=4, late=late
                 )
                 assert (count, without) == (1, 1)
-                assert found[2] == FileTimes(least_ms, least_ms)
-                assert (found[0].max_ms, found[1], found[3]) == (late[1], FileTimes(), FileTimes())
+                assert times_of_files[2] == FileTimes(least_ms, least_ms)
+                assert (times_of_files[0].max_ms, times_of_files[1], times_of_files[3]) == (
+                    late[1],
+                    FileTimes(),
+                    FileTimes(),
+                )
                 kept = between(one, "at", late[1], late[1] + DAY_MS)
                 numbers = (
                     kept["n"].to_pylist() if isinstance(kept, pa.Table) else [r.n for r in kept.collect()]

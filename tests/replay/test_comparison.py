@@ -21,7 +21,7 @@ def test_a_sink_that_got_no_rows_on_either_side_is_equal() -> None:
         3: checkpoint(3, 1, branch="fix", sinks=[empty]),
     }
     layout, staging = JobLayout("file:///root", "job"), Staging("file:///root")
-    found = compare(NO_SPARK, layout, staging, tree(rows), new="fix", old="main")
-    assert found.is_equal
-    assert found.outputs == {}
-    assert found.summary() == "job job: checkpoint 2 (old) and 3 (new)"
+    comparison = compare(NO_SPARK, layout, staging, tree(rows), new="fix", old="main")
+    assert comparison.is_equal
+    assert comparison.outputs == {}
+    assert comparison.summary() == "job job: checkpoint 2 (old) and 3 (new)"

@@ -46,7 +46,7 @@ TOTALS = {"a": 10, "b": 6, "c": 12, "d": 8}
 
 
 class OddSum(Sum):
-    """The corrected code: even values do not count, and are only told."""
+    """The corrected code: even values do not count, and are only emitted."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
         if value.v % 2:
@@ -56,7 +56,7 @@ class OddSum(Sum):
 
 
 def history(site: Site) -> list[tuple[Any, ...]]:
-    """What tells a path of micro-batches, without names and times of attempts."""
+    """A path of micro-batches, without names and times of attempts."""
     return [
         (r.checkpoint_id, r.parent_id, r.branch, r.kind, r.clock_ms, r.rows_in, r.sources[0].position_to)
         for r in site.engine().checkpoints("tiny")
@@ -65,11 +65,11 @@ def history(site: Site) -> list[tuple[Any, ...]]:
 
 def delta_commits(site: Site) -> list[dict[str, int]]:
     """How many files every version of the sink added and removed."""
-    found = []
+    commits = []
     for file in sorted((site.sink / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in file.read_text().splitlines()]
-        found.append({kind: sum(kind in a for a in actions) for kind in ("add", "remove", "txn")})
-    return found
+        commits.append({kind: sum(kind in a for a in actions) for kind in ("add", "remove", "txn")})
+    return commits
 
 
 @pytest.fixture
@@ -93,10 +93,10 @@ def test_the_same_code_gives_the_same_on_a_branch_that_nobody_sees(site: Site) -
     assert [r[4:] for r in rows[3:]] == [r[4:] for r in rows[1:3]]
     assert (site.outputs(), delta_commits(site), site.state()) == (outputs, commits, TOTALS)
 
-    found = site.engine().compare("tiny", "replay_1")
-    assert found.is_equal
-    assert (found.old_id, found.new_id, found.ancestor_id) == (3, 5, 1)
-    assert [(s.operator, s.state) for s in found.states] == [("sums", "total")]
+    comparison = site.engine().compare("tiny", "replay_1")
+    assert comparison.is_equal
+    assert (comparison.old_id, comparison.new_id, comparison.ancestor_id) == (3, 5, 1)
+    assert [(s.operator, s.state) for s in comparison.states] == [("sums", "total")]
     branch = site.engine().read_state("tiny", "sums", "total", checkpoint_id=5).collect()
     assert {row[0]: row["value"] for row in branch} == TOTALS
 
@@ -141,18 +141,18 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
     for i, rows in enumerate(BATCHES):
         scratch.put(rows, f"{i}")
         scratch.engine().run(scratch.job(OddSum()))
-    found = site.engine().compare("tiny", "fix")
-    assert not found.is_equal
-    assert found.ancestor_id is None
-    out = found.outputs["out"]
+    comparison = site.engine().compare("tiny", "fix")
+    assert not comparison.is_equal
+    assert comparison.ancestor_id is None
+    out = comparison.outputs["out"]
     assert (out.rows_only_old, out.rows_only_new) == (4, 4)
     old, new = set(site.outputs()), set(scratch.outputs())
     assert {tuple(row) for row in out.only_old.collect()} == {(*row, 1) for row in old - new}
     assert {tuple(row) for row in out.only_new.collect()} == {(*row, 1) for row in new - old}
-    (total,) = found.states
+    (total,) = comparison.states
     assert (total.added, total.removed, total.changed) == (0, 2, 1)
-    assert "sink out" in found.summary()
-    assert "2 removed, 1 changed" in found.summary()
+    assert "sink out" in comparison.summary()
+    assert "2 removed, 1 changed" in comparison.summary()
 
     # main goes on: what was reviewed is not what would be replaced
     site.put({"k": ["a", "d"], "v": [2, 3]}, "3")
@@ -210,12 +210,12 @@ def test_main_goes_on_while_a_branch_runs(site: Site, monkeypatch: pytest.Monkey
         attempts: list[str] = []
 
         def late(self: Any, attempt: Any) -> Any:
-            made = stage(self, attempt)
+            staged = stage(self, attempt)
             attempts.append(attempt.batch.branch)
             if len(attempts) == 1:
                 site.put({"k": ["a"], "v": [1]}, f"more-{begin}")
                 site.engine().run(site.job())
-            return made
+            return staged
 
         with monkeypatch.context() as patch:
             patch.setattr(CheckpointCoordinator, "stage", late)

@@ -14,8 +14,8 @@ from tests.sinks.servers import PASSWORD_ENV, Server, postgres_binaries
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A PostgreSQL server of its own."""
-    with Server.started() as made:
-        yield made
+    with Server.started() as started:
+        yield started
 
 
 DATABASES = [

@@ -62,8 +62,8 @@ class Database:
     def run(self, statement: str) -> Any:
         engine = sa.create_engine(self._user_url, poolclass=sa.NullPool)
         with engine.begin() as connection:
-            found = connection.execute(sa.text(statement))
-            return found.fetchall() if found.returns_rows else None
+            result = connection.execute(sa.text(statement))
+            return result.fetchall() if result.returns_rows else None
 
 
 def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:

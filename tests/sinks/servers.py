@@ -22,8 +22,8 @@ PASSWORD_ENV = "STATELAKE_TEST_SINK_PASSWORD"
 
 def postgres_binaries() -> Path | None:
     """Directory of the newest ``postgres``; None where there is none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3]))
-    return found[-1].parent if found else None
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3]))
+    return binaries[-1].parent if binaries else None
 
 
 @dataclass(frozen=True)

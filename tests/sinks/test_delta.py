@@ -208,8 +208,8 @@ def _identity_table(spark: SparkSession, table: str) -> None:
     from delta.tables import DeltaTable as Builder
     from delta.tables import IdentityGenerator
 
-    made = Builder.create(spark).location(table).addColumn("text", "STRING")
-    made.addColumn("id", "BIGINT", generatedAlwaysAs=IdentityGenerator()).execute()
+    builder = Builder.create(spark).location(table).addColumn("text", "STRING")
+    builder.addColumn("id", "BIGINT", generatedAlwaysAs=IdentityGenerator()).execute()
 
 
 def test_constraint_that_is_added_between_stage_and_publish(

@@ -144,21 +144,21 @@ def test_staged_rows_that_are_gone(spark: SparkSession, kernel: DeltaKernel, tab
 def test_rows_are_withdrawn_by_lineage_only(spark: SparkSession, kernel: DeltaKernel, table: str) -> None:
     create(spark, table, "id BIGINT, text STRING, _write_id STRING", "PARTITIONED BY (text)")
     publisher = SparkDeltaPublisher(kernel)
-    made = [staged(kernel, table, f"w{i}", [i], lineage=True) for i in (1, 2, 3)]
-    for checkpoint_id, one in enumerate(made[:2], start=1):
+    sinks = [staged(kernel, table, f"w{i}", [i], lineage=True) for i in (1, 2, 3)]
+    for checkpoint_id, one in enumerate(sinks[:2], start=1):
         publisher.publish(one, APP, checkpoint_id)
     before = rows(spark, table)
-    away = replace(made[2], withdrawn=made[1].files)
+    away = replace(sinks[2], withdrawn=sinks[1].files)
     publisher.check_withdrawable(away)
     for _ in range(2):
         publisher.publish(away, APP, 3)
         assert rows(spark, table) == [(1, "t1", "w1"), (3, "t3", "w3")]
     assert version(kernel, table) == 3, "one commit, and none when it is repeated"
-    publisher.publish(replace(made[1], withdrawn=made[2].files), APP, 4)
+    publisher.publish(replace(sinks[1], withdrawn=sinks[2].files), APP, 4)
     assert rows(spark, table) == before
-    publisher.publish(replace(made[1], files=[], withdrawn=made[1].files), APP, 5)
+    publisher.publish(replace(sinks[1], files=[], withdrawn=sinks[1].files), APP, 5)
     assert rows(spark, table) == before[:1]
-    assert publisher.seen(made[0].path, APP) == 5
+    assert publisher.seen(sinks[0].path, APP) == 5
 
 
 def test_without_lineage_nothing_is_withdrawn(spark: SparkSession, kernel: DeltaKernel, table: str) -> None:

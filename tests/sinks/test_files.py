@@ -148,8 +148,8 @@ def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
 
 
 def rows(directory: Path) -> list[int]:
-    found = ds.dataset(directory, format="parquet", partitioning="hive", schema=SCHEMA)
-    return sorted(found.to_table()["id"].to_pylist())
+    dataset = ds.dataset(directory, format="parquet", partitioning="hive", schema=SCHEMA)
+    return sorted(dataset.to_table()["id"].to_pylist())
 
 
 def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
@@ -161,10 +161,10 @@ def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) 
 
 def published(directory: Path) -> tuple[StagedSink, StagedSink, StagedSink]:
     """Three checkpoints."""
-    made = tuple(staged(directory, f"w{i}", [i * 10, i * 10 + 1]) for i in (1, 2, 3))
-    for checkpoint_id, one in enumerate(made, start=1):
+    sinks = tuple(staged(directory, f"w{i}", [i * 10, i * 10 + 1]) for i in (1, 2, 3))
+    for checkpoint_id, one in enumerate(sinks, start=1):
         FilePublisher().publish(one, APP, checkpoint_id)
-    return made  # type: ignore[return-value]
+    return sinks  # type: ignore[return-value]
 
 
 def test_outputs_are_withdrawn_and_come_again(tmp_path: Path) -> None:

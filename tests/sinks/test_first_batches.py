@@ -102,11 +102,11 @@ def test_the_table_of_changes_that_a_failed_first_batch_left(
     rows: dict[str, list[Any]] = {"k": [1, 2, 1, 3] if crash else ["a", "b", "a", "c"], "v": [1, 2, 3, 4]}
     options: dict[str, Any] = {"function": Sum(lambda v, total: [], kind=float if crash else int)}
     site.put(rows).engine().run(site.job(key_by=(key,), **options))
-    found = DeltaTable(str(table)).to_pyarrow_table()
-    assert found.schema.field("key").type == pa.struct([(key, pa.int64())])
-    assert found.schema.field("v_total").type == (pa.float64() if crash else pa.int64())
+    changes = DeltaTable(str(table)).to_pyarrow_table()
+    assert changes.schema.field("key").type == pa.struct([(key, pa.int64())])
+    assert changes.schema.field("v_total").type == (pa.float64() if crash else pa.int64())
     listed = [f for row in site.engine().checkpoints("tiny") for f in row.operators[0].changelog]
-    assert found.num_rows == sum(f.rows for f in listed)
+    assert changes.num_rows == sum(f.rows for f in listed)
     site.put({"k": rows["k"][:1], "v": [1]}, "1").engine().run(site.job(key_by=(key,), **options))
     assert site.state() == ({1: 5.0, 2: 2.0, 3: 4.0} if crash else {1: 2, 2: 2, 3: 3, 4: 4})
 

@@ -156,9 +156,9 @@ def test_table_that_is_made_anew_after_a_crash_and_put_back(
 
 def test_copied_root_that_writes_to_the_same_table(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
     def job(feed: Path) -> StatefulJob:
-        made = StatefulJob("plain")
-        made.source("input", FileSource(str(feed))).sink("out", DeltaSink(str(tmp_path / "out")))
-        return made
+        plain = StatefulJob("plain")
+        plain.source("input", FileSource(str(feed))).sink("out", DeltaSink(str(tmp_path / "out")))
+        return plain
 
     other = tmp_path / "other feed"
     with StateEngine(tmp_path / "root", spark) as engine:

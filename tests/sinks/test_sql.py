@@ -81,12 +81,12 @@ def test_staged_files_that_are_gone(lite: Database) -> None:
 
 
 def test_outputs_are_withdrawn_and_come_again(db: Database) -> None:
-    made = [db.staged(f"w{i}", [i * 10], [i * 10 + 1], lineage=True) for i in (1, 2, 3)]
-    for checkpoint_id, one in enumerate(made, start=1):
+    sinks = [db.staged(f"w{i}", [i * 10], [i * 10 + 1], lineage=True) for i in (1, 2, 3)]
+    for checkpoint_id, one in enumerate(sinks, start=1):
         db.publisher.publish(one, APP, checkpoint_id)
     other = db.staged("w2", [90], lineage=True, app="0123/job/second")
     db.publisher.publish(other, "0123/job/second", 2)
-    one, two, three = made
+    one, two, three = sinks
     back, forth = move(one, add=[], withdraw=[two, three]), move(one, add=[two, three], withdraw=[one])
     for _ in range(2):
         db.publisher.check_withdrawable(back)
@@ -215,9 +215,9 @@ def test_a_publish_and_its_twins_at_once(db: Database) -> None:
 def test_runners_that_make_the_table_at_once_agree_on_it(db: Database) -> None:
     for _ in range(5):
         with ThreadPoolExecutor(4) as pool:
-            made = list(pool.map(lambda n: db.staged(f"w{n}", [n]), range(4)))
-        assert len({one.identity for one in made}) == 1
-        db.publisher.check_withdrawable(made[0])
+            sinks = list(pool.map(lambda n: db.staged(f"w{n}", [n]), range(4)))
+        assert len({one.identity for one in sinks}) == 1
+        db.publisher.check_withdrawable(sinks[0])
         db.run("DROP TABLE delays")
 
 

@@ -46,13 +46,13 @@ class Jobs:
         if upsert:
             out.sink("totals", SqlSink(url, "totals", key=["k"]))
             named = f"calls_{self.site.directory.name.lower()}".replace("-", "_")
-            out.sink("told", ForeachBatchSink(self.called, name=named, as_dataframe=as_dataframe))
+            out.sink("calls", ForeachBatchSink(self.called, name=named, as_dataframe=as_dataframe))
         out.transform(lambda rows: rows.where("v > 2").select("v")).sink("large", SqlSink(url, "large"))
         return job
 
     def called(self, rows: Any, checkpoint_id: int) -> None:
-        found = rows.to_pylist() if hasattr(rows, "to_pylist") else [r.asDict() for r in rows.collect()]
-        self.calls.append((checkpoint_id, sorted(tuple(row.values()) for row in found)))
+        records = rows.to_pylist() if hasattr(rows, "to_pylist") else [r.asDict() for r in rows.collect()]
+        self.calls.append((checkpoint_id, sorted(tuple(row.values()) for row in records)))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         engine = sa.create_engine(f"sqlite:///{self.database}", poolclass=sa.NullPool)
@@ -71,17 +71,17 @@ TOTALS = [("a", 5, 9), ("b", 2, 2), ("c", 4, 4), ("d", 6, 6)]
 
 @pytest.fixture
 def jobs(spark: SparkSession, tmp_path: Path) -> Jobs:
-    made = Jobs(Site(tmp_path, spark))
-    made.put_all()
-    return made
+    jobs_of_site = Jobs(Site(tmp_path, spark))
+    jobs_of_site.put_all()
+    return jobs_of_site
 
 
 def test_batches_reach_every_sink_once(jobs: Jobs) -> None:
     with jobs.site.engine() as engine:
         report = engine.run(jobs.job())
         assert [b.rows_out for b in report.batches] == [
-            {"rows": 4, "totals": 4, "told": 4, "large": 2},
-            {"rows": 2, "totals": 2, "told": 2, "large": 2},
+            {"rows": 4, "totals": 4, "calls": 4, "large": 2},
+            {"rows": 2, "totals": 2, "calls": 2, "large": 2},
         ]
         assert engine.run(jobs.job(as_dataframe=True)).batches == []
         jobs.site.put({"k": ["d"], "v": [1]}, "2")

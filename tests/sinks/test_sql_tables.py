@@ -61,14 +61,14 @@ def test_every_type_comes_back_as_it_was(db: Database) -> None:
     db.publisher.publish(db.staged("w1", [values, (None,) * len(values)], schema=schema), APP, 1)
     target = sa.make_url(db.url).get_backend_name()
     full, empty = sorted(db.rows("SELECT * FROM delays"), key=lambda row: row[0] is None)
-    found = dict(zip(VALUES, full, strict=True))
+    stored = dict(zip(VALUES, full, strict=True))
     assert set(empty) == {None}
     if target == "sqlite":  # as text and numbers, see sql_columns
-        assert found.pop("day") == "1582-10-15"
-        assert found.pop("at") == "2026-03-29 01:30:00.123456"
-        assert found.pop("local") == "1969-12-31 23:59:59.999999"
-        assert found.pop("price") == "9999999999999999999999999999999999.1250"
-    assert found == {name: VALUES[name][1] for name in found}
+        assert stored.pop("day") == "1582-10-15"
+        assert stored.pop("at") == "2026-03-29 01:30:00.123456"
+        assert stored.pop("local") == "1969-12-31 23:59:59.999999"
+        assert stored.pop("price") == "9999999999999999999999999999999999.1250"
+    assert stored == {name: VALUES[name][1] for name in stored}
     again = db.staged("w2", [values], schema=schema)
     db.publisher.publish(again, APP, 2)
     assert len(db.rows("SELECT * FROM delays")) == 3, "the table that was made is one that is taken"

@@ -55,7 +55,7 @@ class CountWindowFirstEntry(FlatMapFunction):
 
 
 def running_count(value: tuple[str, int], seen: int | None) -> tuple[tuple[str, int], int]:
-    """For ``map_with_state``: the output tells the state before the element."""
+    """For ``map_with_state``: the output has the state before the element."""
     return (value[0], seen or 0), (seen or 0) + value[1]
 
 

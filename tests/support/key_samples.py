@@ -1,4 +1,4 @@
-"""Random keys of every type that can be one, with the values that tell a wrong hash from a right one."""
+"""Random keys of every type that can be one, with the values that show a wrong hash."""
 
 from __future__ import annotations
 

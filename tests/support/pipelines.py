@@ -31,10 +31,10 @@ class Pipeline:
         self.directory, self._spark, self._build, self._options = directory, spark, build, job
 
     def job(self, **options: Any) -> StatefulJob:
-        made = StatefulJob("pipeline", **(self._options | options))
-        for name, stream in self._build(made).items():
+        pipeline = StatefulJob("pipeline", **(self._options | options))
+        for name, stream in self._build(pipeline).items():
             stream.sink(name, FileSink(str(self.directory / "out" / name)))
-        return made
+        return pipeline
 
     def engine(self) -> StateEngine:
         return StateEngine(self.directory / "root", self._spark)
@@ -47,7 +47,7 @@ class Pipeline:
     def outputs(self) -> dict[str, list[Any]]:
         """By stream, its rows in the order of checkpoints and subtasks; rows of one column as bare values."""
         rows = self.checkpoints()
-        found: dict[str, list[Any]] = {}
+        outputs: dict[str, list[Any]] = {}
         for row in rows:
             for staged in row.sinks:
                 if staged.kind != FileSink.kind:
@@ -56,8 +56,8 @@ class Pipeline:
                     directory = Path(staged.path) / published_directory(row.checkpoint_id)
                     values = pq.ParquetFile(directory / Path(file.path).name).read().to_pylist()
                     plain = [tuple(v.values()) for v in values]
-                    found.setdefault(staged.name, []).extend(v[0] if len(v) == 1 else v for v in plain)
-        return found
+                    outputs.setdefault(staged.name, []).extend(v[0] if len(v) == 1 else v for v in plain)
+        return outputs
 
     def checkpoints(self) -> list[CheckpointRow]:
         with self.engine() as engine:
@@ -92,8 +92,8 @@ class MemoryPipeline:
 
     def outputs(self) -> dict[str, list[Any]]:
         job = _collecting(self._build, self._options)
-        found = {name: list(map(_plain, self._run.sink(name))) for name in job.sinks}
-        return {name: values for name, values in found.items() if values}
+        outputs = {name: list(map(_plain, self._run.sink(name))) for name in job.sinks}
+        return {name: values for name, values in outputs.items() if values}
 
     def state(self, operator: str, state: str) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []

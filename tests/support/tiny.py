@@ -98,22 +98,24 @@ class Site:
         """Published rows, sorted."""
         if not (self.sink / "_delta_log").exists():
             return []
-        found = DeltaTable(str(self.sink)).to_pyarrow_table().to_pylist()
-        return sorted((tuple(row.values()) for row in found), key=repr)
+        records = DeltaTable(str(self.sink)).to_pyarrow_table().to_pylist()
+        return sorted((tuple(row.values()) for row in records), key=repr)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Rows of the job's table of dead letters, in order of their position."""
         table = self.directory / "root" / "tiny" / "dead_letters"
         if not (table / "_delta_log").exists():
             return []
-        found: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
-        return sorted(found, key=lambda row: str(row["position"]))
+        letters: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+        return sorted(letters, key=lambda row: str(row["position"]))
 
     def state(self, name: str = "total", operator: str = "sums") -> dict[Any, Any]:
         """A value state by key."""
         rows = open_state.read_state(self.directory / "root", "tiny", operator, name).to_pylist()
-        found = ([*row.values()] for row in rows)
-        return {values[0] if len(values) == 2 else tuple(values[:-1]): values[-1] for values in found}
+        values_of_rows = ([*row.values()] for row in rows)
+        return {
+            values[0] if len(values) == 2 else tuple(values[:-1]): values[-1] for values in values_of_rows
+        }
 
     def nothing_happened(self, checkpoints: int = 0) -> bool:
         """Whether no checkpoint was added, and no row published or set aside."""

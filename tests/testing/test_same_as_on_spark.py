@@ -95,9 +95,9 @@ def test_flights(tmp_path: Path, spark: SparkSession) -> None:
     for cut, parallelism in ((60, 1), (37, 3), (ROWS, 2)):
         again = flights.build("/nowhere", "/nowhere", parallelism=parallelism)
         with run_in_memory(again, transforms={flights.clean: clean_table}) as run:
-            found = by_batch(again, run, "flights", given.to_pylist(), cut)
+            outputs = by_batch(again, run, "flights", given.to_pylist(), cut)
             for name, rows in expected.items():
-                assert found[name] == rows, (name, cut)
+                assert outputs[name] == rows, (name, cut)
             state = run.state("route_ranking", "totals")
             assert {(r.origin, r.dest): tuple(r.value) for r in totals} == {
                 k: tuple(v) for k, v in state.items()

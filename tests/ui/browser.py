@@ -25,9 +25,9 @@ PATIENCE_MS = 90_000
 def find_chromium() -> str:
     """Path of the browser; ends the tests with what to do where there is none."""
     wanted = os.environ.get("CHROMIUM")
-    found = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, NAMES)), None)
-    if found:
-        return found
+    executable = shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, NAMES)), None)
+    if executable:
+        return executable
     missing = f"CHROMIUM={wanted} is no program" if wanted else f"none of {', '.join(NAMES)} is on the path"
     pytest.exit(
         f"make test-ui needs a browser, and {missing}. Install Chromium (Debian, Ubuntu: apt-get install chromium), "

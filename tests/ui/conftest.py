@@ -22,10 +22,10 @@ def chromium() -> str:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two days of flights are there."""
-    found = Site(tmp_path_factory.mktemp("ui"))
-    found.lay_out()
-    found.arrive(*FIRST_DAYS)
-    return found
+    new = Site(tmp_path_factory.mktemp("ui"))
+    new.lay_out()
+    new.arrive(*FIRST_DAYS)
+    return new
 
 
 @pytest.fixture(scope="module")

@@ -59,10 +59,10 @@ class Ui:
 
     def shown(self, text: str | re.Pattern[str]) -> Locator:
         """What is in sight and is just this text, or matches."""
-        found = (
+        matches = (
             self.page.get_by_text(text, exact=True) if isinstance(text, str) else self.page.get_by_text(text)
         )
-        return found.filter(visible=True)
+        return matches.filter(visible=True)
 
     def button(self, name: str) -> Locator:
         """By its text; the name of its picture comes before that."""

@@ -1,4 +1,4 @@
-"""A real ``dagster dev`` on a free port, with an instance, a root and real flights of its own; and what its tables say.
+"""A real ``dagster dev`` on a free port, with an instance, a root and real flights of its own; and its tables.
 
 The feed is cut by day and holds the first days of January 2013; more of them arrive when a test says so. Nothing of
 the user's is touched: ``.dagster``, ``.statelake`` and settings files stay as they are.
@@ -89,8 +89,8 @@ class Tables:
 
     def status(self, job: str = "flights") -> dict[str, Any]:
         """``statelake status JOB --json``."""
-        found = self._statelake("status", job, "--json")
-        return dict(json.loads(found)[job])
+        printed = self._statelake("status", job, "--json")
+        return dict(json.loads(printed)[job])
 
     def checkpoints(self, job: str = "flights") -> str:
         """What ``statelake checkpoints JOB`` prints, in a terminal that is wide enough; starts Spark."""
@@ -98,8 +98,8 @@ class Tables:
 
     def rows(self, job: str = "flights") -> list[CheckpointRow]:
         """All rows of ``checkpoints``, oldest first."""
-        found = self.history(job)
-        return [found.checkpoints[i] for i in sorted(found.checkpoints)] if found else []
+        history = self.history(job)
+        return [history.checkpoints[i] for i in sorted(history.checkpoints)] if history else []
 
     def head(self, job: str = "flights") -> CheckpointRow:
         """The newest row; there must be one."""
@@ -118,7 +118,9 @@ class Tables:
             timeout=COMMAND_S,
             check=False,
         )
-        assert done.returncode in (0, 1, 2), done.stderr  # 1 and 2: a state of the job, not a failure to tell
+        assert done.returncode in (0, 1, 2), (
+            done.stderr
+        )  # 1 and 2 are states of the job, and no failure of the command
         return done.stdout
 
 
@@ -151,8 +153,8 @@ def serving(site: Site) -> Iterator[str]:
 def _answers(address: str, server: subprocess.Popen[bytes], log: Path) -> bool:
     assert server.poll() is None, f"dagster dev ended with {server.returncode}:\n{log.read_text()[-4000:]}"
     try:
-        with urllib.request.urlopen(f"{address}/server_info", timeout=10) as found:
-            return bool(found.status == 200)
+        with urllib.request.urlopen(f"{address}/server_info", timeout=10) as response:
+            return bool(response.status == 200)
     except OSError:
         return False
 
