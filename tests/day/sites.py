@@ -11,14 +11,13 @@ import random
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -31,6 +30,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.monitoring.job_audit import RULES
 from state_engine.monitoring.job_history import JobHistory, read_history
 from tests.day import day_jobs
+from tests.support.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -39,7 +39,6 @@ MARK = "STATELAKE_TEST_WORKSPACE"
 PATIENCE_S = 300.0
 """Of waiting for one thing, so that a test that goes wrong ends; nothing is measured by it."""
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
-Value = TypeVar("Value")
 
 SETTINGS = """
 root = "{directory}/state"
@@ -83,16 +82,6 @@ def sums(rows: Sequence[Reading], *, ttl: timedelta) -> list[tuple[int, str, int
         last[row.meter] = row.at, total
         totals.append((row.n, row.meter, total))
     return sorted(totals)
-
-
-def until(look: Callable[[], Value | None], what: str) -> Value:
-    """Wait until a look has a result."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if seen := look():
-            return seen
-        time.sleep(0.2)
-    raise TimeoutError(f"waited {PATIENCE_S:.0f} s in vain for {what}")
 
 
 @dataclass

@@ -18,7 +18,8 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import normal_uri
 from tests.day.day_jobs import BATCH_ROWS, FIRST_DAY, TTL_HOURS
-from tests.day.sites import Reading, Site, new_site, readings, sums, until
+from tests.day.sites import Reading, Site, new_site, readings, sums
+from tests.support.waiting import until
 
 FILE_ROWS = 1_300
 """No multiple of the rows of a batch: in the day, batches are cut otherwise than in one go."""

@@ -24,6 +24,7 @@ from state_engine.operations.damage import Damage
 from state_engine.operations.root_repair import check_transactions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.root import MARKER, open_root, read_marker, write_marker
+from tests.support.directories import contents
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 ID, OTHER = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
@@ -42,14 +43,6 @@ def committed(
         (log / f"{version:020d}.json").write_text(json.dumps(entry))
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and p.suffix != ".lock"
-    }
-
-
 def doctor(root: Path, *options: str) -> tuple[int, str]:
     """Exit code and text of ``statelake doctor`` on a root."""
     done = CliRunner().invoke(app, ["doctor", *options], env={"STATELAKE__ROOT": str(root)})
@@ -65,12 +58,12 @@ def test_a_lost_marker_is_written_anew_after_it_was_shown(tmp_path: Path) -> Non
     committed(tmp_path, "flights", ID, ID)
     committed(tmp_path, "totals", ID)
     committed(tmp_path, "never_committed")
-    uri, before = normal_uri(tmp_path), files(tmp_path)
+    uri, before = normal_uri(tmp_path), contents(tmp_path)
     with pytest.raises(RootError, match="statelake doctor --repair"):
         open_root(uri, create=True)
 
     code, text = doctor(tmp_path, "--repair", "--dry-run")
-    assert (code, files(tmp_path)) == (1, before)
+    assert (code, contents(tmp_path)) == (1, before)
     assert f"would do: write the marker anew, with the id {ID} and format {FORMAT_VERSION}" in text
     assert f"flights under {ID}, totals under {ID}" in text
 
@@ -79,9 +72,9 @@ def test_a_lost_marker_is_written_anew_after_it_was_shown(tmp_path: Path) -> Non
     assert f"done: {uri}/{MARKER} says {ID}" in text
     assert open_root(uri, create=False) == ID
 
-    after = files(tmp_path)
+    after = contents(tmp_path)
     assert doctor(tmp_path, "--repair") == (0, f"{uri}: nothing is damaged")
-    assert files(tmp_path) == after
+    assert contents(tmp_path) == after
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"root_id": "x", "form', "\0\0\0\0"])
@@ -135,9 +128,9 @@ def test_a_root_in_which_nothing_was_committed_gets_a_new_id(tmp_path: Path) -> 
 def test_jobs_that_disagree_are_left_to_a_person(tmp_path: Path) -> None:
     committed(tmp_path, "flights", ID)
     committed(tmp_path, "totals", OTHER)
-    before = files(tmp_path)
+    before = contents(tmp_path)
     code, text = doctor(tmp_path, "--repair")
-    assert (code, files(tmp_path)) == (1, before)
+    assert (code, contents(tmp_path)) == (1, before)
     assert "to do: nothing can be repaired by itself" in text
 
 

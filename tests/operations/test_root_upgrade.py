@@ -21,6 +21,7 @@ from state_engine.storage.delta.kernel import Transaction
 from state_engine.storage.files import join, normal_uri, write_parquet
 from state_engine.storage.layout import TABLE_PROPERTIES
 from state_engine.storage.root import MARKER
+from tests.support.directories import contents
 from tests.support.tiny import ROWS, Site
 
 pytestmark = pytest.mark.spark
@@ -82,12 +83,6 @@ def ran(tmp_path: Path, spark: SparkSession) -> Site:
     site.engine().run(site.job())
     site.put({"k": ["a"], "v": [10]}, "1").engine().run(site.job())
     return site.put({"k": ["b"], "v": [20]}, "2")
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    """All files but those of locks."""
-    files = (p for p in root.rglob("*") if p.is_file() and p.suffix != ".lock")
-    return {str(p.relative_to(root)): p.read_bytes() for p in files}
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterable
@@ -25,11 +24,12 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.cli.main import app
+from tests.support.guides import GUIDES, code_blocks
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "queries.md"
+GUIDE = GUIDES / "queries.md"
 
 
 class CountWindowAverage(KeyedProcessFunction):
@@ -46,12 +46,6 @@ class CountWindowAverage(KeyedProcessFunction):
         else:
             self.sum.clear()
             yield ctx.get_current_key(), total / count
-
-
-def blocks(language: str) -> list[str]:
-    """Code blocks of the guide, in order."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    return [block for kind, block in fenced if kind == language]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +71,7 @@ def test_the_examples_in_python_run(
 ) -> None:
     monkeypatch.chdir(site)
     names: dict[str, Any] = {"engine": StateEngine("state", spark)}
-    examples = blocks("python")
+    examples = code_blocks(GUIDE, "python")
     assert len(examples) >= 6
     for block in examples:
         if "duckdb" in block:
@@ -95,7 +89,9 @@ def test_the_examples_in_python_run(
 def test_the_example_in_duckdb_runs(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     monkeypatch.chdir(site)
-    reading, asking = (next(b for b in blocks("python") if text in b) for text in ("sums = ", "duckdb"))
+    reading, asking = (
+        next(b for b in code_blocks(GUIDE, "python") if text in b) for text in ("sums = ", "duckdb")
+    )
     names: dict[str, Any] = {}
     exec(reading, names)
     exec(asking.replace("duckdb.sql", "found = duckdb.sql"), names)
@@ -107,7 +103,7 @@ def test_the_example_in_duckdb_runs(site: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_commands_run(site: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(site)
     monkeypatch.setenv("STATELAKE__ROOT", "state")
-    lines = [line for block in blocks("") for line in block.splitlines()]
+    lines = [line for block in code_blocks(GUIDE, "") for line in block.splitlines()]
     assert len(lines) >= 4
     for line in lines:
         command, *arguments = shlex.split(line.split(" > ")[0])

@@ -9,11 +9,9 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -24,6 +22,7 @@ from deltalake import DeltaTable
 
 from state_engine.machine.java import find_java_home
 from tests.spark.cluster_job import IN_FUNCTION, ROWS, WRITTEN
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -31,16 +30,6 @@ REPOSITORY = Path(__file__).parents[2]
 FEEDS = 3
 KEYS = 20
 _WAIT_S = 600.0
-
-
-def wait_for(condition: Callable[[], Any], what: str, *, alive: subprocess.Popen[bytes] | None = None) -> Any:
-    """The first true answer."""
-    until = time.monotonic() + _WAIT_S
-    while not (answer := condition()):
-        assert alive is None or alive.poll() is None, f"the process ended before {what}"
-        assert time.monotonic() < until, f"no {what} in {_WAIT_S} s"
-        time.sleep(0.1)
-    return answer
 
 
 class Cluster:
@@ -65,7 +54,8 @@ class Cluster:
         spark_class = [str(home / "bin" / "spark-class")]
         kind = "org.apache.spark.deploy"
         self._start([*spark_class, f"{kind}.master.Master", *where, "--port", f"{port}"], "master", stack)
-        wait_for(lambda: "I have been elected leader" in (directory / "master.log").read_text(), "master")
+        log = directory / "master.log"
+        until(lambda: "I have been elected leader" in log.read_text(), "master", within_s=_WAIT_S)
         for number in (0, 1):
             work = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"work{number}")]
             self._start(
@@ -102,7 +92,12 @@ def executor_of(worker: int) -> psutil.Process:
 def kill_executor_at(directory: Path, moment: str, driver: subprocess.Popen[bytes]) -> int:
     """Wait until a subtask is held up at a moment, and kill its executor; the executor's process id."""
     reached = directory / f"{moment}.reached"
-    worker = int(wait_for(lambda: reached.exists() and reached.read_text(), f"moment {moment}", alive=driver))
+
+    def worker_id() -> str | None:
+        assert driver.poll() is None, f"the process ended before moment {moment}"
+        return reached.read_text() if reached.exists() else None
+
+    worker = int(until(worker_id, f"moment {moment}", within_s=_WAIT_S))
     executor = executor_of(worker)
     os.kill(executor.pid, signal.SIGKILL)
     psutil.wait_procs([executor], timeout=60)

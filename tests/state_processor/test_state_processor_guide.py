@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -33,13 +32,14 @@ from state_engine import (
 )
 from state_engine.cli import state as cli_state
 from state_engine.cli.main import app
+from tests.support.guides import GUIDES, code_blocks, fenced_blocks
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "state_processor.md"
+GUIDE = GUIDES / "state_processor.md"
 SCHEMA = "tailnum string, delay bigint"
 FLIGHTS = [("N123", 5), ("N456", 7), ("N123", 1), ("TEST1", 9)]
 
@@ -109,14 +109,21 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 def block(part: str, language: str = "python") -> str:
     """The code block of the guide that holds a text."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    (one,) = (text for kind, text in fenced if kind == language and part in text)
-    return one
+    (text,) = (text for text in code_blocks(GUIDE, language) if part in text)
+    return text
 
 
 def test_no_block_is_left_out() -> None:
-    kinds = re.findall(r"^```(\w*)\n.*?^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-    assert sorted(kinds) == ["", "", "python", "python", "python", "python", "python", "python"]
+    assert sorted(language for language, _ in fenced_blocks(GUIDE)) == [
+        "",
+        "",
+        "python",
+        "python",
+        "python",
+        "python",
+        "python",
+        "python",
+    ]
 
 
 def test_a_job_begins_with_state(site: Site, spark: SparkSession) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
+from tests.support.guides import GUIDES, code_blocks
+
+GUIDE = GUIDES / "testing.md"
 
 
 def test_the_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    blocks = code_blocks(GUIDE, "python")
     assert len(blocks) == 5
     names: dict[str, Any] = {"__name__": "guide"}
     for block in blocks:

@@ -25,7 +25,7 @@ import psutil
 from jobs.flights_data import feed_path, prepare_feed
 from state_engine import CheckpointRow
 from state_engine.monitoring.job_history import JobHistory, read_history
-from tests.ui.waiting import until
+from tests.support.waiting import until
 
 PROJECT = Path(__file__).parents[2]
 MONTHS = ("2013-01",)
@@ -144,7 +144,7 @@ def serving(site: Site) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: _answers(address, server, log), what=f"{address} answers", within_s=START_S)
+        until(lambda: _answers(address, server, log), f"{address} answers", within_s=START_S)
         yield address
     finally:
         _end(server)
