@@ -33,7 +33,7 @@ def test_configuration_errors_are_what_python_would_raise() -> None:
     assert issubclass(errors.ValueTypeError, TypeError)
 
 
-def test_a_user_function_error_tells_all_that_is_known() -> None:
+def test_a_user_function_error_names_all_that_is_known() -> None:
     error = errors.UserFunctionError(
         job="j",
         operator="o",

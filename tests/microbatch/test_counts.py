@@ -122,7 +122,7 @@ def test_a_warm_batch_is_one_spark_job_and_four_commits(
     assert commits_of_batch <= 4
 
 
-def test_a_run_without_news_starts_no_job_and_commits_nothing(
+def test_a_run_without_new_data_starts_no_job_and_commits_nothing(
     warm: tuple[Site, StateEngine], spark: SparkSession
 ) -> None:
     site, engine = warm
@@ -166,7 +166,7 @@ def test_nothing_is_left_of_the_exchange_between_operators(tmp_path: Path, spark
     assert left == []
 
 
-def test_the_row_tells_what_was_written(warm: tuple[Site, StateEngine]) -> None:
+def test_the_row_records_what_was_written(warm: tuple[Site, StateEngine]) -> None:
     site, engine = warm
     (batch,) = engine.run(site.job(), requested_by="a test").batches
     row = engine.checkpoints("tiny")[-1]

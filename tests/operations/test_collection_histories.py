@@ -110,7 +110,7 @@ class Story:
         return needed
 
 
-def collected_tells_no_lies(site: CollectedSite, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:
+def check_history(site: CollectedSite, seed: int, steps: int, patch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
     story = Story(site, chance, patch)
     story.grow(steps)
@@ -148,7 +148,7 @@ def collected_tells_no_lies(site: CollectedSite, seed: int, steps: int, patch: p
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    collected_tells_no_lies(CollectedSite(tmp_path, spark), 7, 7, monkeypatch)
+    check_history(CollectedSite(tmp_path, spark), 7, 7, monkeypatch)
 
 
 @pytest.mark.long
@@ -156,4 +156,4 @@ def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pyte
 def test_random_histories(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    collected_tells_no_lies(CollectedSite(tmp_path, spark), seed, 14, monkeypatch)
+    check_history(CollectedSite(tmp_path, spark), seed, 14, monkeypatch)

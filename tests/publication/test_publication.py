@@ -18,7 +18,6 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
@@ -29,6 +28,7 @@ from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.layout import JobLayout
 from tests.core.checkpoints.rows import checkpoint
+from tests.sinks.requests import staged_files
 
 SCHEMA = pa.schema([("id", pa.int64())])
 APP = "0123/job"
@@ -84,9 +84,7 @@ class Site:
 
     def _staged(self, name: Name, i: int) -> StagedSink:
         request = SinkRequest(NO_KERNEL, Staging(self.root), name, f"{APP}/{name}", SCHEMA, f"w{i}")
-        target = self.sinks[name].prepare(request)
-        rows = pa.table({"id": [i]}, schema=SCHEMA)
-        return target.staged([write_sink_file(rows, target, target.file_name(f"w{i}", 0, 0), 0)])
+        return staged_files(self.sinks[name], request, pa.table({"id": [i]}, schema=SCHEMA))
 
 
 def waiting(site: Site, *names: Name) -> list[tuple[int, str]]:

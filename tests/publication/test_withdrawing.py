@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ from pyspark.sql import SparkSession
 from state_engine import DeltaSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.layout import file_name
-from tests.sinks.requests import APP, asked
+from tests.sinks.requests import APP, asked, move, staged_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -33,12 +30,11 @@ def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int], *, lineage: bool = False
 ) -> StagedSink:
     """What one attempt with two subtasks stages."""
-    target = DeltaSink(table, lineage=lineage).prepare(asked(kernel, SCHEMA, write_id))
-    files = []
-    for subtask, some in enumerate((ids[::2], ids[1::2])):
-        rows = pa.table({"id": some, "text": [f"t{i}" for i in some]}, schema=SCHEMA)
-        files.append(write_sink_file(rows, target, file_name(write_id, subtask, 0), subtask))
-    return target.staged(files)
+    subtasks = [
+        pa.table({"id": some, "text": [f"t{i}" for i in some]}, schema=SCHEMA)
+        for some in (ids[::2], ids[1::2])
+    ]
+    return staged_files(DeltaSink(table, lineage=lineage), asked(kernel, SCHEMA, write_id), *subtasks)
 
 
 def published(kernel: DeltaKernel, table: str, *, lineage: bool = False) -> list[StagedSink]:
@@ -47,13 +43,6 @@ def published(kernel: DeltaKernel, table: str, *, lineage: bool = False) -> list
     for checkpoint_id, one in enumerate(sinks, start=1):
         DeltaPublisher(kernel).publish(one, APP, checkpoint_id)
     return sinks
-
-
-def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
-    """What a row records that leaves some outputs and brings others."""
-    return replace(
-        one, files=[f for s in add for f in s.files], withdrawn=[f for s in withdraw for f in s.files]
-    )
 
 
 def ids(table: str) -> list[int]:
@@ -194,12 +183,12 @@ def test_rewritten_rows_are_known_by_their_lineage(
 
 
 def test_lineage_needs_its_column(spark: SparkSession, kernel: DeltaKernel, table: str) -> None:
-    staged(kernel, table, "w1", [1])
+    DeltaPublisher(kernel).publish(staged(kernel, table, "w1", [1]), APP, 1)
     with pytest.raises(SinkError, match="for _write_id, see lineage="):
         staged(kernel, table, "w2", [2], lineage=True)
     spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMNS (_write_id STRING)")
-    DeltaPublisher(kernel).publish(staged(kernel, table, "w2", [2], lineage=True), APP, 1)
-    assert ids(table) == [2]
+    DeltaPublisher(kernel).publish(staged(kernel, table, "w2", [2], lineage=True), APP, 2)
+    assert ids(table) == [1, 2]
     own = SCHEMA.append(pa.field("_write_id", pa.string()))
     with pytest.raises(ConfigurationError, match="has a column _write_id already"):
         DeltaSink(table, lineage=True).prepare(asked(kernel, own, "w3"))

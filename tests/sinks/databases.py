@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import sqlalchemy as sa
 
 from state_engine import SqlSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.sql import SqlPublisher
-from tests.sinks.requests import APP, asked
+from tests.sinks.requests import APP, asked, staged_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -40,18 +38,14 @@ class Database:
         self, write_id: str, *parts: Any, schema: pa.Schema = SCHEMA, app: str = APP, **options: Any
     ) -> StagedSink:
         """What one attempt stages, a file for each part: ids, or whole rows."""
-        target = self.sink(**options).prepare(
-            asked(KERNEL, schema, write_id, app=app, root=f"file://{self.directory}/root")
-        )
-        files = []
-        for subtask, part in enumerate(parts):
+        request = asked(KERNEL, schema, write_id, app=app, root=f"file://{self.directory}/root")
+        subtasks = []
+        for part in parts:
             rows = [(i, f"t{i}") if isinstance(i, int) else i for i in part]
             columns = list(zip(*rows, strict=True))
-            table = pa.table(
-                [pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema.names
-            )
-            files.append(write_sink_file(table, target, target.file_name(write_id, subtask, 0), subtask))
-        return target.staged(files)
+            arrays = [pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)]
+            subtasks.append(pa.table(arrays, schema.names))
+        return staged_files(self.sink(**options), request, *subtasks)
 
     def rows(self, query: str = "SELECT id, text FROM delays ORDER BY id, text") -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.run(query) or []]
@@ -64,10 +58,3 @@ class Database:
         with engine.begin() as connection:
             result = connection.execute(sa.text(statement))
             return result.fetchall() if result.returns_rows else None
-
-
-def move(one: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
-    """What a row records that leaves some outputs and brings others."""
-    return replace(
-        one, files=[f for s in add for f in s.files], withdrawn=[f for s in withdraw for f in s.files]
-    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from state_engine.sinks.base import SinkRequest
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.sinks.base import Sink, SinkRequest
 from state_engine.sinks.staging import Staging
 
 APP = "0123/job/out"
@@ -17,3 +20,19 @@ def asked(
 ) -> SinkRequest:
     """A request under an application's id; its last part is the sink's name."""
     return SinkRequest(kernel, Staging(root), app.rsplit("/", 1)[-1], app, schema, write_id)
+
+
+def staged_files(sink: Sink, request: SinkRequest, *subtasks: pa.Table) -> StagedSink:
+    """What an attempt stages for a request: one file for the rows of each subtask."""
+    target = sink.prepare(request)
+    files = []
+    for subtask, rows in enumerate(subtasks):
+        files.append(write_sink_file(rows, target, target.file_name(request.write_id, subtask, 0), subtask))
+    return target.staged(files)
+
+
+def move(sink: StagedSink, *, add: list[StagedSink], withdraw: list[StagedSink]) -> StagedSink:
+    """The record of a row that withdraws some outputs of a sink and adds others."""
+    return replace(
+        sink, files=[f for s in add for f in s.files], withdrawn=[f for s in withdraw for f in s.files]
+    )

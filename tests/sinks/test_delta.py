@@ -16,12 +16,10 @@ from pyspark.sql import SparkSession
 from state_engine import DeltaSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.layout import file_name
-from tests.sinks.requests import APP, asked
+from tests.sinks.requests import APP, asked, staged_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 COLUMNS = "id BIGINT, text STRING"
@@ -34,9 +32,8 @@ def table(tmp_path: Path) -> str:
 
 def staged(kernel: DeltaKernel, table: str, write_id: str, ids: list[int]) -> StagedSink:
     """What one attempt stages: one file."""
-    target = DeltaSink(table).prepare(asked(kernel, SCHEMA, write_id))
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
-    return target.staged([write_sink_file(rows, target, file_name(write_id, 0, 0), 0)])
+    return staged_files(DeltaSink(table), asked(kernel, SCHEMA, write_id), rows)
 
 
 def ids(table: str) -> list[int]:

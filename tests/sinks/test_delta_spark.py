@@ -16,12 +16,10 @@ from pyspark.sql.readwriter import DataFrameWriter
 from state_engine import DeltaSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import DamagedFileError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.layout import file_name
 from tests.faults.retried_flips import PLACES, flipped
-from tests.sinks.requests import APP, asked
+from tests.sinks.requests import APP, asked, staged_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -43,10 +41,10 @@ def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int | None], *, lineage: bool = False
 ) -> StagedSink:
     """What one attempt stages: one file."""
-    target = DeltaSink(table, lineage=lineage).prepare(asked(kernel, SCHEMA, write_id))
-    assert target.kind == "delta_spark"
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
-    return target.staged([write_sink_file(rows, target, file_name(write_id, 0, 0), 0)])
+    outputs = staged_files(DeltaSink(table, lineage=lineage), asked(kernel, SCHEMA, write_id), rows)
+    assert outputs.kind == "delta_spark"
+    return outputs
 
 
 def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
@@ -87,7 +85,7 @@ def test_rows_are_written_once_whatever_happens(
     assert version(kernel, table) == 2, "one commit a checkpoint"
 
 
-def test_a_flipped_bit_in_a_staged_file_is_not_told_as_rows_that_the_table_refuses(
+def test_a_flipped_bit_in_a_staged_file_is_not_reported_as_rows_that_the_table_refuses(
     spark: SparkSession, kernel: DeltaKernel, table: str
 ) -> None:
     create(spark, table, "id BIGINT, text STRING", "PARTITIONED BY (id)")

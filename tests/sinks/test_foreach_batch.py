@@ -20,12 +20,11 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.sinks import foreach_batch
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.staging import located
 from state_engine.storage.layout import JobLayout
-from tests.sinks.requests import APP, asked
+from tests.sinks.requests import APP, asked, staged_files
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -80,15 +79,8 @@ def staged(
     publisher: StagingPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
 ) -> StagedSink:
     """What one attempt stages, a file for each part."""
-    target = sink.prepare(asked(KERNEL, SCHEMA, write_id, root=publisher.root))
-    return target.staged(
-        [
-            write_sink_file(
-                pa.table({"id": part}, schema=SCHEMA), target, target.file_name(write_id, subtask, 0), subtask
-            )
-            for subtask, part in enumerate(parts)
-        ]
-    )
+    subtasks = [pa.table({"id": part}, schema=SCHEMA) for part in parts]
+    return staged_files(sink, asked(KERNEL, SCHEMA, write_id, root=publisher.root), *subtasks)
 
 
 def test_every_checkpoint_is_given_once(

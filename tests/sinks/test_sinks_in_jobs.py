@@ -18,12 +18,9 @@ from state_engine.sinks.base import Publisher
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from tests.sources.runs import Numbered, with_one_key, write_ids
+from tests.support.killed import Killed
 
 pytestmark = pytest.mark.spark_tasks
-
-
-class Killed(BaseException):
-    """Stands for the death of the process."""
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ from state_engine.sinks.sql import SqlPublisher
 from state_engine.sinks.sql_ledger import LEDGER, Ledger
 from state_engine.sinks.staging import located
 from state_engine.storage.layout import JobLayout
-from tests.sinks.databases import APP, Database, move
+from tests.sinks.databases import APP, Database
+from tests.sinks.requests import move
+from tests.support.killed import Killed
 
 
 def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
@@ -131,10 +133,6 @@ def test_rows_from_before_the_lineage_column_cannot_be_withdrawn(lite: Database)
     lite.publisher.check_withdrawable(both)
     lite.publisher.publish(both, APP, 3)
     assert lite.ids() == []
-
-
-class Killed(BaseException):
-    """Stands for the death of the process."""
 
 
 @pytest.mark.parametrize("step", ["take", "write_rows", "commit", "after"])

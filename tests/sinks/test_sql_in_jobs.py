@@ -17,13 +17,10 @@ from state_engine.core.errors import SinkError, SinkIdentityError
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.sql import SqlPublisher
+from tests.support.killed import Killed
 from tests.support.tiny import ROWS, Site, Sum
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-
-
-class Killed(BaseException):
-    """Stands for the death of the process."""
 
 
 Calls = list[tuple[int, list[tuple[Any, ...]]]]

@@ -180,7 +180,7 @@ def test_what_is_no_key_of_the_job_is_refused(tmp_path: Path, spark: SparkSessio
 
 
 @pytest.mark.long
-def test_the_command_tells_what_it_did(
+def test_the_command_reports_what_it_did(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})

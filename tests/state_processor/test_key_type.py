@@ -333,7 +333,7 @@ def test_casts_are_those_of_spark(
 
 
 @pytest.mark.long
-def test_the_command_tells_what_it_would_do_and_does_it(
+def test_the_command_shows_its_plan_and_carries_it_out(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path, spark).put({"k": [1, 2, 1], "v": [1, 2, 3]})

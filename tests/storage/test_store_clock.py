@@ -96,7 +96,7 @@ def test_which_storage_has_one_clock(tmp_path: Path) -> None:
     assert not same_store("s3a://b/root", here)
 
 
-def test_a_store_that_tells_no_times_makes_every_file_young() -> None:
+def test_a_store_without_times_makes_every_file_young() -> None:
     class Untimed:
         mtime_ns = None
 

@@ -99,7 +99,7 @@ def test_nonsense_in_the_launchpad_is_refused_in_words(ui: Ui, tables: Tables) -
     assert tables.rows() == before
 
 
-def test_recovery_tells_first_and_goes_back_then(ui: Ui, site: Site, tables: Tables) -> None:
+def test_recovery_is_a_dry_run_first(ui: Ui, site: Site, tables: Tables) -> None:
     kept, withdrawn = left(site.feeds[0])
     ui.launchpad("flights__recover")
     ui.type_config("ops:\n  flights_recover:\n    config:\n      checkpoint_id: 1\n")

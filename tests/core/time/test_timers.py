@@ -225,7 +225,7 @@ def test_at_the_end_timers_fire_by_time_and_then_by_the_hash_of_their_key() -> N
     assert other.process([Do("z", 30)])[1:] == fired
 
 
-def test_draining_fires_event_time_timers_and_tells_by_the_watermark() -> None:
+def test_draining_fires_event_time_timers_only() -> None:
     seen: list[tuple[int, int]] = []
 
     class Renews(KeyedProcessFunction):
