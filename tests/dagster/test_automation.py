@@ -1,4 +1,4 @@
-"""Sensors on real tables and a real Dagster instance, without Spark: what starts runs, and what does not."""
+"""Sensors on real tables and a real Dagster instance, without Spark: what starts runs and what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of a job's invariants: they pass on what the engine wrote, and name what was done to it since."""
+"""The checks of a job's invariants pass on the rows that the engine wrote, and name later changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
 
 
 def check(site: Site) -> dict[str, tuple[bool, str]]:
-    """Whether each check passed, and what it said."""
+    """By check: whether it passed, and its description."""
     job = site.defs.resolve_job_def(f"{JOB}__check")
     done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
     evaluations = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
@@ -46,7 +46,7 @@ def failed(site: Site) -> dict[str, str]:
 
 
 def change_row(site: Site, number: int, by: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Change a committed row, as a defect of the engine would have written it; gives what puts it back."""
+    """Change a committed row, as a defect of the engine would have written it; returns the undo."""
     uri = str(site.table / "checkpoints")
     before = DeltaTable(uri).to_pyarrow_table()
     rows = plain_rows(before)

@@ -1,4 +1,4 @@
-"""The sensors of a job in a real daemon: they launch what they are for, upon real files, failures and settings."""
+"""The sensors of a job in a real daemon: they launch their runs for real files, failures and settings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def files_arrive(site: Site) -> None:
 
 
 def a_run_fails(site: Site) -> None:
-    """It is run again as soon as somebody watches."""
+    """The daemon runs it again as soon as the sensor is on."""
     site.signal("broken")
     arrive(site, 2)
     site.run("dagster", "job", "launch", "-j", "readings", "-w", "workspace.yaml")
@@ -90,7 +90,7 @@ def a_run_fails(site: Site) -> None:
 
 
 def the_policy_is_tightened(site: Site) -> None:
-    """By new settings and a new daemon; sensors that were on stay on, and have nothing to do."""
+    """New settings and a new daemon; sensors that were on stay on, and launch nothing."""
     assert {row.kind for row in site.path("readings")} == {"checkpoint"}
     before = len(site.runs("readings"))
     site.configure(compact_files=4)

@@ -1,4 +1,4 @@
-"""Dead letters in Dagster: how many wait is in a micro-batch's metadata and in a check of its own."""
+"""Dead letters in Dagster: their number is in the metadata of a micro-batch and in a check."""
 
 from __future__ import annotations
 

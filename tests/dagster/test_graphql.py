@@ -1,4 +1,4 @@
-"""What a person does in the UI, over the GraphQL that the UI speaks: look, materialise, recover, rescale, save."""
+"""The actions of a person in the UI, over its GraphQL: look, materialise, recover, rescale, save."""
 
 from __future__ import annotations
 

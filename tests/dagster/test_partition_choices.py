@@ -1,4 +1,4 @@
-"""What one Dagster run asks of the engine: real Dagster, an engine that only writes down what it is asked."""
+"""The calls of one Dagster run to the engine: real Dagster, and an engine that only records its calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ D8, D9, D10, D11, D12 = KEYS
 
 
 class WrittenDown:
-    """Says that some partitions are done, as checkpoints 1, 2, …; runs nothing."""
+    """Reports some partitions as done, as checkpoints 1, 2, …; runs nothing."""
 
     def __init__(self, done: int) -> None:
         self.keys, self.asked = KEYS[:done], list[Any]()

@@ -1,4 +1,4 @@
-"""Time partitions under real Dagster and the real engine: order, ranges, backfills, late rows, what starts them."""
+"""Time partitions under real Dagster and the real engine: order, ranges, backfills, late rows, and triggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory as somebody has it who uses Statelake: settings, jobs of their own, a Dagster instance; and its commands.
+"""The project of a user: settings, jobs of their own, a Dagster instance; and its commands.
 
 Everything is done by processes of their own, started in that directory. This side only waits and looks. Whatever is
 still alive in the end is identified by the directory in its environment, and killed.
@@ -146,18 +146,18 @@ class Site:
         return process
 
     def run(self, *command: str, code: int = 0) -> str:
-        """A command to its end; what it printed."""
+        """Run a command to its end; its output."""
         return self.finish(self.start(*command), code=code)
 
     def finish(self, process: subprocess.Popen[bytes], *, code: int = 0) -> str:
-        """Wait for a command; what it printed."""
+        """Wait for a command; its output."""
         ended = process.wait(timeout=PATIENCE_S)
         shown: str = process.log.read_text()  # type: ignore[attr-defined]
         assert ended == code, f"{process.args!r} ended with {ended}, not {code}:\n{shown}"
         return shown
 
     def put(self, job: str, name: str, rows: Sequence[Reading]) -> None:
-        """A file arrives, in one step."""
+        """Put a file into a feed, in one step."""
         columns = {key: [getattr(row, key) for row in rows] for key in ("n", "meter", "amount")}
         at = pa.array([row.at for row in rows], pa.timestamp("us", "UTC"))
         feed = self.directory / "feeds" / job
@@ -186,7 +186,7 @@ class Site:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def runs(self, job: str) -> list[dg.DagsterRun]:
-        """What Dagster knows of a job's runs, oldest first."""
+        """The runs of a job in Dagster, oldest first."""
         with self._instance() as instance:
             return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job))))
 
@@ -194,20 +194,20 @@ class Site:
         return dg.DagsterInstance.from_config(str(self.directory / "dagster"))
 
     def ended(self, job: str, status: dg.DagsterRunStatus, *, since: int = 0) -> list[dg.DagsterRun]:
-        """Runs that ended so, from the n-th on."""
+        """Runs with this end, from the n-th on."""
         return [run for run in self.runs(job)[since:] if run.status == status]
 
     def history(self, job: str) -> JobHistory | None:
-        """What the job committed."""
+        """The committed rows of the job."""
         return read_history(str(self.directory / "state"), job)
 
     def path(self, job: str) -> list[CheckpointRow]:
-        """The rows that the head stands on."""
+        """The rows of the path to the head."""
         history = self.history(job)
         return history.path if history else []
 
     def rows_in(self, job: str) -> int:
-        """How many input rows the head stands on."""
+        """The number of input rows on the path to the head."""
         return sum(row.rows_in for row in self.path(job))
 
     def results(self, job: str) -> dict[str, Any]:
@@ -229,18 +229,18 @@ class Site:
         }
 
     def outputs(self, job: str) -> list[tuple[int, str, int]]:
-        """What is in the sink."""
+        """The rows of the sink."""
         table = DeltaTable(str(self.directory / "sinks" / job)).to_pyarrow_table()
         return sorted(tuple(row.values()) for row in table.select(["n", "meter", "total"]).to_pylist())
 
     def problems(self, job: str) -> list[str]:
-        """What must hold of every job, and does not."""
+        """Violations of what must hold for every job."""
         history = self.history(job)
         assert history is not None
         return [str(problem) for audit in RULES.values() for problem in audit(history).problems]
 
     def close(self) -> None:
-        """Kill what is still alive, by its id: whatever was started here, by whomever."""
+        """Kill every process that was started here and is still alive, by its id."""
         for _ in range(3):  # one that is just being started shows up the next time
             alive = [p for p in psutil.process_iter() if self._is_ours(p)]
             for process in alive:

@@ -1,4 +1,4 @@
-"""A day of two jobs by commands alone: ticks, kills, recovery, maintenance, a backfill; it ends as if nothing had been.
+"""A day of two jobs by commands alone: ticks, kills, recovery, maintenance, a backfill; results equal a calm run.
 
 Nothing is done by this process: the schedule ticks in a daemon, the rest are commands as somebody types them. What is
 compared is another site, where the same input was run in one go.
@@ -196,5 +196,5 @@ def unpublished(day: Site) -> list[int]:
 
 
 def requested_by(row: CheckpointRow) -> str:
-    """Who asked for a row."""
+    """The process that wrote a row."""
     return str(row.requested_by)

@@ -25,7 +25,7 @@ EACH: list[Durability] = ["sync", "os"]
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels only keep what they are made with."""
+    """Kernels that only record their arguments."""
 
     def kernel(spark: Any, *, lock_timeout_s: float, durability: Durability) -> Any:
         return SimpleNamespace(spark=spark, disk=LogDurability(durability), close=lambda: None)

@@ -21,7 +21,7 @@ from tests.support.tiny import ROWS, Site
 
 
 class NotOpened(KeyedProcessFunction):
-    """Cannot be opened."""
+    """A function whose ``open`` fails."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         raise FileNotFoundError("model.bin")

@@ -53,7 +53,7 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_an_operator_that_loses_its_key_is_refused(ran: Site) -> None:
-    """Its keyed state would be out of reach and nobody would notice."""
+    """Its keyed state would be out of reach without an error."""
     job = StatefulJob("tiny", parallelism=2)
     rows = job.source("events", FileSource(str(ran.feed)))
     rows.filter(lambda row: True, uid="sums").sink("out", DeltaSink(str(ran.sink)))
@@ -264,7 +264,7 @@ def test_a_job_that_never_ran_has_no_state(ran: Site) -> None:
 
 @pytest.fixture
 def by_value() -> None:
-    """Lets workers run the functions of this file, which they cannot import."""
+    """Ships the functions of this file by value: workers cannot import it."""
     import sys
 
     from pyspark import cloudpickle

@@ -251,7 +251,7 @@ def check_connected(pipeline: Pipeline | MemoryPipeline) -> None:
 
 
 def test_what_broadcast_elements_put_out_comes_first() -> None:
-    """Also in the order that a chained operator sees."""
+    """The order in a chained operator is the same."""
     job = StatefulJob("announcing")
     numbers = job.from_collection([("a", 3), ("b", 4)], PAIR, name="numbers")
     rules = job.from_collection([("a", 10), ("b", 100)], PAIR, name="rules")

@@ -1,4 +1,4 @@
-"""The reference against the known facts of the data: while these fail, comparing with it means nothing."""
+"""The reference against the known facts of the data; comparisons with it rest on these tests."""
 
 from __future__ import annotations
 

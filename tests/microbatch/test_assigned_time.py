@@ -91,7 +91,7 @@ def test_records_scalars_and_pickles() -> None:
 
 
 def test_each_element_has_its_own_time_and_elements_stay_as_they_are() -> None:
-    """Not the newest of the batch, and nothing of one call is left for the next batch."""
+    """The times are not those of the newest row, and no state is left for the next batch."""
     calls: list[Any] = []
 
     def assign(value: Any) -> int:
@@ -138,7 +138,7 @@ def test_a_row_that_the_assigner_fails_on_is_named_and_the_others_keep_their_tim
 
 
 def test_text_that_is_not_utf8_is_left_to_the_subtask() -> None:
-    """Python could not decode the row; those around it have their own times."""
+    """Python cannot decode the row; the rows around it have their own times."""
     text = pa.Array.from_buffers(
         pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
     )
@@ -185,7 +185,7 @@ def test_without_a_strategy_the_frame_is_the_same() -> None:
 
 
 def test_only_times_that_are_missing_are_asked_for_again() -> None:
-    """Of dead letters that are sent: others keep the time that they had, and no reason is left of what has one."""
+    """Dead letters that are sent again: other rows keep their times, and rows with a time have no reason left."""
     node = source(Ride, lambda value: 1 // (value.at - 5) + value.at_ms())
     frame = read(node, TWO)
     assert times(frame) == [7_000, 2_999, None]

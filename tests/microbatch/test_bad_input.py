@@ -1,4 +1,4 @@
-"""Rows and functions that fail: nothing is committed, or the row is set aside and the rest goes on."""
+"""Rows and functions that fail: the batch fails, or the row becomes a dead letter and the rest goes on."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_an_order_that_is_named_replaces_the_one_that_was_lost(site: Site) -> No
 
 
 def test_a_position_names_no_file_where_the_order_was_lost(site: Site) -> None:
-    """Whole numbers of the user's own order are not taken for files and rows."""
+    """Integers of a declared order are not read as numbers of files and rows."""
     job = site.job(Sum(raises), through=lambda s: s.transform(drop_order, order_by=["v"]))
     with pytest.raises(UserFunctionError) as caught:
         site.put(ROWS).engine().run(job)

@@ -42,7 +42,7 @@ PATHS = "seq bigint, path string"
 
 
 class Visits(KeyedProcessFunction):
-    """Per key, the places visited so far, in order; emits none, one or two rows an element."""
+    """Keeps the places that a key visited, in order; emits none, one or two rows per element."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.places = runtime_context.get_list_state(ListStateDescriptor("places", str))
@@ -54,7 +54,7 @@ class Visits(KeyedProcessFunction):
 
 
 class Log(KeyedProcessFunction):
-    """Per length of path, everything that came before, as a chain of numbers; counts in a map, too."""
+    """Chains the numbers of all earlier elements per length of path; counts them in a map, too."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.before = runtime_context.get_state(ValueStateDescriptor("before", str, default=""))
@@ -85,7 +85,7 @@ def with_size(rows: DataFrame) -> DataFrame:
 
 
 def with_size_of_table(rows: pa.Table) -> pa.Table:
-    """What stands for `with_size`."""
+    """The replacement of `with_size`."""
     return rows.append_column(
         "size", pa.array([len(path) % 4 for path in rows["path"].to_pylist()], pa.int32())
     )

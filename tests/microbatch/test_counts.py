@@ -1,4 +1,4 @@
-"""What a micro-batch costs, from Spark's and Delta's own records: jobs, commits, rows written. No stopwatch."""
+"""The cost of a micro-batch in jobs, commits and written rows, from the records of Spark and Delta; no times."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def parquet_rows(*directories: Path) -> dict[str, int]:
 
 @contextmanager
 def quiet(spark: SparkSession) -> Iterator[None]:
-    """No persisted data is left behind or was there."""
+    """No data was persisted before the test, and none is afterwards."""
     context: Any = spark.sparkContext
     before = len(context._jsc.sc().getPersistentRDDs().keySet().toSeq().toList().mkString(" ").split())
     yield

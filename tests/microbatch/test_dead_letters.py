@@ -1,4 +1,4 @@
-"""Dead letters are sent again through today's code: exactly once, whatever crashes, and taken back by a restore."""
+"""Dead letters are processed again by the current code: exactly once, whatever crashes, and withdrawn by a restore."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles_a_letter(
 
 
 class Late(KeyedProcessFunction):
-    """Says whether an element is late; refuses what it must."""
+    """Emits whether an element is late; raises on bad elements."""
 
     def __init__(self, *, refused: str = "") -> None:
         self.refused = refused
@@ -167,7 +167,7 @@ class Passes(KeyedProcessFunction):
 def test_records_go_to_their_source_and_rows_of_a_chain_to_their_operator(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    """Late where their time says so, and through the schema of today; whoever routes them."""
+    """They are late by their event time, and read with the current schema, whoever routes them."""
     monkeypatch.setattr(frames, "FEW_ROWS", few_rows)
     feed = tmp_path / "feed"
     feed.mkdir()
@@ -233,7 +233,7 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 
 class Applies(KeyedBroadcastProcessFunction):
-    """Multiplies by all rules; refuses what it must, or one element in some subtasks only."""
+    """Multiplies by all rules; raises on bad elements, or on one element in some subtasks only."""
 
     def __init__(self, *, refused: str = "", moody: bool = False) -> None:
         self.refused, self.moody = refused, moody

@@ -1,4 +1,4 @@
-"""Files of a micro-batch that certainly failed go at once; where nobody knows, they stay."""
+"""Files of a micro-batch that certainly failed are deleted at once; they stay where the outcome is unknown."""
 
 from __future__ import annotations
 

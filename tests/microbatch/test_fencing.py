@@ -27,7 +27,7 @@ from tests.support.small_job import CLOCK_MS, Results, build, results, write_fee
 
 @dataclass(frozen=True)
 class Site:
-    """Where one test's root and sinks are, and what must come out."""
+    """The root and the sinks of a test, and the expected results."""
 
     directory: Path
     feed: Path
@@ -45,7 +45,7 @@ class Site:
         return build(self.feed, self.sinks)
 
     def finish(self) -> None:
-        """Run to the end, and check that all is as if nothing had happened."""
+        """Run to the end; the results must equal those of an undisturbed run."""
         engine = self.engine()
         engine.run(self.job(), clock=CLOCK_MS)
         assert [row.checkpoint_id for row in engine.checkpoints("small")] == [1, 2, 3]
@@ -171,7 +171,7 @@ Commit = Callable[..., int]
 
 
 def unclear(table: str, *, really: bool, patch: pytest.MonkeyPatch) -> None:
-    """The next commit to a table ends in the unknown, after or without having happened."""
+    """The outcome of the next commit to a table is unknown, whether it happened or not."""
     real: Commit = DeltaKernel.change
     left = [table]
 

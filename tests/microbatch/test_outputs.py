@@ -1,4 +1,4 @@
-"""``Outputs`` of an attempt over real sinks of files and of SQLite: staged in a row, published, or given up."""
+"""``Outputs`` of an attempt over real sinks of files and of SQLite: staged in a row, published, or abandoned."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FIRST, SECOND, THIRD = DAYS.between("2013-01-01", "2013-01-03")
 
 
 class FakeSource:
-    """Says what it was asked for."""
+    """Records its arguments."""
 
     def __init__(self, fresh: int = 9, *, endless: bool = False) -> None:
         self.fresh, self.endless = fresh, endless

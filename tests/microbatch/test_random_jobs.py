@@ -46,7 +46,7 @@ OPERATIONS = ("put", "add", "remove", "clear", "timer", "forget", "reduce")
 
 
 class Event(NamedTuple):
-    """At a time, a key does something with a number."""
+    """An operation of a key at an event time, with a number."""
 
     at: datetime
     k: str
@@ -78,7 +78,7 @@ def events(seed: int, count: int = 60) -> list[Event]:
 
 
 class Does(KeyedProcessFunction):
-    """Does what events say to one state of each kind, and emits all that it reads."""
+    """Applies events to one state of each kind, and emits all that it reads."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         ttl = StateTtlConfig.new_builder(Time.milliseconds(25)).set_ttl_time_characteristic(TtlTime.EventTime)
@@ -122,7 +122,7 @@ class Does(KeyedProcessFunction):
 
 
 class Chains(KeyedProcessFunction):
-    """Behind the first operator: everything that came, in order."""
+    """The second operator: keeps all elements in order."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.came = runtime_context.get_list_state(ListStateDescriptor("came", str))
@@ -161,7 +161,7 @@ def everything(pipeline: Pipeline | MemoryPipeline) -> dict[str, Any]:
 def test_cuts_parallelism_and_backends_change_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Nor does it matter who routes the rows: tasks of Spark those of the first run, the driver those of the others."""
+    """Tasks of Spark route the rows of the first run, the driver those of the others; the results are the same."""
     rng = random.Random(seed)
     with monkeypatch.context() as patch:
         patch.setattr(StreamFrame, "table", None)

@@ -41,7 +41,7 @@ LAYOUT = RoutedLayout(
 
 
 class Alarm(KeyedProcessFunction):
-    """Says ten milliseconds later that a key was there; and of every element, the watermark before it."""
+    """Emits a key again after ten milliseconds, and the watermark before every element."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         ctx.timer_service().register_event_time_timer((ctx.timestamp() or 0) + 10)

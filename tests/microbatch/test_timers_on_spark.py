@@ -73,7 +73,7 @@ class Silence(KeyedProcessFunction):
 
 
 class Log(KeyedProcessFunction):
-    """Everything that came, in order, under one key."""
+    """Keeps all elements of one key, in order."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.log = runtime_context.get_list_state(ListStateDescriptor("log", str))
@@ -134,7 +134,7 @@ def whole_log() -> list[Any]:
 
 
 def check_timers(pipeline: Pipeline | MemoryPipeline) -> None:
-    """What timers put out, the order in which a chained operator sees it, and state."""
+    """The outputs of timers, their order in a chained operator, and the state."""
     pipeline.run()
     assert timers_of(pipeline) == EXPECTED
     assert pipeline.state("silence", "seen") == [("a", [30])]
@@ -218,7 +218,7 @@ def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order() -> No
 
 
 class Remind(KeyedProcessFunction):
-    """Says so a second of processing time later; twice."""
+    """Emits an element again after a second of processing time, twice."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         timers = ctx.timer_service()
@@ -232,7 +232,7 @@ class Remind(KeyedProcessFunction):
 
 
 class Forgets(KeyedProcessFunction):
-    """Says a minute later what it remembers of a key, which is nothing: by event time it lives ten seconds."""
+    """Emits the state of a key after a minute, when it has expired: its time to live is ten seconds of event time."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         lives = StateTtlConfig.new_builder(Time.seconds(10)).use_event_time().build()
@@ -315,7 +315,7 @@ def test_a_running_job_may_get_event_time_and_lose_it() -> None:
 
 
 class Sixth(KeyedProcessFunction):
-    """Where there is event time, says so six seconds later."""
+    """Emits an element again after six seconds, where it has an event time."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         at = ctx.timestamp()

@@ -39,7 +39,7 @@ SEEN = [("a", 10, None), ("b", 12, 8_999), ("a", 11, 10_999), ("b", 30, 10_999),
 
 
 class Wakes(KeyedProcessFunction):
-    """Wakes up five seconds after each element, which it passes on with the watermark."""
+    """Sets a timer five seconds after each element, and emits the element with the watermark."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         at = ctx.timestamp()

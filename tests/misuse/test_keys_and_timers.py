@@ -1,4 +1,4 @@
-"""Keys, timers and times to live that cannot be, in the harness: the class of each error, and what it says to do."""
+"""Invalid keys, timers and times to live in the harness: the class of each error, and the remedy in its message."""
 
 from __future__ import annotations
 

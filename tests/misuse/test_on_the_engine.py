@@ -1,4 +1,4 @@
-"""Misuse that only a run can find: each is reported with its class and its place, and nothing is committed.
+"""Misuse that only a run detects: each error has its class and its place, and nothing is committed.
 
 In memory, but for what is about files, tables and DataFrame code.
 """

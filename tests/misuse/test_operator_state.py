@@ -1,4 +1,4 @@
-"""Operator state, broadcast state and raw state that are used wrongly, in the harness."""
+"""Misuse of operator state, broadcast state and raw state in the harness."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Use = Callable[[Any], Any]
 
 
 class Asks(MapFunction, CheckpointedFunction):
-    """Does something with the operator state store when it starts, and something else when it is checkpointed."""
+    """Calls one function with the operator state store at the start, and another at the checkpoint."""
 
     def __init__(self, use: Use, snapshot: Use = lambda context: None) -> None:
         self.use, self.snapshot = use, snapshot

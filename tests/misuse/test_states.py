@@ -1,4 +1,4 @@
-"""States and functions that are used wrongly, in the harness: the class of each error, what it names, and the fix."""
+"""Misuse of states and functions in the harness: the class of each error, the names in it, and the fix."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Use = Callable[[Any], Any]
 
 
 class Uses(KeyedProcessFunction):
-    """Does something with one state; with ``caught``, the error that is raised there becomes the output."""
+    """Uses one state; with ``caught``, the error that is raised there becomes the output."""
 
     def __init__(self, state: str, use: Use, kind: Any = "tinyint", *, caught: bool = False) -> None:
         self.get, self.use, self.kind, self.caught = GET[state], use, kind, caught

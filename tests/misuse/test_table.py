@@ -1,4 +1,4 @@
-"""What can be done wrongly, and the test that says what is reported then: its class, its place, and the way out.
+"""Every kind of misuse, and the test of its error: the class, the place, and the way out.
 
 One sentence for each misuse that the semantics of state name, and below it the tests, by file, function and case. What
 is reported too little, or not at all, until now has "(not yet)"; its test is expected to fail. The tests at the end

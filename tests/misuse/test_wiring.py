@@ -1,4 +1,4 @@
-"""Jobs that are written wrongly are refused while they are built, or by ``check``, before Spark is needed."""
+"""Wrongly wired jobs are refused while they are built, or by ``check``, before Spark is needed."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_jobs_that_disagree_are_left_to_a_person(tmp_path: Path) -> None:
 
 
 def test_of_two_ids_of_one_job_the_newer_is_in_force(tmp_path: Path) -> None:
-    """The marker was lost before it was refused: the newest rows, and what sinks saw last, are of the second id."""
+    """The newest rows, and the last publications of sinks, are of the second id."""
     committed(tmp_path, "flights", OTHER, OTHER, ID)
     assert doctor(tmp_path, "--repair")[0] == 0
     assert open_root(normal_uri(tmp_path), create=False) == ID
@@ -187,7 +187,7 @@ def test_finders_look_in_order_each_after_the_repairs_before_it(monkeypatch: pyt
 
 @pytest.mark.spark
 def test_a_root_without_its_id_publishes_nothing_again(tmp_path: Path, spark: SparkSession) -> None:
-    """Each kind of sink remembers by the root's id what it has shown."""
+    """Each kind of sink records its publications by the root's id."""
     site, database = Site(tmp_path, spark).put(ROWS), tmp_path / "sink.db"
 
     def job() -> StatefulJob:

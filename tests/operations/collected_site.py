@@ -1,4 +1,4 @@
-"""A job with a Delta sink and a directory of files, to be collected as if hours had passed."""
+"""A job with a Delta sink and a directory of files, and a collector whose clock a test sets ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 class Crash(Exception):
-    """What a crash looks like to the test."""
+    """A simulated crash."""
 
 
 class CollectedSite(Site):
@@ -36,12 +36,12 @@ class CollectedSite(Site):
         self.engine().run(self.both())
 
     def collect(self, *, hours: float, **options: Any) -> VacuumReport:
-        """As if that many hours had passed."""
+        """Collect with a clock that is ahead by some hours."""
         now_ms = time.time_ns() // 1_000_000 + int(hours * HOUR_MS)
         return self.engine().vacuum(options.pop("job", self.both()), clock=now_ms, **options)
 
     def files(self, inside: str = "") -> set[str]:
-        """Data files on disk, relative to the directory; hidden ones, and logs, are no data."""
+        """Data files on disk, relative to the directory, without hidden files and logs."""
         data_files = (self.directory / inside).rglob("*-*.parquet")
         kept = (
             str(p.relative_to(self.directory))

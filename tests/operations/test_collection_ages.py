@@ -1,4 +1,4 @@
-"""By which clock a collection measures: that of the storage of each place, never the machine's."""
+"""A collection measures ages by the clock of each storage, never by the machine's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Tables:
-    """The tables of a job, as far as their clock goes."""
+    """The tables of a job, reduced to their clock."""
 
     def __init__(self, root: Path) -> None:
         self.layout = JobLayout(f"file://{root}", "tiny")

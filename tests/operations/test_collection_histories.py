@@ -28,7 +28,7 @@ Rows = list[tuple[object, ...]]
 
 
 class Story:
-    """A history, what every checkpoint of it held, and what the sinks showed then."""
+    """A history with the state of every checkpoint and the outputs of the sinks at that time."""
 
     def __init__(self, site: CollectedSite, chance: random.Random, patch: pytest.MonkeyPatch) -> None:
         self.site, self.chance, self.patch = site, chance, patch
@@ -94,7 +94,7 @@ class Story:
         return set(rows) - tree(rows).expired
 
     def needed(self) -> set[str]:
-        """Every file that reading, or going back to, a restorable checkpoint takes; relative to the site."""
+        """Every file that a read or a restore of a restorable checkpoint needs, relative to the site."""
         rows = {row.checkpoint_id: row for row in self.rows()}
         needed: set[str] = set()
         for at in self.restorable():

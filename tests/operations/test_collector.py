@@ -258,7 +258,7 @@ def test_the_age_counts_from_when_a_file_was_needed_last(
     site.engine().restore("tiny", checkpoint_id=1)
 
     class Later(StoreClock):
-        """Thirty hours after the files were written."""
+        """The collection runs thirty hours after the files were written."""
 
         def now_ms(self) -> int:
             return super().now_ms() + 30 * HOUR_MS
@@ -291,7 +291,7 @@ def test_files_that_somebody_else_took_out_meanwhile_are_no_error(
 
 def test_an_old_attempt_refuses_to_commit(site: CollectedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     class Earlier(StoreClock):
-        """Of a process that stood still since."""
+        """Files of a process that did not run since."""
 
         def now_ms(self) -> int:
             return super().now_ms() - MAX_ATTEMPT_AGE_MS - 60_000

@@ -1,4 +1,4 @@
-"""Bases on the real engine: what micro-batches and readers see is the same with and without them."""
+"""Bases on the real engine: micro-batches and readers see the same state with and without them."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ CLOCK_MS, LIFE_MS = 1_000_000, 100
 
 
 class Everything(KeyedProcessFunction):
-    """Has a state of every kind, changes them as an element says, and puts out all that it sees."""
+    """Has a state of every kind, changes them as an element says, and emits all that it reads."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         hidden = StateTtlConfig.new_builder(timedelta(milliseconds=LIFE_MS)).build()
@@ -338,7 +338,7 @@ class Everywhere:
         return sorted(tuple(r.values()) for r in rows)
 
     def states(self) -> dict[str, list[str]]:
-        """What readers see."""
+        """The state that readers see."""
         return {
             name: sorted(str(r) for r in self.engine.read_state("small", "sums", name).collect())
             for name in STATES

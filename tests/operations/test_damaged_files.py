@@ -1,4 +1,4 @@
-"""A bit that flipped in a file of a job, on the real engine: an error that names it, and ways out that lead out."""
+"""A flipped bit in a file of a job, on the real engine: an error that names the file, and remedies that work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ran(tmp_path: Path, spark: SparkSession) -> Site:
 
 
 class Flipped:
-    """A file of the second checkpoint with one bit the other way round, until it is put back."""
+    """A file of the second checkpoint with one flipped bit; the block's end restores it."""
 
     def __init__(self, site: Site, below: str, column: str | None = None) -> None:
         listed = site.engine().checkpoints("tiny")[1]

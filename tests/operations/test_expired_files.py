@@ -45,7 +45,7 @@ KEPT = [f"kept{i}" for i in range(12)]
 
 
 class Hourly(KeyedProcessFunction):
-    """What came within the last hour, in all shapes, by both clocks; no key has anything else."""
+    """Keeps the elements of the last hour in all shapes, by both clocks; no key has other state."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         hour = StateTtlConfig.new_builder(timedelta(hours=1))
@@ -69,7 +69,7 @@ def lives(descriptor: Any, ttl: Any) -> Any:
 
 
 class Site:
-    """The job, and everything that lies below its directory."""
+    """The job, and all files below its directory."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.directory, self.engine, self.fed = directory, StateEngine(directory / "root", spark), 0

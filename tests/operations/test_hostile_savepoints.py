@@ -1,4 +1,4 @@
-"""Savepoints from somebody else: nothing outside of them is read or written, and no sink of theirs is reached."""
+"""Savepoints from an untrusted origin: no file outside of them is read or written, and none of their sinks is used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Change = Callable[[CheckpointRow], CheckpointRow]
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Site:
-    """A job with a savepoint in ``sp``; nobody changes it."""
+    """A job with a savepoint in ``sp``, which tests do not change."""
     site = Site(tmp_path_factory.mktemp("taken"), spark).put({"k": ["a", "b"], "v": [1, 10]})
     site.engine().run(site.job())
     site.engine().savepoints("tiny").create("safe", site.directory / "sp")
@@ -221,7 +221,7 @@ def test_of_two_savepoints_made_into_one_directory_one_stands(
     place, write_text = tmp_path / "both", savepoints.write_text
 
     def late(uri: str, text: str) -> None:
-        """The second one comes before the first one has its manifest."""
+        """The second one starts before the first one has its manifest."""
         monkeypatch.setattr(savepoints, "write_text", write_text)
         with monkeypatch.context() as patch:  # it looked before the first one wrote anything
             patch.setattr(savepoints, "is_empty", lambda _: True)

@@ -42,7 +42,7 @@ KEYS = [f"k{i}" for i in range(40)]
 
 
 class Latest(KeyedProcessFunction):
-    """Per key: the sum for ever, and what came within the last hour."""
+    """Per key: the sum without expiry, and the elements of the last hour."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         recent = ListStateDescriptor("recent", int)
@@ -142,7 +142,7 @@ def test_key_groups_in_which_something_expired_are_written_without_any_change(si
 def test_state_is_the_same_after_any_sequence_of_compactions(
     site: LatestSite, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Beside a job that never compacts; checkpoints in between read as they did."""
+    """Compared with a job that never compacts; earlier checkpoints read as before."""
     (tmp_path / "plain").mkdir()
     plain = LatestSite(tmp_path / "plain", spark)
     remembered = {}

@@ -1,4 +1,4 @@
-"""Restore and rescale on the real engine: state and sinks move together, nothing is written that need not be."""
+"""Restore and rescale on the real engine: state and sinks move together, and nothing is written needlessly."""
 
 from __future__ import annotations
 

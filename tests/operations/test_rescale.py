@@ -127,7 +127,7 @@ RULES = {"limit": 7}
 
 
 class Preset(ProcessFunction, CheckpointedFunction):
-    """Has a state of every scheme, filled when it is new, and notes what each subtask is given."""
+    """Has a state of every scheme, filled when it is new, and records what each subtask is given."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
@@ -204,7 +204,7 @@ def test_operator_state_is_handed_out_by_its_scheme(tmp_path: Path, spark: Spark
 
 
 def after_folding(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> list[Any]:
-    """Let something happen each time that a base is written, before its row is committed; the key groups written."""
+    """Call a hook after each base is written and before its row is committed; the key groups written."""
     written, groups = max_parallelism.write_base, list[Any]()
 
     def folded(*arguments: Any, **options: Any) -> Any:
@@ -389,7 +389,7 @@ def test_a_parallelism_in_force_counts_not_only_one_that_is_declared(site: Site)
 
 
 class RawBytes(KeyedProcessFunction, CheckpointedFunction):
-    """Keeps bytes that the engine does not look into."""
+    """Keeps bytes that the engine does not interpret."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

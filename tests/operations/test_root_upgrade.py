@@ -1,4 +1,4 @@
-"""Upgrading a root: one of an older format is refused, then upgraded, and its jobs go on as if nothing had been."""
+"""Upgrade of a root: an older format is refused, then upgraded, and its jobs go on with equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savepoints on the real engine: they move, they are checked, they outlive their root, and they fit only their job."""
+"""Savepoints on the real engine: they can be moved, are verified, outlive their root, and fit only their job."""
 
 from __future__ import annotations
 

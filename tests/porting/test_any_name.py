@@ -62,7 +62,7 @@ PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 
 
 class Named(KeyedProcessFunction):
-    """Adds to a state of each name, in its own step, so that two that were mixed up would show."""
+    """Adds a different number to the state of each name, so that mixed-up states are detected."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -80,7 +80,7 @@ class Named(KeyedProcessFunction):
 
 
 class Buffered(MapFunction, CheckpointedFunction):
-    """Keeps what it saw in operator state of a name."""
+    """Keeps its elements in operator state of a name."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
@@ -143,7 +143,7 @@ def test_names_in_the_harness(names: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Pipeline:
-    """A job of such names, after three micro-batches and a compaction amid them."""
+    """A job with such names, after three micro-batches and a compaction between them."""
     pipeline = Pipeline(tmp_path_factory.mktemp("names"), spark, build, parallelism=2)
     pipeline.run(max_batches=2)
     with pipeline.engine() as engine:

@@ -74,7 +74,7 @@ def classes_of(base: str) -> list[set[str]]:
 
 
 def calls() -> set[str]:
-    """What is called, as written, and the last part of it."""
+    """The called names, as written, and their last parts."""
     called = {ast.unparse(node.func) for node in programs() if isinstance(node, ast.Call)}
     return called | {name.rsplit(".", 1)[-1] for name in called}
 

@@ -89,7 +89,7 @@ def test_a_buffering_sink_on_spark(tmp_path: Path, spark: SparkSession) -> None:
 
 
 def check_whole_groups(directory: Path, pipeline: Pipeline | MemoryPipeline, parallelism: int) -> None:
-    """Three batches, each of a job of its own; then one subtask takes over what the others had left."""
+    """Three batches, each of a new job; then one subtask takes over the state of the others."""
     sent, in_harness = directory / "sent", directory / "in_harness"
     harness = OperatorHarness(BufferingSink(2, in_harness), parallelism=parallelism)
     for batch in range(3):

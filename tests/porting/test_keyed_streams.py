@@ -74,7 +74,7 @@ PAYMENTS = [("b", 20), ("a", 10)]
 
 
 class Join(KeyedCoProcessFunction):
-    """Joins what comes with the same key in either stream; whatever comes first waits in state."""
+    """Joins elements of two streams by key; the first one of a pair waits in state."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.order = runtime_context.get_state(ValueStateDescriptor("order", Types.LONG()))
@@ -113,7 +113,7 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 
 class Rules(KeyedBroadcastProcessFunction):
-    """How often a key came, times the factor that was broadcast for it."""
+    """The number of elements of a key, times the factor that was broadcast for it."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.LONG()))
@@ -209,7 +209,7 @@ def check_sessions(spark: SparkSession | None = None) -> None:
 
 
 class OncePerMinute(KeyedProcessFunction):
-    """Passes an element on unless one of its key was passed on in the last minute."""
+    """Emits an element unless one of its key was emitted in the last minute."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         ttl = (

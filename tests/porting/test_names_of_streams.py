@@ -63,7 +63,7 @@ BEHIND_NO_OPERATOR: dict[str, Callable[[StatefulJob], Any]] = {
 
 @pytest.mark.parametrize("step", BEHIND_NO_OPERATOR)
 def test_behind_a_step_that_makes_no_operator_nothing_is_named(step: str) -> None:
-    """A uid there would be another operator's, whose state would be lost."""
+    """A uid there would belong to another operator, whose state would be lost."""
     job = StatefulJob("named")
     stream = BEHIND_NO_OPERATOR[step](job)
     for give in ("uid", "name"):
@@ -113,7 +113,7 @@ def test_project_takes_positions_of_records() -> None:
 
 
 class Joined(KeyedCoProcessFunction):
-    """Adds what the other stream said last of the key."""
+    """Adds the last value of the other stream for the key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))

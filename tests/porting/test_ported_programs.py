@@ -153,7 +153,7 @@ BACKENDS: dict[str, StateBackend] = {
 
 
 def plain(value: Any) -> Any:
-    """Lists, tuples and records alike, so that what Parquet gives back compares."""
+    """Lists, tuples and records as tuples, to compare with values from Parquet."""
     if isinstance(value, dict):
         return tuple(plain(v) for v in value.values())
     return tuple(plain(v) for v in value) if isinstance(value, list | tuple) else value

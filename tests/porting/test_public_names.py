@@ -1,4 +1,4 @@
-"""Every public name of PyFlink is a name here, or the porting guide says what takes its place.
+"""Every public name of PyFlink is a name here, or the porting guide names its replacement.
 
 ``pyflink_names.json`` holds the classes of ``pyflink.datastream`` and of the modules it takes types and time from, in
 version 2.3.0, with their public methods; of windows the classes alone.
@@ -26,7 +26,7 @@ def resolved(path: str) -> object | None:
 
 @cache
 def missing() -> list[str]:
-    """Classes that are not here, and methods that classes which are do not have."""
+    """Missing classes, and missing methods of the classes that exist."""
     classes = [name for name in NAMES if resolved(name) is None]
     methods = [f"{of}.{name}" for of, names in NAMES.items() if of not in classes for name in names]
     return [*classes, *(name for name in methods if resolved(name) is None)]
@@ -34,7 +34,7 @@ def missing() -> list[str]:
 
 @cache
 def listed() -> list[str]:
-    """What the first column of the table says, with ``*`` for any text."""
+    """The first column of the table, with ``*`` for any text."""
     section = GUIDE.read_text().split("## Names of PyFlink that are not here")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall("`([^`]+)`", row.split("|")[1])]

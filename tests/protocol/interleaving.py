@@ -45,7 +45,7 @@ class Killed(BaseException):
 
 @dataclass
 class Actor:
-    """One run of something, as if in a process of its own.
+    """One run of an operation, as if in a process of its own.
 
     Attributes:
         name: for the trace.
@@ -76,7 +76,7 @@ class Actor:
     _run: Future[None] | None = None
 
     def advance(self) -> bool:
-        """Let it go on to its next step; False where it came to its end.
+        """Let the actor go on to its next step; False at its end.
 
         Raises:
             Exception: what it was reported and nobody expected.
@@ -92,7 +92,7 @@ class Actor:
 
     @property
     def is_over(self) -> bool:
-        """Whether it does nothing any more."""
+        """Whether it has ended."""
         return self._ended or self._killed
 
     def bring_in(self, name: str, body: Callable[[], None]) -> Actor:
@@ -174,7 +174,7 @@ def step_under_lock(name: str) -> None:
 
 
 def interleave(actors: list[Actor], dice: random.Random, trace: list[str], clock: Clock) -> list[Actor]:
-    """Run actors to their end or death, in an order that the dice say; those that sleep on are returned."""
+    """Run actors to their end or death, in a random order; those that still sleep are returned."""
     waiting, live, late, now = list(actors), list[Actor](), list[Actor](), 0
     crew = actors[0].crew
     dice.shuffle(waiting)
@@ -213,7 +213,7 @@ def interleave(actors: list[Actor], dice: random.Random, trace: list[str], clock
 
 
 def run_out(actors: list[Actor], dice: random.Random) -> None:
-    """Wake up what slept, and let all of it come to its end."""
+    """Wake up sleeping actors, and run them to their end."""
     live = list(actors)
     while live:
         actor = dice.choice(live)

@@ -61,7 +61,7 @@ slices: dict[str, tuple[int, int]] = {}
 
 
 class Sums(KeyedProcessFunction):
-    """What ``execute`` does, as a function: for runs on Spark."""
+    """The work of ``execute`` as a function, for runs on Spark."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total, self.seen = runtime_context.get_state(TOTAL), runtime_context.get_list_state(SEEN)

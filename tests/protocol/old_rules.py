@@ -1,4 +1,4 @@
-"""Rules that the protocol once had, or might be thought to do without, each put back by a patch: schedules turn red.
+"""Former or weaker rules of the protocol, each put back by a patch: the schedules must fail.
 
 What stands here is wrong on purpose. A rule that can be taken back without any schedule noticing would not be needed,
 or the schedules would not be good enough.
@@ -55,7 +55,7 @@ def collector_goes_by_its_own_clock(patch: pytest.MonkeyPatch, world: World) -> 
 
 
 def files_are_as_old_as_their_names(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Runners name attempts by their own clocks, and the collector believes the names."""
+    """Runners name attempts by their own clocks, and the collector trusts the names."""
     real = job_files._file
     attempts_are_named_by_the_runners_clock(patch, world)
 
@@ -92,7 +92,7 @@ def nobody_looks_at_files_again(patch: pytest.MonkeyPatch, world: World) -> None
 
 
 def old_attempts_commit_unseen(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Neither their age nor their files are looked at."""
+    """Neither their age nor their files are checked."""
     old_attempts_commit(patch, world)
     nobody_looks_at_files_again(patch, world)
 

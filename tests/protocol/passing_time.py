@@ -1,4 +1,4 @@
-"""The times of a schedule: the storage's, the long pauses that nobody sat out, and the wrong clocks of the runners.
+"""The times of a schedule: the storage's, simulated long pauses, and the wrong clocks of the runners.
 
 The storage has one clock: it goes with the machine's, ahead of it by the pauses so far, and every file bears its time.
 Each actor has a clock of its own, which may be days ahead or behind and may jump, and a steady counter, which may have
@@ -24,7 +24,7 @@ _MTIME = store_clock.written_ms
 
 
 class Clock:
-    """Goes with the machine's clock, ahead of it.
+    """A clock that is ahead of the machine's.
 
     Attributes:
         ahead_ms: by how much; grows only.
@@ -48,14 +48,14 @@ class Clock:
         return time.time_ns() // 1_000_000 + self.ahead_ms
 
     def written_ms(self, info: pafs.FileInfo) -> int:
-        """When a file was written: the machine says when, and the pauses before that are known."""
+        """When a file was written: the machine's time and the pauses before it."""
         real_ms = _MTIME(info)
         return real_ms + max((ahead for at, ahead in self._pauses if at <= real_ms), default=0)
 
     # -- of whoever is running -------------------------------------------------------------------------------------
 
     def local_ms(self) -> int:
-        """What an actor takes the time for."""
+        """The time as an actor sees it."""
         actor = actor_here()
         return self.now_ms() + (actor.skew_ms if actor else 0)
 
@@ -72,7 +72,7 @@ class Clock:
         return self.local_ms() / 1000
 
     def rule(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the engine go by these clocks."""
+        """Make the engine use these clocks."""
         moment: Any = self
         patch.setattr(store_clock, "written_ms", self.written_ms)
         patch.setattr(store_clock, "_steady_ns", self.steady_ns)

@@ -1,4 +1,4 @@
-"""Where actors give their turn back: around every look at a table, every commit and every publication of the engine.
+"""The points where actors yield: around every read of a table, every commit and every publication of the engine.
 
 Also where the answer to a commit is lost, after it happened or before. Marked by wrapping methods for the time of a
 test; the engine knows nothing of it. What Spark jobs do (``execute``, folding a base) is done in this process instead.
@@ -40,7 +40,7 @@ class Reported:
 
 @contextmanager
 def marked(clock: Clock) -> Iterator[Reported]:
-    """Wrap the engine, and let it go by a clock; what is reported of commits is noted until the end."""
+    """Wrap the engine, with a given clock; outcomes of commits are recorded until the end."""
     shown = Reported()
     with pytest.MonkeyPatch.context() as patch:
         clock.rule(patch)
@@ -65,7 +65,7 @@ def marked(clock: Clock) -> Iterator[Reported]:
 
 
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
-    """Every look and every deletion; its threads are no actors, so it makes do without."""
+    """Every read and every deletion of the collector, without threads: they are no actors."""
     patch.setattr(collector, "ThreadPoolExecutor", _InTurn)
     around(collector, "_Ages", _before_and_after("taking the time"))
     for name in ("_plan", "_carry_out", "_remove"):

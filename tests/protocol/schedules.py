@@ -51,7 +51,7 @@ CLOCK_MS = 1_000_000
 
 @dataclass
 class World:
-    """One root with its sinks, and everybody who works on it."""
+    """One root with its sinks, and all engines that work on it."""
 
     directory: Path
     spark: SparkSession
@@ -96,7 +96,7 @@ def empty_tables(directory: Path, spark: SparkSession) -> Path:
 
 
 def _collect_all(world: World) -> None:
-    """Everything that nobody needs goes, in two collections a day apart, before the verdict."""
+    """Two collections, a day apart, delete what nobody needs before the verdict."""
     world.engine().expire_checkpoints(JOB, RetentionPolicy(keep_last=2))
     for _ in range(2):
         world.clock.pass_hours(25)
@@ -188,7 +188,7 @@ def _actor(world: World, dice: random.Random, name: str, after: int, maker: Make
 
 
 def tolerated(error: StatelakeError) -> bool:
-    """Somebody else was faster, the outcome is unknown, or there is nothing to do that for any more."""
+    """Another actor was faster, the outcome is unknown, or the operation has no object any more."""
     # a reader that slept for a day may find files gone that were in use then
     if isinstance(error, CommitError | MissingFilesError | SubtaskLostError):
         return True

@@ -54,7 +54,7 @@ class Sleeper:
 
     @property
     def lives(self) -> bool:
-        """Whether it can commit."""
+        """Whether the attempt can commit."""
         return self.hours <= 11 and not self.robbed
 
 
@@ -165,7 +165,7 @@ def _rob(world: World, what: str) -> None:
 
 
 class _Fair(random.Random):
-    """Dice with which nothing happens: no answer is lost, nobody dies, no task runs twice."""
+    """Dice without events: no answer is lost, no actor dies, no task runs twice."""
 
     def random(self) -> float:
         return 0.999

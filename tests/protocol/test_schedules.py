@@ -1,4 +1,4 @@
-"""Random schedules of runs, kills, pauses and operations on the real engine: whatever happens, nothing goes wrong."""
+"""Random schedules of runs, kills, pauses and operations on the real engine keep every guarantee."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_copy_that_was_faster_has_its_original_refused(site: Site) -> None:
 
 
 def test_a_second_root_with_an_id_of_its_own_is_refused_before_it_writes(site: Site) -> None:
-    """None of its rows could be taken for one of the first root's; they would all come twice."""
+    """None of its rows is recognised as one of the first root's; they would all be published twice."""
     site.run(site.root, max_batches=2)
     second = site.directory / "second"
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_a_second_root_with_an_id_of_its_own_is_refused_before_it_writes(site: S
 def test_two_roots_that_began_at_once_are_reported_before_their_next_batch(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither has published when the other one looks; the second to go on is refused."""
+    """Neither has published when the other one checks; the second one to go on is refused."""
     second, publish, began = site.directory / "second", DeltaPublisher.publish, list[str]()
 
     def published(self: DeltaPublisher, staged: StagedSink, app: str, checkpoint_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Sleeping attempts at every point of the collector lose nothing; each old rule, put back, is noticed."""
+"""Sleeping attempts at every point of the collector lose nothing; each old rule, put back, fails the test."""
 
 from __future__ import annotations
 

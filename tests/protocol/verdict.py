@@ -1,4 +1,4 @@
-"""Whether tables hold what the committed checkpoints say: the oracle of the schedules.
+"""The oracle of the schedules: tables must hold the content of the committed checkpoints.
 
 It knows which numbers every attempt read, and the rows of ``checkpoints``; state and outputs follow from the numbers
 on a path by plain Python.

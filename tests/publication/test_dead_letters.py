@@ -1,4 +1,4 @@
-"""Dead letters leave their table and come again like outputs, each in the partition of its attempt."""
+"""Dead letters are withdrawn and published again like outputs, each in the partition of its attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Publication`` over real sinks of files and of SQLite: what it asks, what it leaves alone, what it repairs."""
+"""``Publication`` over real sinks of files and of SQLite: which sinks it asks, skips and repairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Site:
         self.path: list[CheckpointRow] = []
 
     def publication(self) -> Publication:
-        """As a new process has it."""
+        """As in a new process."""
         tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), log=SimpleNamespace(app=APP))
         return Publication(NO_KERNEL, tables)
 
@@ -88,7 +88,7 @@ class Site:
 
 
 def waiting(site: Site, *names: Name) -> list[tuple[int, str]]:
-    """What sinks do not show, as a runner and as somebody who only looks know it: the same."""
+    """Unpublished checkpoints of sinks: a runner and a reader agree."""
     job: Any = SimpleNamespace(sinks={name: site.node(name) for name in names})
     history = JobHistory(JobLayout(site.root, "job"), "0123", History(site.path))
     looked_up = history.unpublished(job if names else None)
@@ -104,7 +104,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which sinks were asked what they show."""
+    """The sinks whose last publication was read."""
     names: list[str] = []
 
     def counted(publisher: type[Publisher]) -> None:
@@ -157,7 +157,7 @@ def test_sinks_are_asked_once_and_not_again_after_every_batch(site: Site, asked:
 def test_sinks_of_a_job_that_begins_are_not_known_from_what_it_publishes_itself(
     site: Site, asked: list[str]
 ) -> None:
-    """So another root that writes to the same table is looked for before every batch of the first process."""
+    """So each batch of the first process checks for another root that writes to the same table."""
     publication, code = site.publication(), site.code("files")
     assert publication.publish_pending(site.path, code) == []
     site.commit("files")

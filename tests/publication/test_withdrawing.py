@@ -1,4 +1,4 @@
-"""Outputs that leave a Delta sink and come again: by their files, or by their lineage column."""
+"""Outputs that are withdrawn from a Delta sink and published again: by their files, or by their lineage column."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> str:
 def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int], *, lineage: bool = False
 ) -> StagedSink:
-    """What one attempt with two subtasks stages."""
+    """The staged outputs of one attempt with two subtasks."""
     subtasks = [
         pa.table({"id": some, "text": [f"t{i}" for i in some]}, schema=SCHEMA)
         for some in (ids[::2], ids[1::2])

@@ -1,4 +1,4 @@
-"""State without Spark is what Spark reads: every kind, at every checkpoint, expired or not, compacted or not."""
+"""State read without Spark equals state read by Spark: every kind and checkpoint, expired or not, compacted or not."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_no_java_is_started(memory: Memory) -> None:
 
 
 def test_arrow_calls_fields_as_they_were_declared() -> None:
-    """Some are stored under the names that they had before; ``view`` changes nothing else."""
+    """Some are stored under their former names; ``view`` changes nothing else."""
     before = pa.struct([("sum", pa.int64()), ("at", pa.list_(pa.struct([("m", pa.int64())])))])
     after = pa.struct([("total", pa.int64()), ("at", pa.list_(pa.struct([("minute", pa.int64())])))])
     stored = pa.array([{"sum": 1, "at": [{"m": 5}, None]}, None, {"sum": None, "at": None}], before)
@@ -174,7 +174,7 @@ def random_batch(rng: random.Random) -> list[Event]:
 def test_random_jobs_read_alike_with_and_without_spark(
     tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
-    """Before and after compaction, restore and rescale; with everything that can be asked for."""
+    """Before and after compaction, restore and rescale, with all options."""
     rng = random.Random(seed)
     memory = Memory(tmp_path, spark)
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Keyed state as a DataFrame: equal to an independent fold, as of any checkpoint, and loud where files are missing."""
+"""Keyed state as a DataFrame: equal to an independent fold as of any checkpoint, an error where files are missing."""
 
 from __future__ import annotations
 

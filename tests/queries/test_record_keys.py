@@ -66,7 +66,7 @@ OPERATORS = {"dataclasses": "Ticket", "rows": "Row", "columns": "Row"}
 
 
 class Sum(KeyedProcessFunction):
-    """The sum of a key, as a value state; puts out the type of its key, too."""
+    """The sum of a key, as a value state; emits the type of its key, too."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total", int, default=0))

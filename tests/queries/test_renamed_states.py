@@ -1,4 +1,4 @@
-"""Everything that reads or changes keyed state, on states and fields that were renamed and on one that was given up."""
+"""All reads and changes of keyed state, on states and fields that were renamed and on one that was removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Before:
 
 @dataclass(frozen=True)
 class After:
-    """Its first field has another name, and is not the first any more."""
+    """Its first field is renamed and in another place."""
 
     tags: dict[str, int]
     minutes: int = field(metadata={"alias": "delay"})
@@ -222,7 +222,7 @@ def test_states_of_every_shape_change_and_go_on(site: Site) -> None:
 
 @pytest.mark.long
 def test_a_key_is_forgotten_under_every_name(site: Site) -> None:
-    """The state that was given up included, whose entries are still in files of changes."""
+    """The removed state is included: its entries are still in files of changes."""
     engine = site.engine()
     planned = engine.state_processor("tiny").erase_keys({"k": "a"}, dry_run=True)
     shown = {s.state: s.deleted for s in planned.transform.states if s.deleted}

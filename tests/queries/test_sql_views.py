@@ -1,4 +1,4 @@
-"""SQL over what a job remembers: views made on demand, as of any checkpoint, with errors that a person can read."""
+"""SQL over the state of a job: views on demand, as of any checkpoint, with clear errors."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def assert_history(
     ids: list[int],
     states: Sequence[str] = REMEMBERED,
 ) -> None:
-    """Every checkpoint is what it was when it was new, by id and, where it is on the path, by time."""
+    """Every checkpoint reads as when it was new, by id and, where it is on the path, by time."""
     checkpoints = {row.checkpoint_id: row for row in memory.engine.checkpoints("memory")}
     on_path = {r[0] for r in rows(memory.engine.sql("memory", "SELECT id FROM checkpoints WHERE on_path"))}
     for checkpoint_id in ids:
@@ -288,7 +288,7 @@ def assert_history(
 @pytest.mark.long
 @pytest.mark.slow
 def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
-    """Over compaction, restore and what comes after; the model says that it was right to begin with."""
+    """After compaction, restore and further batches; the model confirms the first reads."""
     memory, recorded = Memory(tmp_path, spark), dict[int, dict[str, list[Any]]]()
 
     def without_spark(state: str, **options: Any) -> list[Any]:

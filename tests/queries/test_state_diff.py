@@ -1,4 +1,4 @@
-"""What changed between two checkpoints: by the model, on any paths, from Python and from a shell."""
+"""Changes between two checkpoints, compared with the model: on any paths, from Python and from a shell."""
 
 from __future__ import annotations
 

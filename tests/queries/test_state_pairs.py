@@ -1,4 +1,4 @@
-"""Which states of two checkpoints are the same one, whatever they are called."""
+"""Which states of two checkpoints are the same state, whatever their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def row(checkpoint_id: int, *states: StateSchema) -> CheckpointRow:
 
 
 def shown(old: list[CheckpointRow], new: list[CheckpointRow]) -> list[tuple[str, str | None, str | None]]:
-    """What pairs are called, and both of their sides."""
+    """Names of pairs, and both of their sides."""
 
     def name(side: DeclaredState | None) -> str | None:
         return side.schema.name if side else None

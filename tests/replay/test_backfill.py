@@ -62,7 +62,7 @@ LATE: list[Row] = [("b", 100, 6), ("d", 200, 50)]
 
 
 class Sum(KeyedProcessFunction):
-    """Sums ``v`` per key; what was not touched for two days of event time is forgotten."""
+    """Sums ``v`` per key; a sum expires two days of event time after its last element."""
 
     def __init__(self, factor: int = 1, ttl_hours: int = 48) -> None:
         self.factor, self.ttl_hours = factor, ttl_hours

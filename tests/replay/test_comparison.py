@@ -1,4 +1,4 @@
-"""``compare`` where there is nothing to compare: no session is needed for that."""
+"""``compare`` of equal checkpoints needs no session."""
 
 from __future__ import annotations
 

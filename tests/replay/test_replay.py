@@ -206,7 +206,7 @@ def test_main_goes_on_while_a_branch_runs(site: Site, monkeypatch: pytest.Monkey
     stage = CheckpointCoordinator.stage
 
     def attempts_of(begin: int) -> list[str]:
-        """The branches of all attempts, when main commits just before the branch does."""
+        """The branches of all attempts where main commits just before the branch."""
         attempts: list[str] = []
 
         def late(self: Any, attempt: Any) -> Any:

@@ -37,7 +37,7 @@ class Database:
     def staged(
         self, write_id: str, *parts: Any, schema: pa.Schema = SCHEMA, app: str = APP, **options: Any
     ) -> StagedSink:
-        """What one attempt stages, a file for each part: ids, or whole rows."""
+        """The staged outputs of one attempt, a file for each part: ids, or whole rows."""
         request = asked(KERNEL, schema, write_id, app=app, root=f"file://{self.directory}/root")
         subtasks = []
         for part in parts:

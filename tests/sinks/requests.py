@@ -1,4 +1,4 @@
-"""What an attempt asks of a sink, as tests of sinks ask it without an engine."""
+"""The requests and outputs of an attempt to a sink, for tests without an engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def asked(
 
 
 def staged_files(sink: Sink, request: SinkRequest, *subtasks: pa.Table) -> StagedSink:
-    """What an attempt stages for a request: one file for the rows of each subtask."""
+    """The outputs that an attempt stages for a request: one file for the rows of each subtask."""
     target = sink.prepare(request)
     files = []
     for subtask, rows in enumerate(subtasks):

@@ -1,4 +1,4 @@
-"""Delta tables that Kernel cannot write to: Spark writes them, exactly once, and says what they do not take."""
+"""Delta tables that Kernel cannot write: Spark writes them exactly once, and reports rows that they refuse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create(spark: SparkSession, table: str, columns: str, rest: str = "") -> Non
 def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int | None], *, lineage: bool = False
 ) -> StagedSink:
-    """What one attempt stages: one file."""
+    """The staged file of one attempt."""
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
     outputs = staged_files(DeltaSink(table, lineage=lineage), asked(kernel, SCHEMA, write_id), rows)
     assert outputs.kind == "delta_spark"

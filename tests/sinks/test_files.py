@@ -30,7 +30,7 @@ NO_KERNEL: Any = None
 def staged(
     directory: Path, write_id: str, ids: list[int], form: Literal["parquet", "csv"] = "parquet"
 ) -> StagedSink:
-    """What one attempt with two subtasks stages."""
+    """The staged outputs of one attempt with two subtasks."""
     subtasks = [
         pa.table({"id": some, "text": [f"t{i}" if i else None for i in some]}, schema=SCHEMA)
         for some in (ids[::2], ids[1::2])
@@ -200,7 +200,7 @@ def test_what_was_left_behind_cannot_be_published_late(tmp_path: Path) -> None:
 
 @contextmanager
 def crash_after(monkeypatch: pytest.MonkeyPatch, survived: int, *, of: int) -> Iterator[None]:
-    """The process dies after so many renames of all that there are."""
+    """The process dies after so many of all renames."""
     left = [survived]
     rename = Mover._rename
 
@@ -269,7 +269,7 @@ def test_a_move_and_its_twin_at_once(tmp_path: Path) -> None:
 
 
 def beside(one: StagedSink, *, attempt: int, ids: list[int], torn: bool = False) -> str:
-    """What another attempt of the first task leaves in the directory of a micro-batch; its name."""
+    """Write the file that another attempt of the first task leaves beside a micro-batch; its name."""
     write_id = one.files[0].path.split("/")[0].removeprefix("_staged-")
     target = FileSink(one.path).prepare(asked(NO_KERNEL, SCHEMA, write_id))
     table = pa.table({"id": ids, "text": ["again"] * len(ids)}, schema=SCHEMA)
@@ -282,7 +282,7 @@ def beside(one: StagedSink, *, attempt: int, ids: list[int], torn: bool = False)
 
 
 def published_as_before(one: StagedSink, checkpoint_id: int) -> None:
-    """As version 0.1.0 published: the whole directory, whatever lay in it."""
+    """Publish as version 0.1.0 did: the whole directory with all files in it."""
     home = Path(one.path.removeprefix("file://")) / one.files[0].path.split("/")[0]
     home.rename(home.parent / f"checkpoint_id={checkpoint_id:012d}")
 
@@ -363,7 +363,7 @@ def test_what_was_given_up_in_the_middle_of_a_publish_can_be_brought_later(
 def test_files_of_another_row_of_the_same_number_are_not_published_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a root was put back from a backup while its sink was not."""
+    """As after a root was restored from a backup and its sink was not."""
     out, publisher = tmp_path / "out", FilePublisher()
     lost, mine = staged(out, "w1", [10, 11]), staged(out, "w2", [20])
     with crash_after(monkeypatch, 1, of=STEPS_OF_A_PUBLISH):

@@ -1,4 +1,4 @@
-"""A first batch that fails leaves nothing that refuses the second try, also where the job has changed in between."""
+"""A first batch that fails does not hinder the second try, even if the job changed in between."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_table_that_is_not_the_engines_or_is_used_stays(tmp_path: Path, spark:
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The death of the process."""
 
 
 def crashes(*args: Any, **options: Any) -> Any:
@@ -87,7 +87,7 @@ def fails(*args: Any) -> Any:
 def test_the_table_of_changes_that_a_failed_first_batch_left(
     how: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that certainly failed takes back its changes, a crash leaves them; the columns of the table stay."""
+    """An attempt that certainly failed removes its changes, a crash leaves them; the columns of the table stay."""
     site, crash = Site(tmp_path, spark).put(ROWS), how == "in a crash"
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointCoordinator, "commit", crashes if crash else fails)
@@ -138,7 +138,7 @@ def into_files(site: Site, directory: Path, function: Sum | None = None) -> Stat
 def test_a_directory_of_files_whose_first_batch_failed_is_nobodys(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The same root made anew, and another root, may begin there."""
+    """The same root after a new start, and another root, may begin there."""
     directory = tmp_path / "files"
     site = Site(tmp_path / "one", spark).put(ROWS)
     with pytest.raises(UserFunctionError):

@@ -34,7 +34,7 @@ KERNEL: Any = None
 
 
 class Recorder:
-    """A function that keeps what it is given."""
+    """A function that records its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[int]]] = []
@@ -71,14 +71,14 @@ def publisher(tmp_path: Path) -> StagingPublisher:
 
 @pytest.fixture(autouse=True)
 def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test is a process that has no functions yet."""
+    """Every test starts like a process without registered functions."""
     monkeypatch.setattr(foreach_batch, "_SINKS", {})
 
 
 def staged(
     publisher: StagingPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
 ) -> StagedSink:
-    """What one attempt stages, a file for each part."""
+    """The staged outputs of one attempt, a file for each part."""
     subtasks = [pa.table({"id": part}, schema=SCHEMA) for part in parts]
     return staged_files(sink, asked(KERNEL, SCHEMA, write_id, root=publisher.root), *subtasks)
 

@@ -1,4 +1,4 @@
-"""Sinks of running jobs: several on one stream, behind DataFrame code, without state; and what a crash leaves."""
+"""Sinks of running jobs: several on one stream, behind DataFrame code, without state, and after a crash."""
 
 from __future__ import annotations
 

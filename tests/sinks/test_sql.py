@@ -165,7 +165,7 @@ def test_crash_at_every_step_and_publish_again(
 
 
 def commit_that(does: Callable[[Callable[[], None]], None]) -> Callable[[sa.Connection], None]:
-    """A commit that breaks off after, or without, having worked."""
+    """A commit whose answer is lost, whether it happened or not."""
     real = sa.Connection.commit
 
     def commit(self: sa.Connection) -> None:

@@ -38,7 +38,7 @@ _LONG_S = 600.0
 
 
 def hold_up(directory: str, moment: str) -> None:
-    """Wait at a moment if a test asked for it, until it lets go or kills this process."""
+    """Wait at a moment if a test holds it, until the test lets go or kills this process."""
     asked, reached, go = (Path(directory) / f"{moment}.{what}" for what in ("asked", "reached", "go"))
     if not asked.exists() or go.exists():
         return
@@ -94,7 +94,7 @@ def build(directory: str) -> StatefulJob:
 
 
 def main(directory: str, master: str, options: dict[str, str]) -> None:
-    """Run all there is, and write what the engine says about it to ``result.json``."""
+    """Run until all input is consumed, and write the report to ``result.json``."""
     from state_engine.machine.settings import SparkSettings
     from state_engine.spark.session import local_session
 

@@ -1,4 +1,4 @@
-"""Spark's classes kept by Java: which archive is taken, that a bad one harms nobody, and that a real one is used."""
+"""The archive of Spark's classes: which one is used, a bad one is ignored, and a real one takes effect."""
 
 from __future__ import annotations
 

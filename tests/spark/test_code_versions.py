@@ -1,4 +1,4 @@
-"""What runs in workers is the code that the driver has, and every checkpoint says which that was."""
+"""Workers run the code of the driver, and every checkpoint records its version."""
 
 from __future__ import annotations
 

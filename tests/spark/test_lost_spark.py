@@ -1,4 +1,4 @@
-"""Processes of Spark that die: the error says which, what is kept and what to do; the next process goes on."""
+"""Processes of Spark that die: the error names the process, what is kept and the remedy; the next process goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Killing(KeyedProcessFunction):
-    """Kills a process when it sees a marker file for the first time."""
+    """Kills a process at the first sight of a marker file."""
 
     def __init__(self, marker: str, victim: int | None) -> None:
         self.marker, self.victim = marker, victim

@@ -1,4 +1,4 @@
-"""What executors are sent; that they can work with it is shown by ``test_executors``."""
+"""The files that are sent to executors; ``test_executors`` shows that executors work with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark_tasks
 
 
 def imported(archive: Path, statement: str) -> str:
-    """What a Python prints that has the archive and the libraries, but no link to this repository."""
+    """The output of a Python that has the archive and the libraries, but no link to this repository."""
     added = [str(archive), sysconfig.get_path("purelib")]
     code = f"import sys; sys.path += {added}; {statement}"
     return subprocess.run(
@@ -77,7 +77,7 @@ def test_only_code_and_declared_data_are_sent(tmp_path: Path, monkeypatch: pytes
 
 
 class Context:
-    """What is used of a SparkContext on a cluster."""
+    """The used part of a SparkContext on a cluster."""
 
     master = "spark://elsewhere:7077"
 

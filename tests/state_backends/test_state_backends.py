@@ -48,7 +48,7 @@ def test_random_operations_equal_the_model(
 @settings(max_examples=10)
 @given(data=st.data())
 def test_a_refused_element_changes_nothing(backend: StateBackend, kind: str, data: st.DataObject) -> None:
-    """Operations in groups; some groups are rolled back."""
+    """Groups of operations, of which some are rolled back."""
     steps = Steps(KINDS[kind].make(), restoring=False, opener=on(backend))
     models = {0: StateModel(KINDS[kind], None), 1: StateModel(KINDS[kind], None)}
     ops = data.draw(ops_of(kind))

@@ -153,7 +153,7 @@ def test_names_that_are_not_there_are_reported_with_those_that_are(
 def test_state_that_is_read_from_one_job_gives_another_the_same_state_and_results(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Half of the input by one job, the rest by a job that was given its state: as one job over all of it."""
+    """One job reads half of the input, a second one starts with its state and reads the rest: equal to one job."""
     feed, whole = write_feed(tmp_path / "feed"), StateEngine(tmp_path / "whole", spark)
     whole.run(build(feed, tmp_path / "all"), clock=CLOCK_MS)
     table = pq.read_table(feed / "0.parquet")
@@ -204,7 +204,7 @@ def folded_bases(engine: StateEngine) -> dict[tuple[Any, ...], Any]:
 
 
 class Everything(KeyedProcessFunction):
-    """States of all shapes under a key of several columns; what it reads is what it puts out."""
+    """States of all shapes under a key of several columns; emits what it reads."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).build()

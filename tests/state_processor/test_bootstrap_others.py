@@ -40,7 +40,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Alarm(KeyedProcessFunction):
-    """Counts, and says when a timer fires."""
+    """Counts, and emits a row when a timer fires."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", int))
@@ -148,7 +148,7 @@ def test_what_is_no_timer_is_refused(tmp_path: Path, spark: SparkSession) -> Non
 
 
 class Lists(ProcessFunction, CheckpointedFunction):
-    """Puts out what it was given in its first batch, with the number of the subtask."""
+    """Emits its restored state in its first batch, with the number of the subtask."""
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
@@ -168,7 +168,7 @@ class Lists(ProcessFunction, CheckpointedFunction):
 
 
 class Counted(ProcessFunction, ListCheckpointed):
-    """Goes on counting."""
+    """Continues a count."""
 
     count = 0
 
@@ -187,7 +187,7 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.INT())
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Looks its key up in the rules."""
+    """Reads the rule of its key."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
         yield value.k, value.v, ctx.get_broadcast_state(RULES).get(value.k)

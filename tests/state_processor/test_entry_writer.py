@@ -55,7 +55,7 @@ def rows(count: int, **columns: Any) -> pa.Table:
 
 
 def counted(seen: list[set[int]], table: pa.Table) -> Counts:
-    """A producer's check that keeps which key groups it was shown at once."""
+    """A producer's check that records which key groups it gets in one call."""
     check_given((TOTAL,), table)
     seen.append(set(table["key_group"].to_pylist()))
     return Counter({("total", "added"): table.num_rows})

@@ -62,7 +62,7 @@ class Planes(KeyedProcessFunction):
 
 
 class Counted(StatefulProcessor):
-    """A query that counts flights, as Structured Streaming has it."""
+    """A Structured Streaming query that counts flights."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.count = handle.getValueState("count", "count bigint")

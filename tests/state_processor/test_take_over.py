@@ -89,7 +89,7 @@ class Ours(KeyedProcessFunction):
 
 
 def drain(rows: DataFrame, checkpoint: Path, table: Path, mode: str = "update") -> None:
-    """Run a query over what is there, and stop it."""
+    """Run a query over the present input, and stop it."""
 
     def append(batch: DataFrame, _: int) -> None:
         batch.write.format("delta").mode("append").save(str(table))

@@ -1,4 +1,4 @@
-"""Bases: state folds to the same with and without them, whatever they hold and wherever the log is cut."""
+"""Bases: the fold is the same with and without them, whatever their content and wherever the log is cut."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _STORED: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[dict[str, dict[Any, Any]]]:
-    """Per batch and state, what becomes of some keys: their new entry (None: nothing is stored any more)."""
+    """Per batch and state, the new entries of some keys; None where the entry is deleted."""
     drawn = []
     for _ in range(draw(st.integers(1, 4))):
         batch = {}
@@ -88,7 +88,7 @@ class Log:
 
 
 def apply(table: StateTable, key: Any, new: Any) -> None:
-    """What handles do to the working copy."""
+    """Apply a change to the working copy, as handles do."""
     old = table.entries.get(key)
     if new == "add":
         match table.descriptor.kind, old:
@@ -146,7 +146,7 @@ def test_files_fold_to_what_a_dict_would_hold(history: list[dict[str, dict[Any, 
 @settings(max_examples=25)
 @given(history=batches(), spread=st.sampled_from([1, 2]))
 def test_keys_with_one_hash_are_kept_apart(history: list[dict[str, dict[Any, Any]]], spread: int) -> None:
-    """The hash only narrows: with one or two hashes for all keys everything is still right."""
+    """The hash only narrows the search: with one or two hashes for all keys the result is the same."""
     replay(history, lambda key: key[0] % spread)
 
 

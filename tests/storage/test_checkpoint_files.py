@@ -1,4 +1,4 @@
-"""Files of the table of checkpoints: a row that is not the one that was committed is never taken for it."""
+"""Files of the table of checkpoints: a row is read only if it is the one that was committed."""
 
 from __future__ import annotations
 

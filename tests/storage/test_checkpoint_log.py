@@ -1,4 +1,4 @@
-"""Rows of checkpoints: files of many rows take the place of many files, and nobody sees a difference."""
+"""Rows of checkpoints: files of many rows replace many files, and all readers see the same rows."""
 
 from __future__ import annotations
 

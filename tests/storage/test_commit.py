@@ -70,7 +70,7 @@ def test_a_row_that_breaks_an_invariant_is_refused() -> None:
 
 
 def test_a_row_is_checked_again_where_it_lands_after_a_conflict() -> None:
-    """It pins what a retention row expired meanwhile."""
+    """A row that pins a checkpoint that a retention row expired meanwhile."""
     rows = {1: checkpoint(1), 2: checkpoint(2, 1)}
     row = checkpoint(3, 2, pinned=[PinnedCheckpoint("safe", 1, "/safe")])
     log = Log(rows, checkpoint(3, 2, kind="retention", retired=[1]))

@@ -1,4 +1,4 @@
-"""What a Java exception of a commit means; the exceptions are stood in for by objects of their form."""
+"""The meaning of Java exceptions of a commit, simulated by objects of the same form."""
 
 from __future__ import annotations
 

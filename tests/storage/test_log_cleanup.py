@@ -1,4 +1,4 @@
-"""What leaves a Delta log, and when."""
+"""Which entries a Delta log drops, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other readers open every table: delta-rs and polars, with native types and without features they lack."""
+"""Other readers open every table: delta-rs and polars, with native types and only with features that they support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operator state in files: what is written and what is pointed to, who reads what, and that no loss goes unseen."""
+"""Operator state in files: what is written, what is referenced, who reads it, and every missing file is reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Job:
         return next((r for r in refs if r.operator == self.operator), None)
 
     def batch(self, *snapshots: SubtaskSnapshot) -> list[DataFile]:
-        """Commit what the subtasks left; gives the files that they wrote."""
+        """Commit the snapshots of the subtasks; returns the files that they wrote."""
         number = len(self.path) + 1
         files, declared = [], []
         for i, snapshot in enumerate(snapshots):

@@ -1,4 +1,4 @@
-"""The state root: its id, whose it is, and where it may not be."""
+"""The state root: its id, its jobs, and where it may not be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What storage refuses comes as a ``StorageError`` that says where, why, and what to do."""
+"""Errors of storage are a ``StorageError`` with the path, the cause and a way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs small jobs of several streams for tests: on the engine, where each goes to files, or wholly in memory."""
+"""Small jobs of several streams for tests: on the engine, with sinks of files, or in memory."""
 
 from __future__ import annotations
 

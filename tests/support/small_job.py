@@ -1,4 +1,4 @@
-"""A small job with everything the commit protocol has to keep right: two operators, three kinds of state, two sinks.
+"""A small job with all parts of the commit protocol: two operators, three kinds of state, two sinks.
 
 Its results can be taken without the engine: outputs by pyarrow, and keyed state by a fold of its own over the files
 that the path of checkpoints lists.

@@ -1,4 +1,4 @@
-"""Tiny jobs of one operator for tests of one thing each: rows given as a list, a function given as a callable."""
+"""Tiny jobs of one operator: rows are given as a list, the function as a callable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does on the pages of Dagster: look at assets, materialise, launch with configuration, backfill, follow.
+"""Actions on the pages of Dagster: open assets, materialise, launch with configuration, backfill, follow runs.
 
 Everything goes by what is written on a page, and nothing by the structure of its HTML; but the editor of configuration
 and the buttons that are pictures have no text.

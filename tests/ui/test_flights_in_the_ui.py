@@ -1,4 +1,4 @@
-"""A person in Dagster's web interface: looks, materialises, goes back, rescales, backfills. A real browser, real runs.
+"""Dagster's web interface in a real browser with real runs: assets, materialisations, restore, rescale, backfills.
 
 The tests are one story in the order in which they stand here. After each click the page is compared with the engine's
 own tables: one of them alone could be wrong.

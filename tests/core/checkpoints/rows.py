@@ -1,4 +1,4 @@
-"""Checkpoint rows for tests, as short as can be."""
+"""Checkpoint rows for tests, in short form."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def operator(
 
 
 def tree(rows: Mapping[int, CheckpointRow] | Iterable[CheckpointRow]) -> History:
-    """Rows as the history that they are."""
+    """The history of these rows."""
     return rows if isinstance(rows, History) else History(rows)

@@ -1,4 +1,4 @@
-"""Checkpoint rows: they come back from their table as they were, and their columns do not change unnoticed."""
+"""Checkpoint rows: a round trip through their table, and a snapshot of their columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of rows: what each is, and that they are stored as they always were."""
+"""Kinds of rows: the properties of each, and their stored form, which does not change."""
 
 from __future__ import annotations
 

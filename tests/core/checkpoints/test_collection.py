@@ -1,4 +1,4 @@
-"""Files are collected only when nobody needs them, and then they are."""
+"""The collector deletes exactly the files that nobody needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows a micro-batch may refuse, and how many letters wait along a path."""
+"""The limit of rows that a micro-batch may refuse, and the number of dead letters along a path."""
 
 from __future__ import annotations
 

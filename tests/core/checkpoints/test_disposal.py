@@ -1,4 +1,4 @@
-"""What a collector does with one file: each reason to leave it alone, one by one."""
+"""The decision of the collector about one file: every reason to keep it, one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THEIRS = Place("file:///sink", {SINK: STAYED}, owners=frozenset([OWNER]))
 
 
 def judged(place: Place, *, listed: str = "", needed: str = "") -> list[tuple[str, str]]:
-    """Why, and which step."""
+    """Reason and step of each decision."""
     planned = disposals(
         place, listed=listed.split(), needed=set(needed.split()), written_before_ms=BEFORE_MS
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tree of checkpoints: heads, branches, paths, and what may be committed on what."""
+"""The tree of checkpoints: heads, branches, paths, and the parents that a row may have."""
 
 from __future__ import annotations
 

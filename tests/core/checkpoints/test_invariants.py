@@ -1,4 +1,4 @@
-"""What must hold between a checkpoint and its parent: every predicate, broken once."""
+"""Invariants between a checkpoint and its parent: each predicate is broken once."""
 
 from __future__ import annotations
 

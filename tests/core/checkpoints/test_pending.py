@@ -1,4 +1,4 @@
-"""Which sinks of a path are looked at, and what of it they may not show."""
+"""Which sinks of a path are checked, and which checkpoints they may not show yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests of savepoints: they come back as they were, and whatever was changed is noticed."""
+"""Manifests of savepoints: a round trip, and every change of a manifest is detected."""
 
 from __future__ import annotations
 

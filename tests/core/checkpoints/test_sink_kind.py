@@ -1,4 +1,4 @@
-"""Kinds of sinks: what each is, and that the engine's sinks and publishers are of these kinds."""
+"""Kinds of sinks: the properties of each, and the kinds of the engine's sinks and publishers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sinks show follows the head, whatever path it takes."""
+"""Sinks show the outputs of the path to the head, whatever operations moved it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def simulated(rows: Tree) -> Sink:
 
 
 def wanted(rows: Tree, head: CheckpointRow | None) -> Sink:
-    """What micro-batches on the path staged: said once more, without the functions under test."""
+    """The files that micro-batches on the path staged, computed without the functions under test."""
     sinks: Sink = {}
     at = head
     while at is not None:
@@ -143,7 +143,7 @@ def test_outputs_that_were_put_back_are_still_those_of_the_checkpoint_that_stage
 
 
 def recreated() -> History:
-    """Three batches, before the last of which somebody made the table anew."""
+    """Three batches; the table was created again before the last one."""
     history = three_batches()
     last = history.rows[3]
     history.put(replace(last, sinks=[replace(s, identity="other") for s in last.sinks]))

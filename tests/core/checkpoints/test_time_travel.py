@@ -1,4 +1,4 @@
-"""Which checkpoint a reader looks at, and what it is shown of it."""
+"""Which checkpoint a query reads, and which of its entries it returns."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_functions_are_run_on_the_streams_they_are_for() -> None:
 
 
 class Times(KeyedBroadcastProcessFunction):
-    """The event time of everything that comes."""
+    """Emits the event time of every element."""
 
     def process_element(
         self, value: int, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext

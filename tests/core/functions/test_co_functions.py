@@ -21,7 +21,7 @@ from state_engine.testing import KeyedHarness, OperatorHarness
 
 
 class Joins(KeyedCoProcessFunction):
-    """Keeps the last price of a key; orders ask for it, and are reported when they waited too long."""
+    """Keeps the last price of a key; orders read it, and a timer reports orders that waited too long."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.price = runtime_context.get_state(ValueStateDescriptor("price", int))

@@ -11,7 +11,7 @@ from state_engine.core.functions.source_function import SourceContext, SourceFun
 
 
 class Counts(SourceFunction):
-    """Counts on in the way that a test says; may ignore ``cancel``."""
+    """Counts on in the given way; may ignore ``cancel``."""
 
     def __init__(self, way: Callable[[Any, SourceContext], None], *, obeys: bool = True) -> None:
         self.way, self.obeys = way, obeys

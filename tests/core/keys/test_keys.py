@@ -1,4 +1,4 @@
-"""Canonical keys: what is one key, what is none, and that stored keys come back as declared."""
+"""Canonical keys: which values are the same key, which are no keys, and stored keys as declared."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The order-preserving encoding: bytes sort as keys do, over all types of keys, and come back as they were."""
+"""The order-preserving encoding: bytes sort as keys do, for all types of keys, and decode to the same keys."""
 
 from __future__ import annotations
 

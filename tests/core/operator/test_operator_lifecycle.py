@@ -1,4 +1,4 @@
-"""The hooks of a function in one micro-batch: when each is called, what it is given, what is kept."""
+"""The hooks of a function in one micro-batch: the order of calls, their arguments, and the snapshot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lifecycle(
 
 
 class Recorder(CheckpointedFunction):
-    """Remembers its calls and what it learned from the contexts."""
+    """Records its calls and the values of the contexts."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

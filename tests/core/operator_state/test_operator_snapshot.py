@@ -1,4 +1,4 @@
-"""Who gets which operator state back: Flink's vectors, the rules of batches, rescales and restores, and a model."""
+"""Redistribution of operator state: Flink's vectors, the rules of batches, rescales and restores, and a model."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_an_operator_without_snapshots_starts_empty() -> None:
 
 
 class Buffer(CheckpointedFunction):
-    """Adds what it is given to each of its states in this batch."""
+    """Adds the given elements to each of its states."""
 
     def __init__(self, to_add: dict[str, list[int]], rules: dict[str, int]) -> None:
         self.to_add, self.rules = to_add, rules
@@ -231,7 +231,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """What the subtasks hold, with plain lists; written from the rules and not from the code."""
+    """The state of the subtasks in plain lists, written from the rules and not from the code."""
 
     def __init__(self, parallelism: int) -> None:
         self.lists: dict[str, Lists] = {n: [[] for _ in range(parallelism)] for n in ("a", "b", "u")}

@@ -1,4 +1,4 @@
-"""Redistribution of operator state: Flink's vectors, and that nothing is lost, doubled or reordered."""
+"""Redistribution of operator state: Flink's vectors; no element is lost, duplicated or reordered."""
 
 from itertools import chain
 

@@ -53,7 +53,7 @@ class ModelledKind:
     merged: Callable[[Any, Any], Any] | None = None
 
     def apply(self, state: Any, op: Op) -> Any:
-        """Do it to a handle; what was seen, iterators as lists."""
+        """Apply an operation to a handle; its result, iterators as lists."""
         value = getattr(state, op[0])(*op[1:])
         return list(value) if hasattr(value, "__next__") else value
 
@@ -133,7 +133,7 @@ class StateModel:
         self.renews = config is not None and config.get_update_type() is config.UpdateType.OnReadAndWrite
 
     def apply(self, op: Op, now: int) -> Any:
-        """What the operation gives back."""
+        """The result of an operation."""
         self.now = now
         value = getattr(self, f"_{self.name}", self._folded)(*op)
         if self.name == "sorted_map":
@@ -141,7 +141,7 @@ class StateModel:
         return value
 
     def stored(self) -> Any:
-        """As it must be in storage; None where nothing is."""
+        """The expected stored form; None where nothing is stored."""
         items = [(k, v if self.config is None else Stamped(v, at)) for k, v, at in self.entries]
         if not items:
             return None
@@ -153,7 +153,7 @@ class StateModel:
         return self.config is not None and entry[2] + 100 <= self.now
 
     def _read(self, which: Callable[[Any], bool] = lambda key: True) -> list[tuple[Any, Any, int]]:
-        """What may be seen of the entries read; takes the expired ones away and renews the others."""
+        """The visible ones of the entries that are read; removes expired entries and renews the others."""
         read = [e for e in self.entries if which(e[0])]
         kept = []
         for entry in self.entries:
@@ -262,7 +262,7 @@ CONFIGS: dict[str, StateTtlConfig | None] = {
 def check_random_operations(
     kind: str, config: StateTtlConfig | None, steps: Steps, ops: list[tuple[Op, int, int, bool]]
 ) -> None:
-    """Do the same to a state and to its model: both must give the same and end up with the same in storage."""
+    """Apply the same operations to a state and to its model; results and stored entries must be equal."""
     models: dict[int, StateModel] = {}
     now = 0
     for op, key, wait, checkpoint in ops:
@@ -276,7 +276,7 @@ def check_random_operations(
 
 
 def check_stored(kind: str, steps: Steps, models: dict[int, StateModel]) -> None:
-    """What is stored is what the models, by key, say; maps in the order of their first puts, too."""
+    """The stored entries equal those of the models by key; maps also in the order of their first puts."""
     stored = steps.checkpoint().get("s", {})
     assert {k: kept for k, m in models.items() if (kept := m.stored()) is not None} == stored
     if kind == "map":

@@ -107,7 +107,7 @@ class Steps:
         return self.stored
 
     def physical(self, key: Any = 1, *, state: str = "s") -> Any:
-        """What is stored for a key, expired or not; None where nothing is."""
+        """The stored entry of a key, expired or not; None where nothing is stored."""
         return self.checkpoint().get(state, {}).get(key)
 
 

@@ -61,7 +61,7 @@ def batches_of(*kinds: str) -> st.SearchStrategy[list[list[Element]]]:
 
 @dataclass
 class Model:
-    """The three states of one key, as plainly as can be."""
+    """The three states of one key as plain Python values."""
 
     value: int | None = None
     elements: list[int] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Model:
 
 
 class Writer(KeyedProcessFunction):
-    """Does to its states what the element says, and emits what it then sees."""
+    """Applies the element to its states, and emits their new values."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.value = runtime_context.get_state(ValueStateDescriptor("value", int))

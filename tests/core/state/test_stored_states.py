@@ -1,4 +1,4 @@
-"""Which stored state a declared one is: names, former names, names that come back, and what is refused."""
+"""The match of declared and stored states: names, former names, names in use again, and refusals."""
 
 from __future__ import annotations
 
@@ -126,5 +126,5 @@ def test_a_former_name_is_another_name() -> None:
 
 
 def test_timers_are_stored_under_their_own_name() -> None:
-    """Which every reader of timers looks for; no name of a user's becomes it."""
+    """The reserved name of timers; no declared name is stored under it."""
     assert stored().of(TimersDescriptor()).descriptor.stored_as == TIMERS

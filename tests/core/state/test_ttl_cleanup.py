@@ -1,4 +1,4 @@
-"""How expired items go away without being read: a few entries an access, a few a record, and in full snapshots."""
+"""Clean-up of expired items that are not read: a few entries per access or per record, and in full snapshots."""
 
 from __future__ import annotations
 

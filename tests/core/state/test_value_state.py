@@ -1,4 +1,4 @@
-"""Value state: what a handle gives back, stores and refuses."""
+"""Value state: what a handle returns, stores and refuses."""
 
 from __future__ import annotations
 

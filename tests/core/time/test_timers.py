@@ -1,4 +1,4 @@
-"""Timers: when they fire, in which order, what they may do, and that no cut into batches changes any of it."""
+"""Timers: when and in which order they fire, and what they may do, however the input is cut into batches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Do(NamedTuple):
 
 
 class Timed(KeyedProcessFunction):
-    """Does what elements say, and reports every timer; a timer of a time that ends in 3 sets others."""
+    """Obeys its elements, and reports every timer; a timer at a time that ends in 3 sets others."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.log = runtime_context.get_list_state(ListStateDescriptor("log", str))
@@ -113,7 +113,7 @@ class Watermarks(KeyedProcessFunction):
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("cuts", [set(), {1, 2, 3, 4, 5}, {2, 4}])
 def test_an_element_sees_the_watermark_of_all_elements_before_it(parallelism: int, cuts: set[int]) -> None:
-    """Of other keys and subtasks, too, in the same batch or in one before; the last does not move it back."""
+    """Elements of other keys and subtasks count, in this batch and before; the last does not move it back."""
     elements = [
         Do("a", 100, event=(100, 120)), Do("b", 90), Do("c", 100), Do("a", 125), Do("d", 110), Do("a", 130),
     ]  # fmt: skip

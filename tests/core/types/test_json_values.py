@@ -1,4 +1,4 @@
-"""Values as JSON texts: what they look like, that they come back, and that equal values have equal texts."""
+"""Values as JSON texts: their form, a round trip, and equal texts for equal values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain values: what may be one, how it looks as JSON, and that it comes back with its types."""
+"""Plain values: which values are plain, their form as JSON, and a round trip with their types."""
 
 from __future__ import annotations
 

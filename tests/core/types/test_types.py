@@ -1,4 +1,4 @@
-"""Types: what a value becomes when it is written, how it is stored in Arrow, and that it comes back equal."""
+"""Types: how a value is normalised, how Arrow stores it, and that it is read back equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of PyFlink's types: all there, and values come back as a PyFlink function sees them."""
+"""The names of PyFlink's types: all exist, and values are read as a PyFlink function sees them."""
 
 from __future__ import annotations
 
