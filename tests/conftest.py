@@ -77,6 +77,6 @@ def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
     """A Kernel of its own, with nothing remembered."""
     from state_engine.storage.delta.kernel import DeltaKernel
 
-    made = DeltaKernel(spark)
-    yield made
-    made.close()
+    new_kernel = DeltaKernel(spark)
+    yield new_kernel
+    new_kernel.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.disposal import Found, Place
+from state_engine.core.checkpoints.disposal import Place, StoredFile
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.table_names import OPERATOR_STATE, OPERATORS, keyed_tables
@@ -117,7 +117,12 @@ class JobFiles:
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
     def _place(
-        self, table: str, files: dict[str, Found], *, owners: frozenset[str] | None = None, ours: bool = False
+        self,
+        table: str,
+        files: dict[str, StoredFile],
+        *,
+        owners: frozenset[str] | None = None,
+        ours: bool = False,
     ) -> Place:
         uri = self.uri(table)
         # files first: what is listed by then and is not in the log afterwards was never, or is not any more
@@ -127,7 +132,7 @@ class JobFiles:
         return Place(table, files, active, DeltaLog(uri).removed_since(self._since_ms(table)), owners, ours)
 
 
-def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, Found]:
+def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, StoredFile]:
     """Those of some files that are there."""
     at, names = open_location(uri), sorted(paths)
     infos = at.fs.get_file_info([join(at.path, name) for name in names])
@@ -135,11 +140,11 @@ def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, Found]:
     return {name: _file(info) for name, info in both if info.type == pafs.FileType.File}
 
 
-def _file(info: pafs.FileInfo) -> Found:
-    return Found(info.size, store_clock.written_ms(info))
+def _file(info: pafs.FileInfo) -> StoredFile:
+    return StoredFile(info.size, store_clock.written_ms(info))
 
 
-def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, Found]:
+def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, StoredFile]:
     """The files under a directory in ``uri``, by path relative to ``uri``; hidden ones are left out."""
     at = open_location(uri)
     start = at.inside(inside) if inside else at
@@ -147,11 +152,11 @@ def _under(uri: str, inside: str = "", *, recursive: bool = True) -> dict[str, F
     return {f"{inside}/{path}" if inside else path: _file(info) for path, info in files.items()}
 
 
-def _in_table(uri: str) -> dict[str, Found]:
+def _in_table(uri: str) -> dict[str, StoredFile]:
     return _under(uri, recursive=False) | _under(uri, STAGED)
 
 
-def _staged(uri: str) -> dict[str, Found]:
+def _staged(uri: str) -> dict[str, StoredFile]:
     at = open_location(uri)
     names = [name for name in at.names(missing_ok=True) if name.startswith(STAGED_PREFIX)]
     return {path: file for name in names for path, file in _under(uri, name).items()}

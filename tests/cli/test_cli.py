@@ -93,10 +93,10 @@ def test_checks_of_others_are_shown_and_their_failure_is_one(monkeypatch: pytest
     offered = [EntryPoint("gone", "no_such_module:checks", doctor.OTHERS), *entry_points(group=doctor.OTHERS)]
     monkeypatch.setattr(doctor.metadata, "entry_points", lambda group: offered)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    [found] = doctor.other_checks()  # Dagster has nothing to say where there is no instance
-    assert (found.name, found.status) == ("gone", "failed")
-    assert "no_such_module" in found.detail
-    assert "no_such_module:checks" in found.fix
+    [check] = doctor.other_checks()  # Dagster has nothing to say where there is no instance
+    assert (check.name, check.status) == ("gone", "failed")
+    assert "no_such_module" in check.detail
+    assert "no_such_module:checks" in check.fix
 
 
 def root_check(root: Path) -> doctor.Check:
@@ -138,9 +138,9 @@ def test_a_link_to_a_network_file_system_is_followed(tmp_path: Path) -> None:
 
 def test_of_two_mounts_at_one_place_the_later_one_counts() -> None:
     mounts = [Mount(path=Path("/a"), type="autofs"), Mount(path=Path("/a"), type="nfs")]
-    found = mount_of(Path("/a/b"), mounts)
-    assert found is not None
-    assert found.is_network
+    mount = mount_of(Path("/a/b"), mounts)
+    assert mount is not None
+    assert mount.is_network
 
 
 def test_examine_reports_instead_of_raising(tmp_path: Path) -> None:

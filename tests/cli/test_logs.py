@@ -18,11 +18,11 @@ from tests.support.tiny import Site
 
 @pytest.fixture
 def logger() -> Iterator[logging.Logger]:
-    found = logging.getLogger(LOGGER)
-    before, level = found.handlers, found.level
-    yield found
-    found.handlers = before
-    found.setLevel(level)
+    engine_logger = logging.getLogger(LOGGER)
+    before, level = engine_logger.handlers, engine_logger.level
+    yield engine_logger
+    engine_logger.handlers = before
+    engine_logger.setLevel(level)
 
 
 @pytest.mark.spark
@@ -73,5 +73,5 @@ def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "statelake.toml").write_text('[logging]\nformat = "xml"\n')
     with pytest.raises(SettingsError, match=r"logging\.format"):
         load(environ={}, directory=tmp_path)
-    found = load(environ={"STATELAKE__LOGGING__LEVEL": "info"}, directory=tmp_path / "none")
-    assert found.settings.logging.level == "info"
+    loaded = load(environ={"STATELAKE__LOGGING__LEVEL": "info"}, directory=tmp_path / "none")
+    assert loaded.settings.logging.level == "info"

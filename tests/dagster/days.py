@@ -21,18 +21,16 @@ from state_engine import (
     FileSource,
     KeyedProcessFunction,
     RuntimeContext,
-    StateEngine,
     StatefulJob,
     TimePartitions,
     ValueStateDescriptor,
 )
-from state_engine.dagster.definitions import build
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
-from tests.dagster.sites import QUIET
+from tests.dagster.sites import QUIET, DagsterSite
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -84,11 +82,11 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
     return [RegisteredJob(job=job)]
 
 
-class Days:
-    """A directory with a feed, a root and a sink, and a Dagster instance that forgets."""
+class Days(DagsterSite):
+    """A job in time partitions of a day."""
 
     def __init__(self, directory: Path, instance: dg.DagsterInstance) -> None:
-        self.directory, self.instance = directory, instance
+        super().__init__(directory, instance)
         self.factor, self.late = 1, "warn"
         self.arrive("a", EVENTS)
 
@@ -97,13 +95,6 @@ class Days:
         given = {"directory": str(self.directory), "factor": self.factor, "late": self.late}
         jobs = JobsSettings(modules=["tests.dagster.days"], parameters={JOB: given})
         return Settings(root=str(self.directory / "state"), jobs=jobs)
-
-    @property
-    def defs(self) -> dg.Definitions:
-        return build(self.settings)
-
-    def engine(self, spark: SparkSession) -> StateEngine:
-        return StateEngine(self.settings.root, spark)
 
     def arrive(self, name: str, events: Sequence[Event]) -> None:
         feed = self.directory / "feed"
@@ -127,9 +118,7 @@ class Days:
         )
 
     def events(self, key: dg.AssetKey = CHECKPOINT) -> list[dg.AssetMaterialization]:
-        """Oldest first."""
-        records = self.instance.fetch_materializations(key, limit=100, ascending=True).records
-        return [r.asset_materialization for r in records if r.asset_materialization is not None]
+        return super().events(key)
 
     def log(self, key: dg.AssetKey = CHECKPOINT) -> list[tuple[str | None, str]]:
         """Partition and data version of every materialisation, oldest first, the year and month left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,35 @@ PAIRS = [(1, 3), (1, 5), (1, 7), (1, 4), (1, 2)]
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
-class Site:
-    """A directory with a feed, a root and a sink, and a Dagster instance that forgets.
+class DagsterSite(ABC):
+    """A directory with a feed, a root and a sink, and an ephemeral Dagster instance."""
 
-    The five pairs are three micro-batches: two, two and one.
-    """
+    def __init__(self, directory: Path, instance: dg.DagsterInstance) -> None:
+        self.directory, self.instance = directory, instance
+
+    @property
+    @abstractmethod
+    def settings(self) -> Settings:
+        """The settings of the project, as they are now."""
+
+    @property
+    def defs(self) -> dg.Definitions:
+        return build(self.settings)
+
+    def engine(self, spark: SparkSession) -> StateEngine:
+        return StateEngine(self.settings.root, spark)
+
+    def events(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
+        """Materialisations of an asset, oldest first."""
+        records = self.instance.fetch_materializations(key, limit=100, ascending=True).records
+        return [r.asset_materialization for r in records if r.asset_materialization is not None]
+
+
+class Site(DagsterSite):
+    """The example of five pairs, which are three micro-batches: two, two and one."""
 
     def __init__(self, directory: Path, instance: dg.DagsterInstance, *, parallelism: int = 1) -> None:
-        self.directory, self.instance = directory, instance
+        super().__init__(directory, instance)
         self.parallelism = parallelism
         self.arrive("a", PAIRS)
 
@@ -40,13 +62,6 @@ class Site:
         }
         jobs = JobsSettings(modules=["jobs.count_window_average"], parameters={JOB: given})
         return Settings(root=str(self.directory / "state"), jobs=jobs)
-
-    @property
-    def defs(self) -> dg.Definitions:
-        return build(self.settings)
-
-    def engine(self, spark: SparkSession) -> StateEngine:
-        return StateEngine(self.settings.root, spark)
 
     @property
     def table(self) -> Path:
@@ -78,11 +93,6 @@ class Site:
             partition_key=partition,
             raise_on_error=raise_on_error,
         )
-
-    def events(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
-        """Oldest first."""
-        records = self.instance.fetch_materializations(key, limit=100, ascending=True).records
-        return [r.asset_materialization for r in records if r.asset_materialization is not None]
 
     def versions(self, key: dg.AssetKey) -> list[str]:
         return [(event.tags or {})[DATA_VERSION_TAG] for event in self.events(key)]

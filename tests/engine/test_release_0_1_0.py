@@ -49,18 +49,18 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress((FIXTURE / "expected.json.gz").read_bytes()))
-    return found
+    recorded: dict[str, Any] = json.loads(gzip.decompress((FIXTURE / "expected.json.gz").read_bytes()))
+    return recorded
 
 
 def seen(home: Path, job: str = "everything") -> dict[str, Any]:
     """Outputs, keyed state and refused rows, as ``expected`` has them."""
-    found = {
+    content = {
         "outputs": jobs.outputs(home / "sinks"),
         "states": jobs.states(home / "root", job, jobs.KEYED_STATES),
         "dead_letters": jobs.dead_letters(home / "root", job),
     }
-    return cast(dict[str, Any], json.loads(json.dumps(found)))
+    return cast(dict[str, Any], json.loads(json.dumps(content)))
 
 
 def counted(home: Path) -> dict[str, Any]:

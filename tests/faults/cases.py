@@ -112,9 +112,9 @@ class SavedSite:
         """What is visible is that of the checkpoints; then plain runs bring all that an uninterrupted run gives."""
         rows = len(site.rows())
         published = site.outputs()
-        for sink, found in published.items():
+        for sink, rows_of_sink in published.items():
             ends = [self.after[i].outputs[sink] for i in {max(rows - 1, 0), rows}]
-            assert found in ends, f"sink {sink} shows rows of no checkpoint, or only some"
+            assert rows_of_sink in ends, f"sink {sink} shows rows of no checkpoint, or only some"
         assert site.run().caught_up
         assert [row.checkpoint_id for row in site.rows()] == list(range(1, self.batches + 1))
         assert site.seen() == self.after[-1]

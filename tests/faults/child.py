@@ -26,12 +26,12 @@ from tests.faults.plane import Fault, from_json, installed, kill_process, to_jso
 from tests.faults.workloads import CUT, WORKLOADS, Site
 
 REPOSITORY = Path(__file__).parents[2]
-Told = tuple[str, Path, Sequence[Fault], str]
+CaseOfChild = tuple[str, Path, Sequence[Fault], str]
 """Workload, directory, schedule, and the operation in which it happens; empty for a micro-batch."""
 
 
-def killed(cases: Sequence[Told]) -> str:
-    """Let one process run all these cases to their faults, and die; what it told, which is nothing if all is well."""
+def killed(cases: Sequence[CaseOfChild]) -> str:
+    """Let one process run all these cases until their faults kill it; its output, empty if all struck."""
     shown = [(w, str(at), to_json(schedule), operation) for w, at, schedule, operation in cases]
     died = subprocess.run(
         [sys.executable, "-m", "tests.faults.child", json.dumps(shown)],

@@ -204,14 +204,14 @@ class _Faulty(pafs.FileSystemHandler):
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
         for path in paths:
             self._plane.reach("look", path)
-        found: list[pafs.FileInfo] = self._real.get_file_info(list(paths))
-        return found
+        infos: list[pafs.FileInfo] = self._real.get_file_info(list(paths))
+        return infos
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        found: list[pafs.FileInfo] = self._do(
+        infos: list[pafs.FileInfo] = self._do(
             "list", selector.base_dir, lambda: self._real.get_file_info(selector)
         )
-        return found
+        return infos
 
     def create_dir(self, path: str, recursive: bool) -> None:
         self._do("make_dir", path, lambda: self._real.create_dir(path, recursive=recursive))

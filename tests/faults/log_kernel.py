@@ -65,21 +65,21 @@ class LogKernel(DeltaKernel):
                 return None
             mend_log(uri, lock_timeout_s=self._timeout_s)
             self._mended.add(uri)
-        found = Log()
+        log = Log()
         for name in sorted(n for n in at.names(missing_ok=True) if COMMIT.fullmatch(n)):
-            found.version += 1
-            assert int(name[:20]) == found.version, f"{uri} has no version {found.version}"
-            for action in DeltaLog(uri).commit(found.version).actions:
+            log.version += 1
+            assert int(name[:20]) == log.version, f"{uri} has no version {log.version}"
+            for action in DeltaLog(uri).commit(log.version).actions:
                 match action:
                     case {"add": add}:
-                        found.adds[unquote(add["path"])] = add
+                        log.adds[unquote(add["path"])] = add
                     case {"remove": remove}:
-                        found.adds.pop(unquote(remove["path"]), None)
+                        log.adds.pop(unquote(remove["path"]), None)
                     case {"txn": txn}:
-                        found.transactions[txn["appId"]] = txn["version"]
+                        log.transactions[txn["appId"]] = txn["version"]
                     case {"metaData": metadata}:
-                        found.metadata = metadata
-        return found if found.version >= 0 else None
+                        log.metadata = metadata
+        return log if log.version >= 0 else None
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

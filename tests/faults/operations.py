@@ -1,6 +1,6 @@
 """Faults in operations as data: which points each reaches, and what a fault there comes to.
 
-An operation comes after two of three micro-batches (``performing`` tells what else there is before it). Those in front
+An operation comes after two of three micro-batches (``performing`` names the rest of the preparation). Those in front
 (restore, rescale, promote) lose against a micro-batch that comes first, those in the background never do, and a change
 of max parallelism tries again. An import goes into an empty root, where no micro-batch can come in between: there it
 is another runner that imports the same savepoint, and goes on.

@@ -72,10 +72,10 @@ def hours_later(hours: int) -> Iterator[Clock]:
 
 
 def orphans(site: Site) -> set[Path]:
-    """Data files of attempts that no checkpoint tells of."""
+    """Data files of attempts that no checkpoint records."""
     known = {row.write_id for row in site.rows()}
-    found = (p for p in site.directory.rglob("*.parquet") if "_delta_log" not in p.parts)
-    return {path for path in found if write_id_in(path.name) not in known}
+    data_files = (p for p in site.directory.rglob("*.parquet") if "_delta_log" not in p.parts)
+    return {path for path in data_files if write_id_in(path.name) not in known}
 
 
 # -- doing -------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def collect(site: Site, *, hours: int, dry_run: bool = False) -> Any:
 
 
 def perform_again(site: Site, operation: str) -> None:
-    """What an operator does who found that the operation did not end."""
+    """What an operator does after an operation that did not end."""
     name = site.workload.name
     if operation == "promote":  # what came since is replayed, too
         replayed = _replay(site)
@@ -222,13 +222,13 @@ def _check_replayed(site: Site) -> None:
     )
     assert [r.sources for r in own] == [r.sources for r in main]
     with site.engine() as engine:
-        found = engine.compare(site.workload.name, BRANCH)
-    assert found.is_equal, found.summary()
+        comparison = engine.compare(site.workload.name, BRANCH)
+    assert comparison.is_equal, comparison.summary()
 
 
 def _check_collected(site: Site) -> None:
     """What could go went, or goes a day later, as does what a fence left that was not committed."""
-    # logs tell by the machine's own clock when a file was removed: so it is that long ago already
+    # logs have the time of a removal by the clock of the machine, so it is that long ago already
     assert {file.step for file in collect(site, hours=HOURS).files} <= {"delete"}
     collect(site, hours=2 * HOURS)
     assert not collect(site, hours=2 * HOURS, dry_run=True).files

@@ -232,8 +232,8 @@ def installed(
 
 def _owner(text: str) -> Any:
     module, _, name = text.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    imported = importlib.import_module(module)
+    return getattr(imported, name) if name else imported
 
 
 def _wrapped(real: Callable[..., Any], points: Mapping[str, FaultPoint], plane: Plane) -> Callable[..., Any]:

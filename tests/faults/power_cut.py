@@ -121,18 +121,18 @@ class Disk(Plane):
         return False
 
     def _directory(self, inode: int) -> Path | None:
-        found = (p for p in [self._root, *self._root.rglob("*")] if p.is_dir())
-        return next((p for p in found if p.stat().st_ino == inode), None)
+        directories = (p for p in [self._root, *self._root.rglob("*")] if p.is_dir())
+        return next((p for p in directories if p.stat().st_ino == inode), None)
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self._root.rglob("*") if path.is_file())
 
 
 def _named(path: Path) -> Named:
-    found = path.lstat()
-    return found.st_ino, None if path.is_dir() else found.st_mtime_ns
+    status = path.lstat()
+    return status.st_ino, None if path.is_dir() else status.st_mtime_ns
 
 
 def _content(path: str) -> Content:
-    found: Any = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status: Any = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -24,7 +24,7 @@ WAIT_S = 300
 
 def collections(bed: Bed) -> dict[str, Any]:
     """The collector's clock is two days ahead or behind; it collects while the attempt sleeps, or sleeps itself."""
-    found = {}
+    cases = {}
     for days in (2, -2):
         for name, sleeping in (("beside", _while_it_sleeps), ("before the fence", _before_the_fence)):
             bed.put_back("one")
@@ -32,13 +32,13 @@ def collections(bed: Bed) -> dict[str, Any]:
             outcome = sleeping(bed, days)
             missing = bed.missing()
             bed.site().run()
-            found[f"{name}, {days} days"] = {
+            cases[f"{name}, {days} days"] = {
                 "outcome": outcome,
                 "missing": [*missing, *bed.missing()],
                 "seen": shown(bed.site()),
                 "orphan": os.path.exists(orphan),
             }
-    return found
+    return cases
 
 
 def _while_it_sleeps(bed: Bed, days: int) -> str:

@@ -43,16 +43,18 @@ def _state(bed: Bed) -> dict[str, Any]:
     with bed.site().engine() as engine:
         engine.compact("every_sink")
     bed.run_retried()
-    site, told = bed.site(), dict[str, str]()
+    site, outcomes = bed.site(), dict[str, str]()
     before = shown(site)
     for kind, (directory, file) in _files(bed, site.path()).items():
         for place in PLACES:
             path = bed.work / "root" / "every_sink" / directory / file.path
             with flipped(path, place):
-                told[f"{kind} {place}"] = _refused(path, _letters(bed) if kind == "letters" else _run(bed))
+                outcomes[f"{kind} {place}"] = _refused(
+                    path, _letters(bed) if kind == "letters" else _run(bed)
+                )
     unchanged = shown(bed.site()) == before
     bed.site().run()
-    return {"told": told, "unchanged": unchanged, "seen": shown(bed.site())}
+    return {"outcomes": outcomes, "unchanged": unchanged, "seen": shown(bed.site())}
 
 
 def _files(bed: Bed, path: list[CheckpointRow]) -> dict[str, tuple[str, DataFile]]:
@@ -96,27 +98,27 @@ def _sinks(bed: Bed) -> dict[str, Any]:
     with installed([Fault("before publish")]), pytest.raises(InjectedFault):
         bed.site(dying=dying).run(max_batches=1)
     assert written_by(dying)
-    told = {}
+    outcomes = {}
     for name, path in _staged(bed, READ_TO_PUBLISH).items():
         for place in PLACES:
             with flipped(path, place):
-                told[f"{name} {place}"] = _refused(path, _run(bed))
+                outcomes[f"{name} {place}"] = _refused(path, _run(bed))
     bed.site().run()
-    return {"told": told, "seen": shown(bed.site())}
+    return {"outcomes": outcomes, "seen": shown(bed.site())}
 
 
 def _readers(bed: Bed) -> dict[str, str]:
     """What a verifying reader says of a flipped page that a sink shows."""
     bed.put_back("retried")
-    told = {}
+    outcomes = {}
     for name in SHOWN_AS_THEY_ARE:
         listed = {
             f.path.rsplit("/", 1)[-1] for s in bed.site().path()[-1].sinks if s.name == name for f in s.files
         }
         path = next(p for p in (bed.work / "sinks" / name).rglob("part-*.parquet") if p.name in listed)
         with flipped(path, "page"):
-            told[name] = _refused(None, partial(pq.read_table, path, page_checksum_verification=True))
-    return told
+            outcomes[name] = _refused(None, partial(pq.read_table, path, page_checksum_verification=True))
+    return outcomes
 
 
 def _staged(bed: Bed, kinds: tuple[str, ...]) -> dict[str, Path]:

@@ -25,8 +25,8 @@ DAMAGES: dict[str, Callable[[Path], None]] = {"flipped": _flipped, "gone": Path.
 
 
 def markers(bed: Bed) -> dict[str, Any]:
-    """Refused; found in the tables; and the job runs on."""
-    found = {}
+    """Refused, restored from the tables; then the job runs on."""
+    cases = {}
     for name, damage in DAMAGES.items():
         bed.put_back("retried")
         marker = bed.work / "root" / MARKER
@@ -40,14 +40,14 @@ def markers(bed: Bed) -> dict[str, Any]:
         seen = shown_without_the_engine(bed)
         done = repair(bed)
         bed.site().run()
-        found[name] = {
+        cases[name] = {
             "refused": refused,
             "outputs": seen,
             "repair": done,
             "same_id": json.loads(marker.read_text())["root_id"] == before["root_id"],
             "seen": shown(bed.site()),
         }
-    return found
+    return cases
 
 
 def repair(bed: Bed) -> str:

@@ -17,18 +17,18 @@ def _left_behind(bed: Bed, *, torn: bool) -> dict[str, Any]:
     """A task dies in the second micro-batch; another wakes up; the job goes back, without the function, and on."""
     bed.put_back("one")
     first = bed.run_retried(torn=torn)
-    found: dict[str, Any] = {"first": first, "seen": shown(bed.site())}
-    found["listed"] = [f.path.rsplit("/", 1)[-1] for s in bed.site().path()[-1].sinks for f in s.files]
+    outputs_now: dict[str, Any] = {"first": first, "seen": shown(bed.site())}
+    outputs_now["listed"] = [f.path.rsplit("/", 1)[-1] for s in bed.site().path()[-1].sinks for f in s.files]
     for path in first:
         if "/_staged-" in path:  # a task that was given up wakes up
             Path(path).parent.mkdir(exist_ok=True)
             Path(path).write_bytes(b"late")
     bed.site().run()
-    found["woken"] = shown(bed.site())
+    outputs_now["woken"] = shown(bed.site())
     fewer = bed.site(function=False)
     with fewer.engine() as engine:
-        found["left_alone"] = [s.name for s in engine.restore(fewer.job(), checkpoint_id=1).left_alone]
-    found["restored"] = shown(fewer)
+        outputs_now["left_alone"] = [s.name for s in engine.restore(fewer.job(), checkpoint_id=1).left_alone]
+    outputs_now["restored"] = shown(fewer)
     fewer.run()
-    found["again"] = shown(fewer)
-    return found
+    outputs_now["again"] = shown(fewer)
+    return outputs_now

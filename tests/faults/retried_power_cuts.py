@@ -22,7 +22,7 @@ MOMENTS = 8
 def power_cuts(bed: Bed) -> dict[str, Any]:
     """Cut at moments that divide the micro-batch evenly, and after its end; then repair where asked to, and run on."""
     accesses = _cut(bed, None)[0].seen
-    found = {}
+    cases = {}
     for number in range(1, MOMENTS + 1):
         stop = accesses * number // MOMENTS + (number == MOMENTS)
         disk, died = _cut(bed, stop)
@@ -33,7 +33,7 @@ def power_cuts(bed: Bed) -> dict[str, Any]:
             _run_on(bed)
         except Exception:
             failure = traceback.format_exc()
-        found[f"{stop} of {accesses}"] = {
+        cases[f"{stop} of {accesses}"] = {
             "off": disk.is_off,
             "died": died,
             "lost": lost,
@@ -41,7 +41,7 @@ def power_cuts(bed: Bed) -> dict[str, Any]:
             "missing": [] if failure else bed.missing(),
             "seen": {} if failure else shown(bed.site()),
         }
-    return found
+    return cases
 
 
 def _cut(bed: Bed, stop: int | None) -> tuple[Disk, bool]:

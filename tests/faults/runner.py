@@ -1,8 +1,8 @@
-"""One of several runners of a job, as a thread or as a process: runs until all is consumed, and tells how it went.
+"""One of several runners of a job, as a thread or as a process: consumes all input, and reports commits and errors.
 
     python -m tests.faults.runner <directory>
 
-A process says ``ready`` when its session stands, starts when it is given a line, and prints what it tells as JSON.
+A process says ``ready`` when its session stands, starts when it is given a line, and prints its report as JSON.
 """
 
 from __future__ import annotations

@@ -303,12 +303,12 @@ def check(site: Site) -> None:
 
 def _published(rows: Iterable[CheckpointRow]) -> dict[str, list[int]]:
     """By sink, the numbers whose outputs it shows where it shows those of these rows."""
-    found: dict[str, list[int]] = {}
+    numbers_by_sink: dict[str, list[int]] = {}
     for row in rows:
         for staged in publications(row) if row.kind == "checkpoint" else []:
             numbers = [x for x in _numbers(row.write_id) if staged.name != LETTERS or is_noted(x)]
-            found.setdefault(staged.name, []).extend(numbers if staged.files else [])
-    return found
+            numbers_by_sink.setdefault(staged.name, []).extend(numbers if staged.files else [])
+    return numbers_by_sink
 
 
 # -- a site that is saved and put back -----------------------------------------------------------------------------

@@ -22,15 +22,15 @@ _UNDER_LOCK = {p for counts in REACHED.values() for p in counts if "move of file
 
 @dataclass
 class History:
-    """Does random things to a site; see the module docstring.
+    """Runs random operations on a site; see the module docstring.
 
     Attributes:
-        told: what was done, and how it ended; for the message of a test that fails.
+        steps: each step and its end, for the message of a test that fails.
     """
 
     site: Site
     seed: int
-    told: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
@@ -51,9 +51,9 @@ class History:
 
     def _meanwhile(self) -> None:
         """What another runner does while this one sleeps."""
-        self.told.append("zombie sleeps {")
+        self.steps.append("zombie sleeps {")
         self._do(self._step(), with_faults=False)
-        self.told.append("}")
+        self.steps.append("}")
 
     def _do(self, step: str, *, with_faults: bool) -> None:
         self._cut_anew()
@@ -69,9 +69,9 @@ class History:
             allowed = (*allowed, ConfigurationError)
         try:
             steps[step](self.site.again())
-            self.told.append(step)
+            self.steps.append(step)
         except allowed as error:
-            self.told.append(f"{step}: {type(error).__name__}: {str(error)[:80]}")
+            self.steps.append(f"{step}: {type(error).__name__}: {str(error)[:80]}")
 
     def _cut_anew(self) -> None:
         """Micro-batches are cut elsewhere; not where the cut decides which rules an element meets."""
@@ -108,5 +108,5 @@ class History:
         for point in self._rng.sample(sorted(counts), self._rng.choice([0, 3, 6, 9])):
             action = "raise" if point in _UNDER_LOCK else self._rng.choice(_ACTIONS)
             schedule.append(Fault(point, self._rng.randint(1, counts[point]), action))
-        self.told.append(f"with {', '.join(map(str, schedule)) or 'no fault'}")
+        self.steps.append(f"with {', '.join(map(str, schedule)) or 'no fault'}")
         return schedule

@@ -1,7 +1,7 @@
 """Faults inside subtasks as data, and a workload whose function meets one of them, once, in the worker that runs it.
 
 The function itself is what is broken: its ``open`` is called in the Python worker, where it can put a fault between the
-files that its subtask writes. A marker file tells that the fault happened, so that the next attempt is spared.
+files that its subtask writes. A marker file records that the fault happened, so that the next attempt is spared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.faults.workloads import PAIR, Sums, Workload, _events
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Where = Literal["element", "snapshot_state", "file", "user function"]
-TOLD = "this element is one too many"
+MESSAGE = "this element is one too many"
 UIDS = ("sums", "sums_of_sums")
 
 
@@ -69,7 +69,7 @@ class Planted:
         except FileExistsError:
             return
         if where == "user function":
-            raise ValueError(TOLD)
+            raise ValueError(MESSAGE)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -107,10 +107,10 @@ def _count_files(planted: Planted) -> None:
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any, **options: Any) -> Any:
             nonlocal written
-            found = real(*args, **options)
+            outcome = real(*args, **options)
             written += 1
             planted.reach("file", written)
-            return found
+            return outcome
 
         return write
 

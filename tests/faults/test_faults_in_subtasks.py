@@ -17,7 +17,7 @@ from state_engine.core.errors import SubtaskLostError, UserFunctionError
 from state_engine.microbatch import operator_run
 from state_engine.sources.frames import StreamFrame
 from tests.faults.cases import SavedSite
-from tests.faults.subtask_faults import TOLD, UIDS, Planted, SubtaskFault, Where, breakable
+from tests.faults.subtask_faults import MESSAGE, UIDS, Planted, SubtaskFault, Where, breakable
 from tests.faults.workloads import Site
 
 pytestmark = pytest.mark.spark
@@ -72,17 +72,17 @@ def test_a_fault_in_a_subtask_changes_no_result(
     with pytest.raises(kind) as failed:
         broken.run()
     assert marker.exists()
-    check_told(failed.value, fault)
+    check_message(failed.value, fault)
     assert len(site.rows()) == 1
     assert site.seen() == saved_site.after[1]
     saved_site.check_recovery(broken)
 
 
-def check_told(error: BaseException, fault: SubtaskFault) -> None:
+def check_message(error: BaseException, fault: SubtaskFault) -> None:
     """Whether the error says what happened."""
     if fault.where == "user function":
         assert f"operator '{fault.uid}'" in str(error)
-        assert TOLD in str(error)
+        assert MESSAGE in str(error)
     else:
         assert f"operator '{fault.uid}': the process of a subtask died" in str(error)
         assert len(str(error)) < 700

@@ -52,22 +52,22 @@ def attempt(saved_site: SavedSite, access: Access, what: What) -> str:
 
 def tried(saved_site: SavedSite, *, every: int = 1) -> Counter[tuple[str, str, str]]:
     """Try all cases of an operation, or one of ``every``; how many of each access and fault ended how."""
-    found: Counter[tuple[str, str, str]] = Counter()
+    ends: Counter[tuple[str, str, str]] = Counter()
     cases = [(access, what) for access in accesses_of(saved_site) for what in access.happens()]
     wrong = []
     for access, what in cases[::every]:
         try:
-            found[access.kind, what, attempt(saved_site, access, what)] += 1
+            ends[access.kind, what, attempt(saved_site, access, what)] += 1
         except Exception as error:
             wrong.append(f"{what} {access}: {type(error).__name__}: {str(error)[:400]}")
     assert not wrong, f"{len(wrong)} of {len(cases[::every])} cases went wrong:\n" + "\n".join(wrong)
-    return found
+    return ends
 
 
 @pytest.mark.parametrize("operation", ["batch"])
 def test_a_sample_of_file_faults_changes_no_result(operation: str, saved_sites: SavedSites) -> None:
-    found = tried(saved_sites(operation), every=97)
-    assert sum(found.values()) >= 5
+    ends = tried(saved_sites(operation), every=97)
+    assert sum(ends.values()) >= 5
 
 
 @pytest.mark.faults
@@ -76,9 +76,9 @@ def test_a_sample_of_file_faults_changes_no_result(operation: str, saved_sites: 
 def test_every_file_fault_changes_no_result(
     operation: str, saved_sites: SavedSites, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(saved_sites(operation))
+    ends = tried(saved_sites(operation))
     with capsys.disabled():
-        print(f"\n{operation}: {sum(found.values())} cases, 0 wrong")
-        for (kind, what, end), count in sorted(found.items()):
+        print(f"\n{operation}: {sum(ends.values())} cases, 0 wrong")
+        for (kind, what, end), count in sorted(ends.items()):
             print(f"  {kind:10} {what:6} {end:22} {count}")
-    assert {kind for kind, _, _ in found} >= {"look", "read", "write", "move", "sync"}
+    assert {kind for kind, _, _ in ends} >= {"look", "read", "write", "move", "sync"}

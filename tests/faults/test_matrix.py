@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.cases import ONCE, Case, SavedSite, broken, cases
-from tests.faults.child import Told, killed
+from tests.faults.child import CaseOfChild, killed
 from tests.faults.plane import POINTS, Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS
 
@@ -39,10 +39,10 @@ def part_of(case: Case, *, quick: bool) -> bool:
 
 def items(*actions: str) -> list[object]:
     """Cases as parameters; those that are not quick bear the mark."""
-    found = [case for action in actions for case in cases(action)]  # type: ignore[arg-type]
+    all_cases = [case for action in actions for case in cases(action)]  # type: ignore[arg-type]
     return [
         pytest.param(case, id=str(case), marks=marks_of(case))
-        for case in sorted(found, key=lambda case: case.workload.name)
+        for case in sorted(all_cases, key=lambda case: case.workload.name)
     ]
 
 
@@ -61,12 +61,12 @@ SavedSites = Callable[[str], SavedSite]
 @pytest.fixture(scope="module")
 def saved_sites(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSites:
     """The saved_site of a workload, made when it is first asked for."""
-    made: dict[str, SavedSite] = {}
+    prepared: dict[str, SavedSite] = {}
 
     def saved_site(name: str) -> SavedSite:
-        if name not in made:
-            made[name] = SavedSite.prepare(WORKLOADS[name], tmp_path_factory.mktemp(name), spark)
-        return made[name]
+        if name not in prepared:
+            prepared[name] = SavedSite.prepare(WORKLOADS[name], tmp_path_factory.mktemp(name), spark)
+        return prepared[name]
 
     return saved_site
 
@@ -123,23 +123,23 @@ def test_publish_pending_publishes_without_running(saved_sites: SavedSites) -> N
 Killed = Callable[[Case], Path]
 
 
-def shown(case: Case, directory: Path) -> Told:
+def shown(case: Case, directory: Path) -> CaseOfChild:
     return case.workload.name, directory, [case.fault], ""
 
 
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """The directory that a killed process left of a case; one process for all cases of a workload and part."""
-    made: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
 
     def directory(case: Case) -> Path:
-        if str(case) not in made:
+        if str(case) not in directories:
             quick, base = part_of(case, quick=True), tmp_path_factory.mktemp("killed")
             same = [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
-            found = [(c, base / str(i)) for i, c in enumerate(same)]
-            assert killed([shown(c, path) for c, path in found]) == ""
-            made.update({str(c): path for c, path in found})
-        return made[str(case)]
+            dying = [(c, base / str(i)) for i, c in enumerate(same)]
+            assert killed([shown(c, path) for c, path in dying]) == ""
+            directories.update({str(c): path for c, path in dying})
+        return directories[str(case)]
 
     return directory
 
@@ -173,8 +173,8 @@ def test_the_matrix_has_every_point_as_often_as_it_is_reached(name: str, saved_s
     with installed([], watch=POINTS) as plane:
         site.run(max_batches=1)
     elsewhere = {"after table created", "before row appended", "after row appended"}
-    found = {point: hits for point, hits in plane.hits.items() if point not in elsewhere}
-    assert found == dict.fromkeys(ONCE, 1) | WORKLOADS[name].reached()
+    reached = {point: hits for point, hits in plane.hits.items() if point not in elsewhere}
+    assert reached == dict.fromkeys(ONCE, 1) | WORKLOADS[name].reached()
 
 
 TABLES = 6

@@ -151,17 +151,17 @@ Killed = Callable[[OperationCase], Path]
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """The directory that a killed process left of a case; one process for all cases of an operation."""
-    made: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
 
     def directory(case: OperationCase) -> Path:
-        if str(case) not in made:
+        if str(case) not in directories:
             base = tmp_path_factory.mktemp("killed")
             same = [c for c in operation_cases("sigkill") if c.operation == case.operation]
-            found = {str(c): base / str(i) for i, c in enumerate(same)}
-            shown = [("sinks", found[str(c)], [c.fault], c.operation) for c in same]
+            dying = {str(c): base / str(i) for i, c in enumerate(same)}
+            shown = [("sinks", dying[str(c)], [c.fault], c.operation) for c in same]
             assert killed(shown) == ""
-            made.update(found)
-        return made[str(case)]
+            directories.update(dying)
+        return directories[str(case)]
 
     return directory
 

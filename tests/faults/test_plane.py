@@ -30,8 +30,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 def method(point: FaultPoint) -> object:
     module, _, owner = point.owner.partition(":")
-    found = importlib.import_module(module)
-    return vars(getattr(found, owner) if owner else found)[point.method]
+    module_of_point = importlib.import_module(module)
+    return vars(getattr(module_of_point, owner) if owner else module_of_point)[point.method]
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -46,8 +46,10 @@ def imported(file: Path) -> Iterator[str]:
 def test_the_engine_imports_nothing_of_the_tests() -> None:
     files = [f for at in ("state_engine", "jobs", "orchestration") for f in (REPOSITORY / at).rglob("*.py")]
     assert len(files) > 100
-    found = {f"{file}: {name}" for file in files for name in imported(file) if name.split(".")[0] == "tests"}
-    assert found == set()
+    imports = {
+        f"{file}: {name}" for file in files for name in imported(file) if name.split(".")[0] == "tests"
+    }
+    assert imports == set()
 
 
 def test_an_engine_in_production_has_no_fault_plane() -> None:
@@ -64,11 +66,11 @@ def test_an_engine_in_production_has_no_fault_plane() -> None:
 
 def test_without_a_schedule_the_steps_are_plain_functions() -> None:
     for point in POINTS.values():
-        found = method(point)
-        assert isinstance(found, FunctionType)
-        assert found.__module__.startswith("state_engine.")
-        assert found.__code__.co_filename.startswith(str(REPOSITORY / "state_engine"))
-        assert not hasattr(found, "__wrapped__")
+        function = method(point)
+        assert isinstance(function, FunctionType)
+        assert function.__module__.startswith("state_engine.")
+        assert function.__code__.co_filename.startswith(str(REPOSITORY / "state_engine"))
+        assert not hasattr(function, "__wrapped__")
     assert all(f"{when} {step}" in POINTS for step in STEPS for when in ("before", "after"))
 
 

@@ -52,16 +52,16 @@ def _cut(saved_site: SavedSite, number: int | None) -> Disk:
 
 def tried(saved_site: SavedSite, *, every: int, seeds: range) -> Counter[str]:
     """Cut the power before one of ``every`` accesses; how it went."""
-    found: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
     wrong = []
     for number in range(1, accesses_of(saved_site) + 2, every):
         for seed in seeds:
             try:
-                found[cut_at(saved_site, number, seed)] += 1
+                ends[cut_at(saved_site, number, seed)] += 1
             except AssertionError as error:
                 wrong.append(f"before access {number}, seed {seed}: {error}")
     assert not wrong, f"{len(wrong)} cuts of {saved_site.operation} went wrong:\n" + "\n".join(wrong)
-    return found
+    return ends
 
 
 @pytest.mark.parametrize("operation", ["batch"])
@@ -75,9 +75,9 @@ def test_a_power_cut_loses_nothing(operation: str, saved_sites: SavedSites) -> N
 def test_no_power_cut_anywhere_loses_anything(
     operation: str, saved_sites: SavedSites, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(saved_sites(operation), every=3, seeds=range(2))
+    ends = tried(saved_sites(operation), every=3, seeds=range(2))
     with capsys.disabled():
-        print(f"\n{operation}: {sum(found.values())} power cuts ({dict(found)}), 0 wrong")
+        print(f"\n{operation}: {sum(ends.values())} power cuts ({dict(ends)}), 0 wrong")
 
 
 def test_without_syncs_a_power_cut_does_harm(

@@ -67,8 +67,8 @@ def run(directory: Path, master: str, server: Server | None, options: dict[str, 
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-5000:]
-    found: dict[str, Any] = json.loads((directory / "result.json").read_text())
-    return found
+    result_of_run: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    return result_of_run
 
 
 def case(result: dict[str, Any], name: str) -> Any:
@@ -88,22 +88,22 @@ def test_every_kind_of_sink_has_rows_of_each_micro_batch(result: dict[str, Any])
 
 def test_what_the_first_attempt_left_shows_nowhere(result: dict[str, Any]) -> None:
     one, two, three = (result["calm"][i] for i in "123")
-    for found in case(result, "outputs").values():
-        names = {path.rsplit("/", 1)[-1] for path in found["first"]}
+    for outputs in case(result, "outputs").values():
+        names = {path.rsplit("/", 1)[-1] for path in outputs["first"]}
         assert len(names) >= len(one["outputs"]) - 1, "the first attempt wrote to every sink"
-        assert not names & set(found["listed"])
-        assert found["seen"] == two
-        assert found["woken"] == three
-        assert found["left_alone"] == [NEVER_WITHDRAWN]
-        for seen, calm in ((found["restored"], one), (found["again"], three)):
+        assert not names & set(outputs["listed"])
+        assert outputs["seen"] == two
+        assert outputs["woken"] == three
+        assert outputs["left_alone"] == [NEVER_WITHDRAWN]
+        for seen, calm in ((outputs["restored"], one), (outputs["again"], three)):
             assert seen["state"] == calm["state"]
             assert seen["outputs"] == {k: rows for k, rows in calm["outputs"].items() if k != NEVER_WITHDRAWN}
 
 
 def test_a_collection_beside_a_sleeping_attempt_deletes_nothing_of_it(result: dict[str, Any]) -> None:
-    found = case(result, "collections")
-    assert len(found) == 4
-    for name, one in found.items():
+    collections = case(result, "collections")
+    assert len(collections) == 4
+    for name, one in collections.items():
         assert one["missing"] == [], name
         assert one["seen"] == result["calm"]["3"], name
         assert not one["orphan"], f"{name}: the collection collected"
@@ -120,20 +120,20 @@ def test_a_root_without_its_id_publishes_nothing_again(result: dict[str, Any]) -
 
 
 def test_flipped_bits_are_refused_and_put_back_the_job_runs_on(result: dict[str, Any]) -> None:
-    found = case(result, "flips")
-    assert set(found["state"]["told"].values()) == {"refused"}, found["state"]["told"]
-    assert found["state"]["unchanged"]
-    assert found["state"]["seen"] == result["calm"]["3"]
-    assert set(found["sinks"]["told"].values()) == {"refused"}, found["sinks"]["told"]
-    assert found["sinks"]["seen"] == result["calm"]["3"]
-    assert set(found["readers"].values()) == {"refused"}, found["readers"]
+    flips = case(result, "flips")
+    assert set(flips["state"]["outcomes"].values()) == {"refused"}, flips["state"]["outcomes"]
+    assert flips["state"]["unchanged"]
+    assert flips["state"]["seen"] == result["calm"]["3"]
+    assert set(flips["sinks"]["outcomes"].values()) == {"refused"}, flips["sinks"]["outcomes"]
+    assert flips["sinks"]["seen"] == result["calm"]["3"]
+    assert set(flips["readers"].values()) == {"refused"}, flips["readers"]
 
 
 def test_a_power_cut_loses_nothing(result: dict[str, Any]) -> None:
-    found = case(result, "power_cuts")
-    assert any(one["died"] for one in found.values())
-    assert any(one["lost"] for one in found.values())
-    for moment, one in found.items():
+    power_cuts = case(result, "power_cuts")
+    assert any(one["died"] for one in power_cuts.values())
+    assert any(one["lost"] for one in power_cuts.values())
+    for moment, one in power_cuts.items():
         assert not one["failure"], (moment, one["lost"], one["failure"])
         assert one["seen"] == result["calm"]["3"], (moment, one["lost"])
         assert one["missing"] == [], (moment, one["lost"])

@@ -35,21 +35,23 @@ def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> S
 
 def check(site: Site, reports: Iterable[RunnerReport], expected: Seen) -> None:
     """Every id was committed by exactly one runner, and the others were reported so."""
-    found = list(reports)
+    all_reports = list(reports)
     ids = list(range(1, len(EVENTS) // CUT_OF_RUNNERS + 1))
     assert len(ids) == 20
     rows = site.rows()
     assert [row.checkpoint_id for row in rows] == ids
     assert len({row.write_id for row in rows}) == len(ids)
-    assert sorted(i for report in found for i in report.committed) == ids
-    lost = [one for report in found for one in report.lost]
+    assert sorted(i for report in all_reports for i in report.committed) == ids
+    lost = [one for report in all_reports for one in report.lost]
     assert lost
     for kind, message in lost:
         assert kind == "StaleParentError", message
         assert "was committed by another runner" in message
         assert "Run again to go on from there" in message
     assert site.seen() == expected
-    print(f"{len(found)} runners: committed {[len(r.committed) for r in found]}, lost {len(lost)} attempts")
+    print(
+        f"{len(all_reports)} runners: committed {[len(r.committed) for r in all_reports]}, lost {len(lost)} attempts"
+    )
 
 
 @several

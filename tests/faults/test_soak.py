@@ -22,14 +22,14 @@ Expected = Callable[[str], Seen]
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Expected:
     """What an uninterrupted run of a workload gives."""
-    made: dict[str, Seen] = {}
+    seen_by_name: dict[str, Seen] = {}
 
     def seen(name: str) -> Seen:
-        if name not in made:
+        if name not in seen_by_name:
             site = Site(tmp_path_factory.mktemp(name), WORKLOADS[name], spark, cut=CUT)
             site.run()
-            made[name] = site.seen()
-        return made[name]
+            seen_by_name[name] = site.seen()
+        return seen_by_name[name]
 
     return seen
 
@@ -45,5 +45,5 @@ def test_a_random_history_changes_no_result(
         history.play()
         assert history.site.seen() == expected(workload.name)
     except BaseException:
-        print(f"seed {seed}, workload {workload.name}:", *history.told, sep="\n  ")
+        print(f"seed {seed}, workload {workload.name}:", *history.steps, sep="\n  ")
         raise

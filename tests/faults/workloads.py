@@ -151,18 +151,18 @@ def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 
 
 def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    found = sums(_events(job, cut), "k", "sums", Picky())
-    return dict.fromkeys(("delta", "files", "delta_too", "csv", "sql"), found)
+    stream = sums(_events(job, cut), "k", "sums", Picky())
+    return dict.fromkeys(("delta", "files", "delta_too", "csv", "sql"), stream)
 
 
 def _at_least_once(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    found = sums(_events(job, cut), "k", "sums")
-    return {"spark_delta": found, "function": found}
+    stream = sums(_events(job, cut), "k", "sums")
+    return {"spark_delta": stream, "function": stream}
 
 
 @dataclass(frozen=True)
-class Told:
-    """A function that is given rows; a second time with the same id changes nothing."""
+class RowsAsJson:
+    """Writes the rows of a checkpoint to a file; a second call with the same id changes nothing."""
 
     directory: Path
 
@@ -174,7 +174,7 @@ class Told:
 
 
 def sink_of(name: str, directory: Path) -> Sink:
-    """The sink of a name; what follows the first part tells sinks of one kind apart."""
+    """The sink of a name; the rest of the name after its first part distinguishes sinks of one kind."""
     path = directory / "sinks" / name
     match name.split("_")[0]:
         case "delta":
@@ -191,7 +191,7 @@ def sink_of(name: str, directory: Path) -> Sink:
         case "postgres":
             return SqlSink(os.environ[POSTGRES_URL], name, lineage=True, password_env=POSTGRES_PASSWORD)
         case "function":
-            return ForeachBatchSink(Told(path), name="told_in_tests_of_faults")
+            return ForeachBatchSink(RowsAsJson(path), name="rows_in_tests_of_faults")
     raise ValueError(name)
 
 
@@ -218,15 +218,15 @@ class Workload:
         self, directory: Path, *, cut: int = CUT, parallelism: int = 2, max_parallelism: int = KEY_GROUPS
     ) -> StatefulJob:
         """A new job object, as a scheduler would make one for each run."""
-        made = StatefulJob(
+        workload_job = StatefulJob(
             self.name,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
             on_error="dead_letter" if self.letters else "fail",
         )
-        for name, stream in self.build(made, cut).items():
+        for name, stream in self.build(workload_job, cut).items():
             stream.sink(name, sink_of(name, directory))
-        return made
+        return workload_job
 
     @property
     def keyed(self) -> tuple[str, ...]:
@@ -289,9 +289,9 @@ class Site:
 
     def again(self) -> Site:
         """The same place, as another runner would come to it."""
-        made = Site(self.directory, self.workload, self.spark, cut=self.cut)
-        made.max_parallelism = self.max_parallelism
-        return made
+        site = Site(self.directory, self.workload, self.spark, cut=self.cut)
+        site.max_parallelism = self.max_parallelism
+        return site
 
     def engine(self) -> StateEngine:
         """As another process would have it."""
@@ -345,8 +345,8 @@ class Site:
                 pointed = {(s.name, p.subtask, p.write_id) for s in ref.states for p in s.parts}
                 rows = [
                     r
-                    for name, found in files.items()
-                    for r in found
+                    for name, tables in files.items()
+                    for r in tables
                     if (r["state"], r["subtask"], name[len("write_id=") :].split("/")[0]) in pointed
                 ]
                 held = [(r["state"], r["value"]) for r in rows if r["scheme"] != "broadcast"]

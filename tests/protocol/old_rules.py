@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from state_engine.core.checkpoints.disposal import Found
+from state_engine.core.checkpoints.disposal import StoredFile
 from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at, write_id_in, written_at_ms
 from state_engine.operations import collector, job_files
 from state_engine.operations.maintenance import Maintenance
@@ -59,10 +59,10 @@ def files_are_as_old_as_their_names(patch: pytest.MonkeyPatch, world: World) -> 
     real = job_files._file
     attempts_are_named_by_the_runners_clock(patch, world)
 
-    def aged(info: Any) -> Found:
+    def aged(info: Any) -> StoredFile:
         write_id = write_id_in(info.base_name)
         began_ms = written_at_ms(write_id) if write_id else None
-        return real(info) if began_ms is None else Found(info.size, began_ms)
+        return real(info) if began_ms is None else StoredFile(info.size, began_ms)
 
     patch.setattr(job_files, "_file", aged)
 

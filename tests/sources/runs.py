@@ -63,9 +63,9 @@ class SourceRun:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows so far, in the order in which the function saw them; every number is there once."""
-        found = sorted(DeltaTable(str(self.sink)).to_pyarrow_table().to_pylist(), key=lambda r: r["n"])
-        assert [r["n"] for r in found] == list(range(1, len(found) + 1))
-        return [json.loads(r["fields"]) for r in found]
+        rows = sorted(DeltaTable(str(self.sink)).to_pyarrow_table().to_pylist(), key=lambda r: r["n"])
+        assert [r["n"] for r in rows] == list(range(1, len(rows) + 1))
+        return [json.loads(r["fields"]) for r in rows]
 
     def ids(self) -> list[int]:
         """The column ``id`` of all rows."""

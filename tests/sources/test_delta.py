@@ -174,7 +174,7 @@ def test_deletion_vectors_column_mapping_and_partitions(
 
 
 @pytest.mark.long
-def test_place_and_row_tell_where_a_row_is_despite_deletion_vectors(
+def test_place_and_row_locate_a_row_despite_deletion_vectors(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
     append(0, 5)
@@ -184,11 +184,11 @@ def test_place_and_row_tell_where_a_row_is_despite_deletion_vectors(
     source = DeltaSource(table)
     part = source.plan(spark, [])
     assert part is not None
-    found = [tuple(r) for r in source.read(spark, part, keep_refused=False).rows.orderBy("id").collect()]
+    rows = [tuple(r) for r in source.read(spark, part, keep_refused=False).rows.orderBy("id").collect()]
     places = [(i, i // 5, i % 5) for i in range(10) if i not in (1, 7)]
-    assert [(i, row) for i, _, row in found] == [(i, row) for i, _, row in places]
-    assert [p for _, p, _ in found] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
-    first = next(i for i, place, _ in found if place == 0)
+    assert [(i, row) for i, _, row in rows] == [(i, row) for i, _, row in places]
+    assert [p for _, p, _ in rows] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
+    first = next(i for i, place, _ in rows if place == 0)
     add = json.loads(part.detail.files[0].action)["add"]
     assert part.labels[0].endswith(add["path"])
     assert spark.read.parquet(f"{table}/{add['path']}").collect()[0][0] == (0 if first < 5 else 5)
@@ -336,7 +336,7 @@ def test_file_that_vanishes_while_it_is_read(
         source.confirm(part)
 
 
-def test_positions_are_contiguous_and_told_as_a_table(
+def test_positions_are_contiguous_and_shown_as_a_table(
     spark: SparkSession, tmp_path: Path, table: str, append: Callable[..., None]
 ) -> None:
     append(0, 2)
@@ -359,10 +359,10 @@ def test_positions_are_contiguous_and_told_as_a_table(
 
 def plans(spark: SparkSession, source: DeltaSource) -> list[Slice]:
     """Slices until there is nothing new."""
-    found: list[Slice] = []
-    while (part := source.plan(spark, [e for s in found for e in s.elements])) is not None:
-        found.append(part)
-    return found
+    slices: list[Slice] = []
+    while (part := source.plan(spark, [e for s in slices for e in s.elements])) is not None:
+        slices.append(part)
+    return slices
 
 
 @pytest.mark.long
@@ -372,20 +372,20 @@ def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
     for start in (0, 10, 20):
         append(start, 10)
     bounded = DeltaSource(table, max_files_per_batch=2, on_change="skip")
-    found = plans(spark, bounded)  # the snapshot
+    slices = plans(spark, bounded)  # the snapshot
     spark.range(30, 45, 1, 3).write.format("delta").mode("append").save(table)
     append(45, 5, extra="x")
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
     append(50, 5)
-    elements = [e for s in found for e in s.elements]
+    elements = [e for s in slices for e in s.elements]
     while (part := bounded.plan(spark, elements)) is not None:
-        found.append(part)
+        slices.append(part)
         elements += part.elements
-    assert [len(s.labels) for s in found] == [2, 1, 2, 1, 2]
+    assert [len(s.labels) for s in slices] == [2, 1, 2, 1, 2]
 
     append(60, 5)  # is no part of what was recorded
-    for i, part in enumerate(found):
-        before = [e for s in found[:i] for e in s.elements]
+    for i, part in enumerate(slices):
+        before = [e for s in slices[:i] for e in s.elements]
         again = DeltaSource(table).replan(spark, before, part.elements)
         assert (again.elements, again.labels) == (part.elements, part.labels)
         assert (again.position_from, again.position_to) == (part.position_from, part.position_to)
@@ -396,11 +396,11 @@ def test_recorded_slices_are_planned_again_and_may_be_cut_anew(
     while (anew := source.rebatch(spark, [e for s in cut for e in s.elements], elements)) is not None:
         cut.append(anew)
     assert [len(s.labels) for s in cut] == [4, 2, 2], "a slice ends where the schema changes"
-    assert [uri for s in cut for uri in s.labels] == [uri for s in found for uri in s.labels]
-    assert cut[-1].elements[0] == found[-1].elements[0]
+    assert [uri for s in cut for uri in s.labels] == [uri for s in slices for uri in s.labels]
+    assert cut[-1].elements[0] == slices[-1].elements[0]
 
     with pytest.raises(SourceError, match="give the source the starting_version that it had"):
-        DeltaSource(table).replan(spark, [], found[-1].elements)
-    Path(found[0].labels[0].removeprefix("file://")).unlink()
+        DeltaSource(table).replan(spark, [], slices[-1].elements)
+    Path(slices[0].labels[0].removeprefix("file://")).unlink()
     with pytest.raises(SourceError, match=r"\.parquet is in the table's log, but it is gone"):
-        bounded.replan(spark, [], found[0].elements)
+        bounded.replan(spark, [], slices[0].elements)

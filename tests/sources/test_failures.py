@@ -77,6 +77,6 @@ def test_of_what_arrow_cannot_read_the_storage_may_be_the_cause(
         yield
 
     monkeypatch.setattr(Location, "parquet", refused)
-    with pytest.raises(OSError, match=r"a\.parquet") as found:
+    with pytest.raises(OSError, match=r"a\.parquet") as raised:
         parquet_row_count(uri)
-    assert found.value is error
+    assert raised.value is error

@@ -47,10 +47,10 @@ def test_few_rows_of_files_are_those_that_spark_reads(tmp_path: Path, spark: Spa
         assert schema is not None
         scanned = source._read_parquet(spark, part.detail.ranges, schema)
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        found = scanned.toArrow()
-        assert few.schema.names == found.schema.names
-        assert few.schema.types == found.schema.types
-        assert rows_of(few) == rows_of(found)
+        scanned_table = scanned.toArrow()
+        assert few.schema.names == scanned_table.schema.names
+        assert few.schema.types == scanned_table.schema.types
+        assert rows_of(few) == rows_of(scanned_table)
         before += part.elements
 
 
@@ -92,10 +92,10 @@ def read(source: FileSource, spark: SparkSession) -> SourceFrame:
 
 def test_strings_may_be_large_in_the_file(tmp_path: Path, spark: SparkSession) -> None:
     table = pa.table({"k": pa.array(["a", None, "ü"], pa.large_string())})
-    found = read(source_of(tmp_path, [table], schema="k string"), spark).rows
-    assert isinstance(found, pa.Table)
-    assert found["k"].to_pylist() == ["a", None, "ü"]
-    assert found.schema.field("k").type == pa.string()
+    rows = read(source_of(tmp_path, [table], schema="k string"), spark).rows
+    assert isinstance(rows, pa.Table)
+    assert rows["k"].to_pylist() == ["a", None, "ü"]
+    assert rows.schema.field("k").type == pa.string()
 
 
 def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
     ranges = part.detail.ranges
     small = ranges[0]
     schema = StructType.fromJson(spark_schema(table.schema))
-    found = few_rows(ranges, schema)
-    assert found is not None
-    assert found.num_rows == FEW_ROWS
+    rows = few_rows(ranges, schema)
+    assert rows is not None
+    assert rows.num_rows == FEW_ROWS
     assert few_rows([small, small], schema) is None

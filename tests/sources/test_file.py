@@ -20,9 +20,9 @@ from tests.sources.runs import SourceRun, write_ids
 
 @pytest.fixture
 def feed(tmp_path: Path) -> Path:
-    made = tmp_path / "feed"
-    made.mkdir()
-    return made
+    directory = tmp_path / "feed"
+    directory.mkdir()
+    return directory
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ BAD: dict[str, tuple[str, list[str], str]] = {
     "json": ('{"id": 3, "text": "x"}\n{"id": "four"}\n{oops\n{"id": 5, "text": "z"}\n', ['{"id": "four"}', "{oops"],
              r"record \[null,null\]"),
 }  # fmt: skip
-"""Per format: a file with bad rows, their texts, and what an error tells of the first one."""
+"""Per format: a file with bad rows, their texts, and the text of the error about the first one."""
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

@@ -95,10 +95,12 @@ def test_row_ranges_have_no_gap_and_no_repeat(
         assert rows <= limit
         elements += part.elements
     assert order == sorted(order)
-    assert {n: found[0][0] for n, found in read.items()} == {f"{i}.parquet": 0 for i in range(len(sizes))}
-    for name, found in read.items():
-        assert found[-1][1] == sizes[int(name[0])]
-        assert all(before[1] == after[0] for before, after in pairwise(found))
+    assert {n: ranges_of_file[0][0] for n, ranges_of_file in read.items()} == {
+        f"{i}.parquet": 0 for i in range(len(sizes))
+    }
+    for name, ranges_of_file in read.items():
+        assert ranges_of_file[-1][1] == sizes[int(name[0])]
+        assert all(before[1] == after[0] for before, after in pairwise(ranges_of_file))
 
 
 def test_cut_ends_a_file_that_fits_exactly(tmp_path: Path) -> None:
@@ -338,13 +340,13 @@ def history(source: FileSource) -> list[list[Element]]:
     return batches
 
 
-def rebatchs(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
+def rebatched_slices(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
     """What was recorded, cut anew."""
-    found: list[Slice] = []
+    slices: list[Slice] = []
     recorded = [e for b in batches for e in b]
-    while (part := source.rebatch(NO_SPARK, [e for s in found for e in s.elements], recorded)) is not None:
-        found.append(part)
-    return found
+    while (part := source.rebatch(NO_SPARK, [e for s in slices for e in s.elements], recorded)) is not None:
+        slices.append(part)
+    return slices
 
 
 @settings(deadline=None, max_examples=30)
@@ -368,10 +370,10 @@ def test_a_recorded_slice_is_planned_again_and_may_be_cut_anew(
 
     end = data.draw(st.integers(1, len(batches)))
     other = FileSource(str(directory), max_rows_per_batch=data.draw(st.none() | st.integers(1, 9)))
-    found = rebatchs(other, batches[:end])
-    assert rows_in(found, sizes) == rows_in([source.replan(NO_SPARK, [], b) for b in batches[:end]], sizes)
+    slices = rebatched_slices(other, batches[:end])
+    assert rows_in(slices, sizes) == rows_in([source.replan(NO_SPARK, [], b) for b in batches[:end]], sizes)
     if other.max_rows_per_batch is not None:
-        assert all(len(rows_in([part], sizes)) <= other.max_rows_per_batch for part in found)
+        assert all(len(rows_in([part], sizes)) <= other.max_rows_per_batch for part in slices)
 
 
 def rows_in(parts: Sequence[Slice], sizes: Sequence[int]) -> list[tuple[str, int]]:

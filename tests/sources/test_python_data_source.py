@@ -61,7 +61,7 @@ class NumbersReader(DataSourceStreamReader):
             return
         for n in range(partition.start, partition.end):
             if n == 13:
-                raise RuntimeError("told to")
+                raise RuntimeError("on purpose")
             yield n, str(n)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -137,7 +137,7 @@ def test_a_simple_reader(tmp_path: Path, spark: SparkSession) -> None:
 def test_what_fails_is_reported_and_nothing_is_lost(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "there").write_text("15")
     pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
-    with pytest.raises(Exception, match="told to"):
+    with pytest.raises(Exception, match="on purpose"):
         pipeline.run()
     assert pipeline.outputs() == {}
     (tmp_path / "there").unlink()

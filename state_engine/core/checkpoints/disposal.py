@@ -21,7 +21,7 @@ EXPIRED = "expired checkpoint"
 REMOVED = "removed earlier"
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     """A file that is there: its size, and when it was written by the clock of its storage, in ms since 1970."""
 
     bytes: int
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """A directory with files of the job, as it was found.
+    """A directory with files of the job, as a listing shows it.
 
     Attributes:
         table: as in :mod:`.collection`: name of one of the job's own tables, or path of a sink.
@@ -42,7 +42,7 @@ class Place:
     """
 
     table: str
-    files: Mapping[str, Found]
+    files: Mapping[str, StoredFile]
     active: Set[str] = frozenset()
     removed_lately: Set[str] = frozenset()
     owners: frozenset[str] | None = None

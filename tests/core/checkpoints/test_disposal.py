@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from state_engine.core.checkpoints.disposal import Disposal, Found, Place, disposals
+from state_engine.core.checkpoints.disposal import Disposal, Place, StoredFile, disposals
 from state_engine.core.checkpoints.write_ids import owner_mark, write_id_at
 
 OLD = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f"
 OWNER = owner_mark("1/job/out")
 BEFORE_MS = 1_000_000
-STAYED, YOUNG = Found(10, BEFORE_MS - 1), Found(10, BEFORE_MS)
+STAYED, YOUNG = StoredFile(10, BEFORE_MS - 1), StoredFile(10, BEFORE_MS)
 OWN, SINK = f"write_id={OLD}/part-00000-{OLD}-0.parquet", f"part-00000-{OLD}-{OWNER}-0.parquet"
 TABLE = Place("operators/sums/changelog", {OWN: STAYED}, ours=True)
 THEIRS = Place("file:///sink", {SINK: STAYED}, owners=frozenset([OWNER]))

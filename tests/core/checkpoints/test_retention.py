@@ -108,25 +108,25 @@ def test_nothing_is_expired_twice() -> None:
 def test_of_a_partitioned_job_the_last_checkpoint_of_each_partition_is_kept() -> None:
     rows = line(C, C, "compaction", C, C, "compaction", C)
     days = {1: "mon", 2: "mon", 4: "tue", 5: "tue", 7: "wed"}
-    kept = planned(rows, RetentionPolicy(keep_last=2), partition_of=lambda row: days[row.checkpoint_id])
-    assert kept.keep == (5, 6, 7)
-    kept = planned(rows, RetentionPolicy(keep_last=3), partition_of=lambda row: days[row.checkpoint_id])
-    assert kept.keep == (2, 3, 5, 6, 7)
+    retention = planned(rows, RetentionPolicy(keep_last=2), partition_of=lambda row: days[row.checkpoint_id])
+    assert retention.keep == (5, 6, 7)
+    retention = planned(rows, RetentionPolicy(keep_last=3), partition_of=lambda row: days[row.checkpoint_id])
+    assert retention.keep == (2, 3, 5, 6, 7)
 
 
 @settings(max_examples=300)
 @given(histories(), st.integers(1, 4))
 def test_what_must_stay_is_never_expired(history: History, keep_last: int) -> None:
     rows = history.rows
-    kept = planned(rows, RetentionPolicy(keep_last=keep_last))
-    assert set(kept.keep) | set(kept.expired) | tree(rows).expired == set(rows)
-    assert not set(kept.keep) & set(kept.expired)
+    retention = planned(rows, RetentionPolicy(keep_last=keep_last))
+    assert set(retention.keep) | set(retention.expired) | tree(rows).expired == set(rows)
+    assert not set(retention.keep) & set(retention.expired)
     must = {pin.checkpoint_id for pin in tree(rows).pins.values()}
     if history.head:
         must.add(history.head.checkpoint_id)
         on_path = [r.checkpoint_id for r in tree(rows).path(history.head.checkpoint_id) if r.kind == C]
         must |= set(on_path[-keep_last:]) - tree(rows).expired
-    assert must <= set(kept.keep)
+    assert must <= set(retention.keep)
     assert not must & tree(rows).expired
 
 
