@@ -308,7 +308,7 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
 def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
     sums_module: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``publish-pending``; and ``restore`` and ``promote``, which leave alone what the code does not have any more."""
+    """``publish-pending``; and ``restore`` and ``promote``, which skip sinks that the code does not have any more."""
     database, gone = tmp_path / "out.db", tmp_path / "gone"
     both = sums_module.read_text().replace("StatefulJob\n", "StatefulJob, SqlSink\n")
     both = both.replace(

@@ -23,11 +23,11 @@ from state_engine.registry import RegisteredJob
 
 
 class CalledError(Exception):
-    """What a command called, in place of a result."""
+    """The call of a command, in place of a result."""
 
 
 class Calls:
-    """Plays the engine: a call with arguments that the engine would take raises what it was."""
+    """A fake engine: a call with valid arguments raises that call."""
 
     def __init__(self, of: type = StateEngine, prefix: str = "") -> None:
         self._of, self._prefix = of, prefix
@@ -182,7 +182,7 @@ def test_commands_stand_in_the_order_in_which_people_need_them() -> None:
 
 
 def test_an_option_means_the_same_everywhere() -> None:
-    """What changes something has ``--dry-run``, spelt and explained alike; the job is the first argument."""
+    """Every command that changes something has ``--dry-run`` with the same help; the job is the first argument."""
     meanings: dict[str, set[str]] = {}
     for _, command in commands():
         for parameter in command.params:

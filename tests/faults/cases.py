@@ -1,4 +1,4 @@
-"""The fault matrix as data: which faults a micro-batch of each workload can meet, and what must be true afterwards."""
+"""The fault matrix as data: the faults that a micro-batch of each workload can meet, and the results after them."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ class SavedSite:
         return self.site.again()
 
     def at(self, directory: Path) -> Site:
-        """The same workload elsewhere."""
+        """The same workload in another directory."""
         return Site(directory, self.workload, self.site.spark, cut=self.site.cut)
 
     def check_recovery(self, site: Site) -> None:
-        """What is visible is that of the checkpoints; then plain runs bring all that an uninterrupted run gives."""
+        """Visible outputs are those of checkpoints; then plain runs complete the results of an uninterrupted run."""
         rows = len(site.rows())
         published = site.outputs()
         for sink, rows_of_sink in published.items():
@@ -121,7 +121,7 @@ class SavedSite:
 
 
 def broken(site: Site, case: Case) -> Plane:
-    """Let the fault of a case happen in this process; checks how the run that met it ended."""
+    """Run into the fault of a case in this process, and check the end of that run."""
 
     def another_runner() -> None:
         ran = site.again().run(max_batches=1)

@@ -50,7 +50,7 @@ def child_session() -> SparkSession:
 
 
 def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, alone: bool) -> str:
-    """Run the first micro-batches, and then up to the fault; empty, or what happened instead."""
+    """Run the first micro-batches, and then up to the fault; empty, or a text about another end."""
     if operation:
         prepare(site, operation)
     else:

@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def saved_sites(tmp_path_factory: pytest.TempPathFactory) -> SavedSites:
-    """Makes the saved_site of each operation once, for all tests of a worker."""
+    """Saves the site of each operation once, for all tests of a worker."""
     known: dict[str, SavedSite] = {}
 
     def saved_site(operation: str) -> SavedSite:

@@ -1,4 +1,4 @@
-"""The fault plane over files: every access of the engine to a local file, and what can happen to it, given as data.
+"""The fault plane over files: every access of the engine to a local file, and faults of accesses as data.
 
 Stands below the seam (``storage/files``), in place of pyarrow's local file system, so nothing that goes through the
 seam escapes it, whichever function it was called by; syncs are wrapped beside it. A recording run lists the accesses
@@ -66,7 +66,7 @@ class Access:
         return f"{self.kind} {self.path} #{self.nth}"
 
     def happens(self) -> Iterator[What]:
-        """What is tried on it."""
+        """The faults that are tried on an access."""
         yield "fail"
         if self.kind in ("read", "write"):
             yield "cut"
@@ -128,7 +128,7 @@ class Plane:
 
 
 def refusal(access: Access, path: str) -> OSError:
-    """What the system answers; always the same for an access."""
+    """The error of the system; always the same for an access."""
     numbers = _REFUSALS.get(access.kind, _OTHERS)
     number = numbers[sum(map(ord, str(access))) % len(numbers)]
     return OSError(number, os.strerror(number), path)
@@ -136,7 +136,7 @@ def refusal(access: Access, path: str) -> OSError:
 
 @contextmanager
 def installed(plane: Plane) -> Iterator[Plane]:
-    """Put a plane below the seam for as long as the block runs."""
+    """Put a plane below the seam while the block runs."""
     real_sync = durability.fsync_path
 
     def sync(path: str) -> None:
@@ -261,7 +261,7 @@ class _Faulty(pafs.FileSystemHandler):
 
 
 class _Unanswered(_HalfWritten):
-    """Takes everything, and fails all the same."""
+    """Takes everything, and fails nevertheless."""
 
     def write(self, content: Any) -> int:
         self._real.write(bytes(content))

@@ -37,7 +37,7 @@ FOOTER_BYTES = 600
 
 
 def read_all(root: Path, job: str) -> str:
-    """All that the engine reads of a job: rows, keyed state as readers and as subtasks see it, operator state."""
+    """All that the engine reads of a job: rows, keyed state in queries and in subtasks, operator state."""
     history = read_history(str(root), job)
     assert history is not None
     layout = JobLayout(normal_uri(root), job)
@@ -81,7 +81,7 @@ def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
 
 
 def flips(root: Path, number: int, seed: int) -> dict[str, Any]:
-    """Flip, read, put back, and count."""
+    """Flip, read, restore, and count."""
     chance, shown = random.Random(seed), Counter[str]()
     files = [p for p in sorted(root.rglob("*.parquet")) if "_delta_log" not in p.parts]
     jobs = {file: file.relative_to(root).parts[0] for file in files}

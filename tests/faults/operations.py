@@ -1,4 +1,4 @@
-"""Faults in operations as data: which points each reaches, and what a fault there comes to.
+"""Faults in operations as data: the points of each operation, and the effect of a fault there.
 
 An operation comes after two of three micro-batches (``performing`` names the rest of the preparation). Those in front
 (restore, rescale, promote) lose against a micro-batch that comes first, those in the background never do, and a change

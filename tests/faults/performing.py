@@ -1,4 +1,4 @@
-"""The operations that faults are tried on: what is there before each, how it is done and done again, what it leaves."""
+"""The operations under faults: the preparation of each, the first and the second try, and the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _litter(site: Site) -> None:
 
 @contextmanager
 def hours_later(hours: int) -> Iterator[Clock]:
-    """The engine goes by a clock that is so much ahead."""
+    """The engine uses a clock that is ahead."""
     clock = Clock()
     clock.pass_hours(hours)
     with pytest.MonkeyPatch.context() as patch:
@@ -82,7 +82,7 @@ def orphans(site: Site) -> set[Path]:
 
 
 def perform(site: Site, operation: str) -> Any:
-    """Do it, with an engine of its own."""
+    """Perform the operation with an engine of its own."""
     name = site.workload.name
     if operation == "collect":
         return collect(site, hours=HOURS)
@@ -113,13 +113,13 @@ def perform(site: Site, operation: str) -> Any:
 
 
 def _replay(site: Site, from_checkpoint: int | None = None) -> Any:
-    """Replay what there is, or what came since."""
+    """Replay the whole history, or the rest of it."""
     with site.engine() as engine:
         return engine.replay(site.job(), branch=BRANCH, from_checkpoint=from_checkpoint)
 
 
 def collect(site: Site, *, hours: int, dry_run: bool = False) -> Any:
-    """Collect as if hours had passed, for the engine as for the collector."""
+    """Collect with clocks that are some hours ahead."""
     with hours_later(hours) as clock, site.engine() as engine:
         return engine.vacuum(site.job(), clock=clock.now_ms, dry_run=dry_run)
 
@@ -151,7 +151,7 @@ def unfinished(site: Site, case: OperationCase) -> bool:
 
 
 def another_runner(site: Site, case: OperationCase) -> None:
-    """What comes in between while the operation sleeps: a micro-batch, see ``operations``."""
+    """The work of another runner while the operation sleeps: a micro-batch, see ``operations``."""
     other = site.again()
     if case.operation == "import" and not case.committed:
         perform(other, case.operation)
@@ -212,7 +212,7 @@ def check_effect(site: Site, operation: str) -> None:
 
 
 def _check_replayed(site: Site) -> None:
-    """The branch goes on to the end of ``main``, each micro-batch once, and the same code gave the same."""
+    """The branch goes on to the end of ``main``, each micro-batch once, with equal results."""
     replayed = _replay(site)
     assert replayed.remaining == 0
     rows = site.rows()
@@ -227,7 +227,7 @@ def _check_replayed(site: Site) -> None:
 
 
 def _check_collected(site: Site) -> None:
-    """What could go went, or goes a day later, as does what a fence left that was not committed."""
+    """Unneeded files are deleted now or a day later, and so is a fence that was not committed."""
     # logs have the time of a removal by the clock of the machine, so it is that long ago already
     assert {file.step for file in collect(site, hours=HOURS).files} <= {"delete"}
     collect(site, hours=2 * HOURS)

@@ -29,7 +29,7 @@ DELAY_S = 0.02
 
 
 class InjectedFault(Exception):
-    """What a fault of kind ``raise`` looks like to the test."""
+    """The error of a fault of kind ``raise``."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class FaultPoint:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the nth time that a point is reached; once.
+    """A fault at the nth time that a point is reached; it happens once.
 
     Example:
         >>> to_json([Fault("after commit", nth=2, action="zombie")])
@@ -99,7 +99,7 @@ def _both(name: str, owner: str, method: str, ending: str = "") -> dict[str, Fau
 
 
 def _inside(name: str, owner: str, method: str) -> dict[str, FaultPoint]:
-    """After the nth of several: before the first and the next is another point already."""
+    """After the nth of several calls; before the first one and the next one are other points."""
     return {f"after {name}": FaultPoint(owner, method, True)}
 
 
@@ -155,7 +155,7 @@ POINTS: Mapping[str, FaultPoint] = {
 
 
 def kill_process() -> None:
-    """The whole process group, as the machine's power would."""
+    """Kill the whole process group, as a power cut of the machine does."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -177,7 +177,7 @@ class Plane:
         self._asleep, self._lock = False, threading.Lock()
 
     def reach(self, point: str) -> None:
-        """Called when a point is reached; what others do while a zombie sleeps is theirs."""
+        """Called when a point is reached; other runners may work while a zombie sleeps."""
         with self._lock:
             if self._asleep:
                 return

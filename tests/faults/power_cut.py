@@ -1,4 +1,4 @@
-"""A power cut: what was not synced is lost in part, and nobody knows which part.
+"""A power cut: a random part of what was not synced is lost.
 
 A plane over files notes what was synced: the content of a file (while inode, size and time of change stay), and the
 names in a directory. At the chosen access everything stops, and the tree is changed to one that a disk may hold then:
@@ -28,7 +28,7 @@ DATABASES = (".db", ".db-journal", ".db-wal", ".db-shm")
 
 
 class PowerCut(BaseException):
-    """Nothing runs any more."""
+    """The power is cut: no code of the engine runs after it."""
 
 
 class Disk(Plane):
@@ -78,7 +78,7 @@ class Disk(Plane):
                 os.truncate(path, 0)
 
     def lose(self, dice: random.Random) -> list[str]:
-        """Leave in the directory what a disk may hold; what was lost, in words."""
+        """Leave a possible content of the disk in the directory; the text names what was lost."""
         lost = []
         for path in sorted(self._files()):
             if path.name.endswith(DATABASES) or _content(str(path)) in self._content:
@@ -99,7 +99,7 @@ class Disk(Plane):
         return lost
 
     def _lose_name(self, path: Path) -> None:
-        """A new name was never on the disk: a rename is made whole, or not at all."""
+        """A new name was never on the disk: a rename is undone as a whole."""
         if self._has_old_name(path):
             return
         if path.is_dir():

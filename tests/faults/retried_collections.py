@@ -42,7 +42,7 @@ def collections(bed: Bed) -> dict[str, Any]:
 
 
 def _while_it_sleeps(bed: Bed, days: int) -> str:
-    """Everything of a collection happens just before the commit."""
+    """A whole collection runs just before the commit."""
     dying = bed.dying()
     with installed([Fault("before commit", action="zombie")], meanwhile=lambda: _collect(bed, days)) as plane:
         outcome = _outcome(lambda: bed.site(dying=dying).run(max_batches=1))
@@ -52,7 +52,7 @@ def _while_it_sleeps(bed: Bed, days: int) -> str:
 
 
 def _before_the_fence(bed: Bed, days: int) -> str:
-    """The collector has looked, and sleeps; the attempt commits; then the collector fences."""
+    """The collector has listed files, and sleeps; the attempt commits; then the collector fences."""
     looked, committed, failures = threading.Event(), threading.Event(), list[BaseException]()
     real = Maintenance.fence
 

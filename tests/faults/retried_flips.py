@@ -108,7 +108,7 @@ def _sinks(bed: Bed) -> dict[str, Any]:
 
 
 def _readers(bed: Bed) -> dict[str, str]:
-    """What a verifying reader says of a flipped page that a sink shows."""
+    """The outcome of a verifying reader on a flipped page that a sink shows."""
     bed.put_back("retried")
     outcomes = {}
     for name in SHOWN_AS_THEY_ARE:
@@ -122,7 +122,7 @@ def _readers(bed: Bed) -> dict[str, str]:
 
 
 def _staged(bed: Bed, kinds: tuple[str, ...]) -> dict[str, Path]:
-    """A file that waits, by sink."""
+    """A file that is not published yet, by sink."""
     return {
         sink.name: Path(sink.path.removeprefix("file://")) / _largest(sink.files).path
         for sink in bed.site().path()[-1].sinks
@@ -135,7 +135,7 @@ def _staged(bed: Bed, kinds: tuple[str, ...]) -> dict[str, Path]:
 
 @contextmanager
 def flipped(path: Path, place: Place) -> Iterator[None]:
-    """A bit is another one: the last of a page of the first column, or one in the middle of the footer."""
+    """Flip a bit: the last one of a page of the first column, or one in the middle of the footer."""
     content = path.read_bytes()
     footer = int.from_bytes(content[-8:-4], "little")
     column = pq.ParquetFile(path).metadata.row_group(0).column(0)
@@ -149,7 +149,7 @@ def flipped(path: Path, place: Place) -> Iterator[None]:
 
 
 def _refused(path: Path | None, action: Callable[[], Any]) -> str:
-    """``refused`` where a StatelakeError names the file, or a reader of a sink's file fails; else what happened."""
+    """``refused`` where a StatelakeError names the file, or a reader of a sink's file fails; else the outcome."""
     try:
         action()
     except StatelakeError as error:

@@ -1,4 +1,4 @@
-"""The marker of a root is altered or gone, after a micro-batch one of whose tasks ran twice: nothing comes twice."""
+"""The marker of a root is altered or missing after a micro-batch with a retried task: nothing is published twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def markers(bed: Bed) -> dict[str, Any]:
 
 
 def repair(bed: Bed) -> str:
-    """What ``statelake doctor --repair`` says; raises AssertionError where it leaves something."""
+    """The output of ``statelake doctor --repair``; raises AssertionError where damage remains."""
     done = CliRunner().invoke(app, ["doctor", "--repair"], env={"STATELAKE__ROOT": str(bed.work / "root")})
     text = " ".join(done.output.split())
     assert done.exit_code == 0, f"{text} {done.exception!r}"

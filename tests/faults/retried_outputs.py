@@ -1,4 +1,4 @@
-"""What the first attempt of a task left shows nowhere: at once, when it wakes up, or after a restore."""
+"""The files of the first attempt of a task are never visible: at once, after it wakes up, or after a restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The power goes during a micro-batch one of whose tasks runs twice, and the disk loses what was not synced.
+"""A power cut during a micro-batch with a retried task; the disk loses what was not synced.
 
 The driver's accesses to files are counted, and before the chosen one everything stops. What the workers and the JVM
 wrote until then counts like the rest: whoever wrote it, a file is on the disk once the driver has synced it.

@@ -88,7 +88,7 @@ class PickyOnce(Picky, CheckpointedFunction):
 
 
 def _die_at_the_end(dying: Dying) -> None:
-    """In the worker: note what is written from now on, and die where the subtask would report."""
+    """In the worker: record the files that are written from now on, and die where the subtask would report."""
     written: list[str] = []
     sink_file, letters = subtask.write_sink_file, subtask.Subtask._write_dead_letters
 
@@ -149,7 +149,7 @@ def _database() -> sa.Connection:
 
 
 def shown(site: Site) -> dict[str, Any]:
-    """What is seen, as JSON can hold it; of every kind of sink."""
+    """Outputs of every kind of sink, as JSON values."""
     seen = site.seen()
     outputs = {name if name == LETTERS else name.split("_")[0]: rows for name, rows in seen.outputs.items()}
     return {"outputs": outputs, "state": sorted(map(repr, seen.state.items()))}
@@ -189,7 +189,7 @@ class Bed:
         return written_by(dying)
 
     def save(self, name: str) -> None:
-        """Keep everything as it is now."""
+        """Save the present content."""
         shutil.copytree(self.work, self.directory / f"saved-{name}")
         if self._postgres:
             with _database() as connection:
@@ -198,7 +198,7 @@ class Bed:
                 connection.commit()
 
     def put_back(self, name: str) -> None:
-        """Everything is as it was, and nobody remembers what came since."""
+        """Restore the saved content, and forget what is cached of later content."""
         shutil.rmtree(self.work)
         shutil.copytree(self.directory / f"saved-{name}", self.work)
         if self._postgres:
@@ -233,7 +233,7 @@ class Bed:
 
 
 def written_by(dying: Dying) -> list[str]:
-    """What the attempt that died had written; raises FileNotFoundError where none did."""
+    """The files of the attempt that died; raises FileNotFoundError where none died."""
     written: list[str] = json.loads(dying.marker.read_text())
     return written
 

@@ -23,7 +23,7 @@ WORKLOAD = "sinks"
 
 @dataclass
 class RunnerReport:
-    """How it went for one runner.
+    """The report of one runner.
 
     Attributes:
         committed: ids of checkpoints that it committed and published.

@@ -1,4 +1,4 @@
-"""Where faults of files and power cuts are tried: a root with sinks of every kind, and the operations on it.
+"""The sites of file faults and power cuts: a root with sinks of every kind, and the operations on it.
 
 The engine is the real one; Spark jobs run in this process, and so do commits (``log_kernel``), so that what Delta's
 log store writes is behind a plane over files, too. A sink that Spark writes is not among these: see ``test_matrix``.
@@ -66,7 +66,7 @@ Rows = Counter[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Called:
-    """A function that keeps what it is given, in a database; a second time with the same id it must be the same."""
+    """A function that keeps its rows in a database; a second call with the same id must have equal rows."""
 
     database: str
 
@@ -161,7 +161,7 @@ class Site:
 
 @contextmanager
 def in_this_process() -> Iterator[Clock]:
-    """Spark jobs and waits for locks are made short."""
+    """Replaces Spark jobs, and shortens waits for locks."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         clock.rule(patch)
@@ -201,13 +201,13 @@ def _numbers(write_id: str) -> range:
 
 
 def site_of(directory: Path, operation: str) -> Site:
-    """Where an operation is tried."""
+    """The site of an operation."""
     sinks = WITHDRAWING if operation in ("restore", "collect", "repair") else EVERY
     return Site(directory, sinks, keeps=operation == "restore and keep")
 
 
 def prepare(site: Site, operation: str) -> None:
-    """What there is before an operation."""
+    """Prepare an operation."""
     if operation == "first batch":
         return
     site.run(max_batches=2)
@@ -236,7 +236,7 @@ def rows_files(site: Site) -> list[Path]:
 
 
 def perform(site: Site, operation: str, clock: Clock) -> None:
-    """Do it once, with an engine of its own."""
+    """Perform the operation once, with an engine of its own."""
     with site.engine() as engine:
         match operation:
             case "first batch" | "batch":
@@ -261,7 +261,7 @@ def perform(site: Site, operation: str, clock: Clock) -> None:
 
 
 def finish(site: Site, operation: str, clock: Clock, *, ended: bool) -> None:
-    """What an operator does afterwards, without any fault: again what did not end, and run on."""
+    """What an operator does afterwards, without faults: repeat an operation that did not end, and run on."""
     if not ended and operation not in BATCHES:
         if operation == "savepoint":
             with site.engine() as engine, suppress(StatelakeError):
@@ -284,7 +284,7 @@ def _is_done(site: Site, operation: str) -> bool:
 
 
 def check(site: Site) -> None:
-    """State and sinks hold what the numbers say: nothing lost, nothing doubled."""
+    """State and sinks hold the results of the numbers: nothing is lost or duplicated."""
     with site.engine() as engine:
         rows = {row.checkpoint_id: row for row in engine.checkpoints(JOB)}
         layout = JobLayout(engine.root, JOB)
@@ -330,7 +330,7 @@ class SavedSite:
 
     @classmethod
     def of(cls, base: Path, operation: str) -> SavedSite:
-        """Make what there is before an operation."""
+        """Prepare an operation and save the site."""
         site = site_of(base / "work", operation)
         site.directory.mkdir()
         with in_this_process():
@@ -340,7 +340,7 @@ class SavedSite:
 
     @contextmanager
     def anew(self) -> Iterator[Clock]:
-        """Everything is as it was before the operation."""
+        """Restore the content from before the operation."""
         shutil.rmtree(self.site.directory)
         shutil.copytree(self.saved, self.site.directory)
         with in_this_process() as clock:
@@ -353,11 +353,11 @@ class SavedSite:
             clock.pass_hours(25)
 
     def perform(self, clock: Clock) -> None:
-        """Do the operation once."""
+        """Perform the operation once."""
         perform(self.site, self.operation, clock)
 
     def finish_and_check(self, clock: Clock, *, ended: bool) -> None:
-        """Do without faults what is left, and see that nothing is lost or doubled."""
+        """Finish without faults, and check that nothing is lost or duplicated."""
         finish(self.site, self.operation, clock, ended=ended)
         check(self.site)
 

@@ -1,4 +1,4 @@
-"""A random history of a job: runs, operations and faults in them, all from one seed; and what it must end with."""
+"""A random history of a job: runs, operations and faults in them, all from one seed; and its expected end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class History:
             self.steps.append(f"{step}: {type(error).__name__}: {str(error)[:80]}")
 
     def _cut_anew(self) -> None:
-        """Micro-batches are cut elsewhere; not where the cut decides which rules an element meets."""
+        """Cut micro-batches at other places, unless the cut decides which rules an element meets."""
         if self.site.workload.name != "broadcast":
             self.site.cut = self._rng.randint(6, 20)
 

@@ -30,7 +30,7 @@ UIDS = ("sums", "sums_of_sums")
 
 @dataclass(frozen=True)
 class SubtaskFault:
-    """What happens in one subtask; once.
+    """A fault in one subtask; it happens once.
 
     Attributes:
         where: ``element``: at the nth element, ``snapshot_state``: there, ``file``: after the nth file that the subtask
@@ -74,7 +74,7 @@ class Planted:
 
 
 class Breakable(Sums, CheckpointedFunction):
-    """Sums, and the fault."""
+    """Sums, with the fault."""
 
     def __init__(self, planted: Planted | None) -> None:
         self.planted = planted

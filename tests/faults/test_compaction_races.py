@@ -1,4 +1,4 @@
-"""Compactions beside micro-batches, a hundred times, most of them broken off at some step: nothing is wrong then."""
+"""A hundred compactions beside micro-batches, most of them interrupted at some step: results stay right."""
 
 from __future__ import annotations
 

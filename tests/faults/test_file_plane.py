@@ -1,4 +1,4 @@
-"""Every file access of every operation fails in every way; then plain runs: nothing is lost, doubled, or in the way.
+"""Every file access of every operation fails in every way; then plain runs give the results of a calm run.
 
 A sample runs with ``make test``, everything with ``make test-faults``.
 """
@@ -26,7 +26,7 @@ def accesses_of(saved_site: SavedSite) -> list[Access]:
 
 
 def attempt(saved_site: SavedSite, access: Access, what: What) -> str:
-    """Try one case; how the operation that met it ended."""
+    """Try one case; the end of the operation that met it."""
     site = saved_site.site
 
     def rival() -> None:

@@ -1,4 +1,4 @@
-"""Flipped bits in files of state and of checkpoints are noticed, wherever they are; none ends the process."""
+"""Flipped bits in files of state and of checkpoints are reported, wherever they are; none ends the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newest row of ``checkpoints`` is damaged: it is left out, and a sink that shows it lets go of it first."""
+"""The newest row of ``checkpoints`` is damaged: sinks withdraw its outputs, then it is left out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def restored(site: Site) -> None:
 
 
 def put_back(site: Site) -> None:
-    """The outputs of checkpoint 2 come back, and those of the micro-batch in their place go."""
+    """The outputs of checkpoint 2 are published again, and those of the micro-batch in their place are withdrawn."""
     with site.engine() as engine:
         engine.restore(JOB, checkpoint_id=2)
 
@@ -81,7 +81,7 @@ MOVES_OUTPUTS = [name for name in HEADS if name not in ("a compaction", "a row o
 
 @contextmanager
 def shown_in(sinks: int) -> Iterator[None]:
-    """The power goes when so many sinks show a row."""
+    """A power cut after so many sinks show a row."""
     real, calls = Publication._publish, []
 
     def publish(self: Publication, staged: StagedSink, checkpoint_id: int) -> None:
@@ -114,7 +114,7 @@ def repaired(site: Site, name: str) -> str:
 
 
 def check_repaired(site: Site, name: str) -> None:
-    """The row is as if it had never been, but for its id; and the job goes on."""
+    """The row has no effect except its used id, and the job goes on."""
     assert not head_damages((site.directory / "root").as_uri())
     with site.engine() as engine:
         rows = engine.checkpoints(JOB)
@@ -193,7 +193,7 @@ def test_a_repair_that_was_interrupted_is_repeated(
 
 @contextmanager
 def cut_in(step: str) -> Iterator[None]:
-    """The power goes before a step of a move of files."""
+    """A power cut before a step of a move of files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mover, step, out_of_power)
         yield
@@ -284,7 +284,7 @@ def test_an_older_row_or_the_only_one_is_for_a_person(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sink", ["out", "out_files"])
 def test_outputs_that_are_shown_and_empty_are_noticed(sink: str, tmp_path: Path) -> None:
-    """Without syncs the disk may have lost them; a restore takes them back, and the next run makes them anew."""
+    """Without syncs the disk may have lost them; a restore withdraws them, and the next run writes them again."""
     site = Site(tmp_path)
     with in_this_process():
         site.run(max_batches=2)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
 def _mended(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-    """The job of the workload ``sinks``, whose function refuses nothing any more."""
+    """The job of the workload ``sinks`` with a function that refuses no element."""
     return dict.fromkeys(WORKLOADS["sinks"].sinks, sums(_events(job, cut), "k", "sums"))
 
 
@@ -61,7 +61,7 @@ class Letters:
         return self.site.again()
 
     def check_end(self, site: Site) -> None:
-        """What a fault left is finished, and then all is as if there had been none."""
+        """Finish after a fault; the results equal those without one."""
         with site.engine() as engine:
             engine.publish_pending(site.job())
         send(site)
@@ -108,7 +108,7 @@ def test_sending_that_fails_is_done_again(fault: Fault, letters: Letters) -> Non
 
 @pytest.mark.parametrize("fault", list(faults("zombie")), ids=str)
 def test_a_sender_that_slept_sends_nothing_twice(fault: Fault, letters: Letters) -> None:
-    """While it sleeps another one sends them, or finds them sent."""
+    """While it sleeps another runner sends them, unless they are sent already."""
     site = letters.fresh()
     with installed([fault], meanwhile=lambda: send(site.again())):
         if fault.point in COMMITTED:

@@ -1,4 +1,4 @@
-"""What a power cut leaves of the files that the JVM wrote: entries, checksums and checkpoints of Delta logs."""
+"""Files of the JVM after a power cut: entries, checksums and checkpoints of Delta logs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def part_of(case: Case, *, quick: bool) -> bool:
 
 
 def items(*actions: str) -> list[object]:
-    """Cases as parameters; those that are not quick bear the mark."""
+    """Cases as parameters; slow ones have the mark."""
     all_cases = [case for action in actions for case in cases(action)]  # type: ignore[arg-type]
     return [
         pytest.param(case, id=str(case), marks=marks_of(case))
@@ -47,7 +47,7 @@ def items(*actions: str) -> list[object]:
 
 
 def marks_of(case: Case) -> list[pytest.MarkDecorator]:
-    """One process dies for all cases of a workload, so one worker of several does them."""
+    """One process dies for all cases of a workload, so one worker runs them."""
     quick = part_of(case, quick=True)
     marks = [] if quick else [pytest.mark.faults]
     if case.fault.action == "sigkill":
@@ -60,7 +60,7 @@ SavedSites = Callable[[str], SavedSite]
 
 @pytest.fixture(scope="module")
 def saved_sites(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSites:
-    """The saved_site of a workload, made when it is first asked for."""
+    """The saved site of a workload, prepared at its first use."""
     prepared: dict[str, SavedSite] = {}
 
     def saved_site(name: str) -> SavedSite:
@@ -83,7 +83,7 @@ def test_a_fault_changes_no_result(case: Case, saved_sites: SavedSites) -> None:
 
 
 def test_a_fault_that_keeps_coming_back_loses_nothing(saved_sites: SavedSites) -> None:
-    """The second run stumbles where the first left outputs pending, the third just behind it."""
+    """The second run fails where the first left outputs pending, the third one just after it."""
     saved_site = saved_sites("chained")
     site = saved_site.fresh()
     for point in ("before publish", "after sink published", "before plan"):

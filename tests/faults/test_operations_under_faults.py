@@ -73,7 +73,7 @@ class Prepared:
         return Seen({name: sorted(rows.elements()) for name, rows in since.items()}, seen.state)
 
     def finish(self, site: Site, case: OperationCase) -> None:
-        """Settle, do again what was not done, and run to the end."""
+        """Publish what is pending, repeat an operation that did not happen, and run to the end."""
         with site.engine() as engine:
             engine.publish_pending(site.job())
         moved = case.operation == "restore" and case.committed
@@ -83,7 +83,7 @@ class Prepared:
         self.check_end(site, case.operation)
 
     def check_end(self, site: Site, operation: str) -> None:
-        """The operation has had its effect, and plain runs bring what an undisturbed job gives."""
+        """The operation has had its effect, and plain runs give the results of an undisturbed job."""
         check_effect(site, operation)
         assert site.run().caught_up
         assert site.seen() == self.expected(operation, batches=3)
@@ -123,7 +123,7 @@ def test_an_operation_that_slept_disturbs_nobody(case: OperationCase, prepared: 
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_of_two_replays_of_a_branch_one_goes_on(nth: int, prepared: Prepared) -> None:
-    """In the place of a micro-batch, the other runner replays the same branch while the first sleeps."""
+    """Instead of a micro-batch, the other runner replays the same branch while the first one sleeps."""
     site = prepared.fresh("replay")
     schedule = [Fault("before entry of checkpoints", nth, "zombie")]
     with (

@@ -1,4 +1,4 @@
-"""The fault plane itself: faults are data and happen once; without a schedule the engine is what it is."""
+"""The fault plane: faults are data and happen once; without a schedule the engine is unchanged."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_steps_are_all_public_methods_of_the_coordinator() -> None:
 
 
 class Calls(CheckpointCoordinator):
-    """A coordinator that coordinates nothing."""
+    """A coordinator without work."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

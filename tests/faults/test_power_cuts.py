@@ -1,4 +1,4 @@
-"""The power goes before any file access of any operation, and the disk loses a part of what was not synced.
+"""A power cut before any file access of any operation; the disk loses a part of what was not synced.
 
 Then a fresh engine runs: state and sinks are those of an uninterrupted run. Without syncs it is another matter, which
 shows that the cuts cut something.
@@ -26,7 +26,7 @@ def accesses_of(saved_site: SavedSite) -> int:
 
 
 def cut_at(saved_site: SavedSite, number: int, seed: int) -> str:
-    """Cut the power before an access, lose something, and go on; how much was lost, in short."""
+    """Cut the power before an access, lose unsynced content, and go on; a short text about the loss."""
     disk = _cut(saved_site, number)
     lost = disk.lose(random.Random(f"{saved_site.operation} {number} {seed}"))
     with in_this_process() as clock:
@@ -51,7 +51,7 @@ def _cut(saved_site: SavedSite, number: int | None) -> Disk:
 
 
 def tried(saved_site: SavedSite, *, every: int, seeds: range) -> Counter[str]:
-    """Cut the power before one of ``every`` accesses; how it went."""
+    """Cut the power before one of ``every`` accesses; the number of each end."""
     ends: Counter[str] = Counter()
     wrong = []
     for number in range(1, accesses_of(saved_site) + 2, every):
@@ -83,7 +83,7 @@ def test_no_power_cut_anywhere_loses_anything(
 def test_without_syncs_a_power_cut_does_harm(
     saved_sites: SavedSites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bed finds what the syncs are for."""
+    """The tests fail without syncs."""
     saved_site = saved_sites("batch")
     monkeypatch.setattr("state_engine.storage.durability._side_by_side", lambda paths: None)
     disk = _cut(saved_site, None)

@@ -1,4 +1,4 @@
-"""On a master that runs a task again, every kind of sink shows what was recorded, whatever happens besides.
+"""On a master that retries tasks, every kind of sink shows the recorded outputs, whatever else fails.
 
 All cases run in one Spark application, see ``retried_child``: on ``local[2,3]``, and, long, on a cluster.
 """
@@ -38,7 +38,7 @@ NEVER_WITHDRAWN = "function"
 def result(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
-    """What a process of its own saw on a master; of PostgreSQL, too, where its programs are installed."""
+    """The results of a process of its own on a master; with PostgreSQL where its programs are installed."""
     directory, options, master = tmp_path_factory.mktemp("retried"), {}, request.param
     with ExitStack() as stack:
         server = None if postgres_binaries() is None else stack.enter_context(Server.started())

@@ -27,7 +27,7 @@ several = pytest.mark.parametrize("runners", [2, 4])
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Seen:
-    """What one runner gives."""
+    """The results of one runner."""
     site = Site(tmp_path_factory.mktemp("alone"), WORKLOADS[WORKLOAD], spark, cut=CUT_OF_RUNNERS)
     site.run()
     return site.seen()

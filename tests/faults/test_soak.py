@@ -21,7 +21,7 @@ Expected = Callable[[str], Seen]
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Expected:
-    """What an uninterrupted run of a workload gives."""
+    """The results of an uninterrupted run of a workload."""
     seen_by_name: dict[str, Seen] = {}
 
     def seen(name: str) -> Seen:

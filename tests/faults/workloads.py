@@ -1,4 +1,4 @@
-"""The jobs that faults are tried on, and what can be seen of them from outside: outputs, state, checkpoints.
+"""The jobs under faults, and what readers see of them: outputs, state, checkpoints.
 
 Among them every kind of sink is written to, dead letters included, see ``sink_of``.
 
@@ -264,7 +264,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What can be seen from outside.
+    """The content that readers see.
 
     Attributes:
         outputs: published rows by sink, sorted.
@@ -288,7 +288,7 @@ class Site:
         self.directory, self.workload, self.spark, self.cut = directory, workload, spark, cut
 
     def again(self) -> Site:
-        """The same place, as another runner would come to it."""
+        """The same site, as another runner uses it."""
         site = Site(self.directory, self.workload, self.spark, cut=self.cut)
         site.max_parallelism = self.max_parallelism
         return site

@@ -72,7 +72,7 @@ class SourceRun:
         return [r["id"] for r in self.rows()]
 
     def heads(self) -> int:
-        """How many checkpoints there are."""
+        """The number of checkpoints."""
         return len(self.engine.checkpoints("numbered"))
 
 

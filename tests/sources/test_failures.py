@@ -1,4 +1,4 @@
-"""What cannot be read: files that are damaged, and storage that refuses, which says nothing of the file."""
+"""Unreadable input: damaged files, and errors of storage, which do not mean a damaged file."""
 
 from __future__ import annotations
 
