@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.java import SHORT_LIVED_JAVA
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -62,8 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     options = {
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        # Tests run everything a few times only: the optimising compiler would cost a third of the time.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
     }
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"

@@ -30,6 +30,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.monitoring.job_audit import RULES
 from state_engine.monitoring.job_history import JobHistory, read_history
 from tests.day import day_jobs
+from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.waiting import until
 
 PROJECT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ root = "{directory}/state"
 [spark]
 master = "local[2]"
 driver_memory = "1g"
-options = {{ "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
+options = {{ "spark.driver.extraJavaOptions" = "{java}" }}
 
 [jobs]
 modules = ["day_jobs"]
@@ -102,7 +103,10 @@ class Site:
 
     def configure(self, **parameters: int) -> None:
         """Write the settings, with parameters of the job ``readings``."""
-        lines = [SETTINGS.format(directory=self.directory), "[jobs.parameters.readings]"]
+        lines = [
+            SETTINGS.format(directory=self.directory, java=SHORT_LIVED_JAVA),
+            "[jobs.parameters.readings]",
+        ]
         lines += [f"{name} = {value}" for name, value in parameters.items()]
         (self.directory / "statelake.toml").write_text("\n".join(lines) + "\n")
 

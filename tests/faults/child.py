@@ -24,6 +24,7 @@ from tests.faults.operations import CUT_OF_OPERATIONS
 from tests.faults.performing import perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
+from tests.support.java import SHORT_LIVED_JAVA
 
 REPOSITORY = Path(__file__).parents[2]
 CaseOfChild = tuple[str, Path, Sequence[Fault], str]
@@ -44,7 +45,7 @@ def killed(cases: Sequence[CaseOfChild]) -> str:
 
 def child_session() -> SparkSession:
     """A session as the tests have it, in a process of its own."""
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    options = {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA}
     settings = SparkSettings(master="local[2]", driver_memory="2g", options=options)
     return local_session(settings, app_name="statelake-faults")
 

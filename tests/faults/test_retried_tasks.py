@@ -20,6 +20,7 @@ from tests.faults.retried_tasks import EVERY_SINK, POSTGRES
 from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
 from tests.sinks.servers import Server, postgres_binaries
 from tests.spark.test_executors import REPOSITORY, Cluster
+from tests.support.java import SHORT_LIVED_JAVA
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]
 
@@ -49,7 +50,7 @@ def result(
 
 def run(directory: Path, master: str, server: Server | None, options: dict[str, str]) -> dict[str, Any]:
     options = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
     } | options

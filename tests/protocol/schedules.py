@@ -44,6 +44,7 @@ from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock
 from tests.protocol.points import Reported, marked
 from tests.protocol.verdict import check
+from tests.support.java import SHORT_LIVED_JAVA
 
 NUMBERS = 4
 CLOCK_MS = 1_000_000
@@ -267,7 +268,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=500)
     asked = parser.parse_args()
-    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    options = {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA}
     spark = local_session(SparkSettings(master="local[2]", driver_memory="2g", options=options))
     total, wrong, seconds = Counter[str](), 0, list[float]()
     scratch = Path(tempfile.mkdtemp(prefix="schedules-"))
