@@ -23,7 +23,7 @@ from orchestration.demo_summary import show_summary
 from state_engine import Settings, StateEngine, load_settings, local_session
 from state_engine.dagster import build
 from state_engine.dagster.naming import checkpoint_key
-from state_engine.dagster.slots import dead_holders, free
+from state_engine.dagster.pool_slots import dead_holders, free
 from state_engine.errors import StatelakeError
 from state_engine.registry import load_jobs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
-from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import StatelakeError
@@ -74,8 +74,8 @@ from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
 from state_engine.machine.settings import Settings, SparkSettings, load_settings
 from state_engine.microbatch.reports import BatchReport, CompactionReport, OperatorReport, RunReport
-from state_engine.operations.collector import VacuumReport
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.file_collector import VacuumReport
+from state_engine.operations.head_operations import RestoreReport
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
@@ -94,12 +94,12 @@ from state_engine.state_backends.rocksdb_options import PredefinedOptions
 from state_engine.state_backends.state_backend import StateBackend
 
 if TYPE_CHECKING:
+    from state_engine.engine.dead_letters import DeadLetterReport
     from state_engine.engine.engine import StateEngine
-    from state_engine.engine.letters import DeadLetterReport
     from state_engine.engine.rescaling import RescaleReport
     from state_engine.engine.savepoints import JobSavepoints
     from state_engine.engine.state_processor import StateProcessor
-    from state_engine.microbatch.letters import DeadLetter
+    from state_engine.microbatch.dead_letters import DeadLetter
     from state_engine.microbatch.partition_runs import PartitionStatus
     from state_engine.operations.root_upgrade import UpgradeReport
     from state_engine.operations.savepoints import SavepointReport
@@ -120,10 +120,10 @@ if TYPE_CHECKING:
 _WITH_SPARK = {
     "StateEngine": "engine.engine",
     "RescaleReport": "engine.rescaling",
-    "DeadLetterReport": "engine.letters",
+    "DeadLetterReport": "engine.dead_letters",
     "JobSavepoints": "engine.savepoints",
     "StateProcessor": "engine.state_processor",
-    "DeadLetter": "microbatch.letters",
+    "DeadLetter": "microbatch.dead_letters",
     "PartitionStatus": "microbatch.partition_runs",
     "UpgradeReport": "operations.root_upgrade",
     "SavepointReport": "operations.savepoints",

@@ -41,7 +41,7 @@ from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout, state_column
 from state_engine.storage.state.base import BaseSpec, read_entries
 from state_engine.storage.state.changelog import KeyGroups
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 
 _TIME = pa.timestamp("us", "UTC")
 

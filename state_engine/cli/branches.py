@@ -12,9 +12,9 @@ import typer
 from pyspark.sql import DataFrame
 from rich.table import Table
 
-from state_engine.cli.former import Commands
 from state_engine.cli.operations import say_moved
 from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, Rebatch
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import console, declared, known, listed, opened, progress, say
 from state_engine.replay.comparison import ComparisonReport
 

@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli.former import Commands
 from state_engine.cli.options import DryRun, Job
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import console, declared, opened, progress, say
-from state_engine.microbatch.letters import DeadLetter
+from state_engine.microbatch.dead_letters import DeadLetter
 
 app = typer.Typer(help="Rows that were refused.", no_args_is_help=True, cls=Commands)
 _WIDTH = 60

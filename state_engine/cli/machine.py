@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from state_engine.cli.former import Commands
 from state_engine.cli.options import DryRun
+from state_engine.cli.renamed import Commands
 from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, loaded_settings, say
 from state_engine.engine.engine import StateEngine

@@ -13,8 +13,8 @@ import typer
 from rich.markup import escape
 
 from state_engine.cli import branches, dead_letters, machine, operations, queries, running, savepoints, state
-from state_engine.cli.former import Commands
 from state_engine.cli.history import checkpoints
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, say
 from state_engine.cli.status import status
 from state_engine.core.errors import StatelakeError

@@ -13,10 +13,10 @@ import typer
 
 from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, Outputs
 from state_engine.cli.session import declared, known, listed, opened, progress, say
-from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.head_operations import RestoreReport
 
 
 def restore(

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from state_engine.cli.former import Commands
 from state_engine.cli.options import DryRun, Job
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import console, opened, progress, say
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri

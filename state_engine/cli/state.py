@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from state_engine.cli.former import Commands
 from state_engine.cli.options import DryRun, Job, Limit
 from state_engine.cli.queries import show
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError

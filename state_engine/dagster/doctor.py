@@ -12,7 +12,7 @@ from typing import Annotated
 import dagster as dg
 import typer
 
-from state_engine.dagster.slots import dead_holders, free
+from state_engine.dagster.pool_slots import dead_holders, free
 from state_engine.monitoring.doctor import Check
 
 FREE = "python -m state_engine.dagster.doctor --free"

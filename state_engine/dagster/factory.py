@@ -14,11 +14,11 @@ import dagster as dg
 from state_engine.core.types.ddl import ddl_text
 from state_engine.dagster.declared import code_references, columns_of, states_of, text_of
 from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.job_health import stuck_after
 from state_engine.dagster.micro_batches import MicroBatchConfig, run_micro_batches
 from state_engine.dagster.naming import checkpoint_key, pool_of, sink_key, source_key, state_key
-from state_engine.dagster.partition_runs import PartitionConfig, run_partitions
+from state_engine.dagster.partition_assets import PartitionConfig, run_partitions
 from state_engine.dagster.time_partitions import definition_of, previous_of_itself
-from state_engine.dagster.watching import stuck_after
 from state_engine.job.graph import OperatorNode, SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings

@@ -15,7 +15,7 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partitions_of
 from state_engine.microbatch.planning import Steps
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_moves import OutputsPolicy
+from state_engine.operations.head_operations import OutputsPolicy
 from state_engine.replay.backfill import BackfillReport, BackfillSteps, foreseen, swap
 from state_engine.replay.backfill_plan import (
     BRANCH,

@@ -18,11 +18,11 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.microbatch.planning import InputPlanner, Steps
 from state_engine.microbatch.routing.routing import Router
-from state_engine.operations.collector import Collector
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.file_collector import Collector
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
@@ -189,11 +189,11 @@ class EngineContext:
 
     def operations(
         self, job: StatefulJob | str, requested_by: str | None, leave_alone: Collection[str] = ()
-    ) -> Operations:
+    ) -> HeadOperations:
         """What moves the head of a job."""
         name = job_name(job)
         tables = self.ran(name)
-        return Operations(
+        return HeadOperations(
             name,
             tables=tables,
             publication=self.publication(tables),

@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
-from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine import letters, queries, replays, rescaling, restoring, running
+from state_engine.engine import dead_letters, queries, replays, rescaling, restoring, running
 from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
 from state_engine.engine.backfills import JobBackfill, backfill_request, check_outputs
 from state_engine.engine.context import EngineContext
+from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.guard import guarded
-from state_engine.engine.letters import DeadLetterReport
 from state_engine.engine.queries import PastOf
 from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
 from state_engine.engine.rescaling import RescaleReport
@@ -33,11 +33,11 @@ from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
-from state_engine.microbatch.letters import DeadLetter
+from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
-from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
-from state_engine.operations.head_moves import OutputsPolicy, RestoreReport
+from state_engine.operations.file_collector import ORPHAN_AGE, VacuumReport
+from state_engine.operations.head_operations import OutputsPolicy, RestoreReport
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions
 from state_engine.queries.state_views import SqlView
@@ -304,7 +304,7 @@ class StateEngine:
             sent: whether those that were sent again are listed, too.
         """
         code = job if isinstance(job, StatefulJob) else None
-        every = letters.list_dead_letters(self.context, job_name(job), code)
+        every = dead_letters.list_dead_letters(self.context, job_name(job), code)
         return [letter for letter in every if sent or not letter.sent]
 
     @renamed_parameters(on_batch="on_progress")
@@ -340,7 +340,7 @@ class StateEngine:
         """
         code_of(job, "replay_dead_letters").check()
         options = self._options(clock_of(clock)(), parameters, requested_by)
-        return letters.replay_dead_letters(
+        return dead_letters.replay_dead_letters(
             self.context,
             job,
             options,

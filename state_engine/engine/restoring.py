@@ -11,7 +11,7 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError, Sink
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.job.job import StatefulJob
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.savepoint_import import ImportOptions, import_savepoint
 from state_engine.operations.savepoints import savepoint_of
 from state_engine.storage.files import normal_uri

@@ -21,7 +21,7 @@ from pathlib import Path
 import platformdirs
 
 from state_engine.core.errors import JarsError
-from state_engine.machine import trust
+from state_engine.machine import trust_store
 from state_engine.machine.java import JavaHome, find_java_home
 
 DELTA_VERSION = "4.4.0"
@@ -129,8 +129,8 @@ def _resolve(workspace: Path, *, java: JavaHome) -> Path:
     if "PKIX path building failed" in failure:
         # Java does not know the authority behind this network; the machine, whose pip came this far, may.
         store = workspace / "authorities.jks"
-        store.write_bytes(trust.jks(trust.machine_authorities()))
-        failure = _run_ivy(workspace, java=java, java_options=trust.java_options(store))
+        store.write_bytes(trust_store.jks(trust_store.machine_authorities()))
+        failure = _run_ivy(workspace, java=java, java_options=trust_store.java_options(store))
     if failure:
         raise JarsError(f"Delta's jars could not be fetched:\n{_gist(failure)}\n{_ways_out()}")
     return workspace / "ivy" / "jars"

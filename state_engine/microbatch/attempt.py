@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.outputs import Outputs
 
 
 @dataclass(frozen=True)

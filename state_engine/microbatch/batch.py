@@ -12,7 +12,7 @@ from state_engine.core.checkpoints.partitions import Partition
 from state_engine.sources.base import Slice
 
 if TYPE_CHECKING:
-    from state_engine.microbatch.letters import LettersSlice
+    from state_engine.microbatch.dead_letters import LettersSlice
 
 
 @dataclass(frozen=True)

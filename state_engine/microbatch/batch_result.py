@@ -11,7 +11,7 @@ from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import DeadLetterLimitError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.outputs import Outputs
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.reports import OperatorReport
 from state_engine.microbatch.subtask.sink_rows import SinkReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport

@@ -38,13 +38,13 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
+from state_engine.microbatch.attempt_outputs import OutputsOfJob
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
-from state_engine.microbatch.outputs import OutputsOfJob
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
 from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport

@@ -38,11 +38,12 @@ from state_engine.job.graph import (
     parents,
 )
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.few_subtasks import attempt_here, runs_in_this_process
 from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
-from state_engine.microbatch.outputs import Outputs
+from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
@@ -58,7 +59,6 @@ from state_engine.microbatch.subtask.sink_rows import (
     write_sink_rows,
 )
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
-from state_engine.microbatch.watermarks import Watermarks, reached_ms
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.frames import (

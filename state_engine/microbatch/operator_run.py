@@ -46,7 +46,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
 from state_engine.spark.execution import collected
 from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 
 
 def subtask_spec(

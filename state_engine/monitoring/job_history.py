@@ -15,8 +15,8 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.pending import PathChanges, in_order
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
-from state_engine.publication.places import SinkPlaces
 from state_engine.publication.publishers import seen_without_java
+from state_engine.publication.sink_places import SinkPlaces
 from state_engine.sources.base import Element, Source
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.delta import DeltaSource

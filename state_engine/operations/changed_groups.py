@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.storage.state.changelog import open_state_file
-from state_engine.storage.state.state_files import StateFile
+from state_engine.storage.state.located_files import StateFile
 
 _READERS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -27,7 +27,7 @@ from state_engine.spark.task_reports import Report, reports_of, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import KeyGroups
-from state_engine.storage.state.state_files import StateFile, state_files
+from state_engine.storage.state.located_files import StateFile, state_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

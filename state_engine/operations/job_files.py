@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.disposal import Place, StoredFile
+from state_engine.core.checkpoints.file_disposal import Place, StoredFile
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.table_names import OPERATOR_STATE, OPERATORS, keyed_tables

@@ -42,7 +42,7 @@ from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,11 +29,11 @@ from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import compacted, write_base
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.changelog import open_state_file
-from state_engine.storage.state.state_files import StateFile, state_files
+from state_engine.storage.state.located_files import StateFile, state_files
 
 _ROUNDS = 5
 """How often the head may go on in between."""
@@ -100,7 +100,7 @@ class MaxParallelismChange:
         job: StatefulJob,
         max_parallelism: int,
         *,
-        operations: Operations,
+        operations: HeadOperations,
         tables: JobTables,
         kernel: DeltaKernel,
         spark: SparkSession,

@@ -26,7 +26,7 @@ from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import StateMigrationError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.head_operations import RestoreReport
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location

@@ -24,8 +24,8 @@ from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
 from state_engine.job.job_tables import JobTables
-from state_engine.publication.places import Declared, SinkPlaces
 from state_engine.publication.publishers import publishers
+from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.sinks.base import Publisher
 from state_engine.storage.delta.kernel import DeltaKernel
 

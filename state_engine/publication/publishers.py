@@ -7,7 +7,7 @@ from state_engine.core.checkpoints.pending import Seen
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.dead_letters import DeadLetterPublisher
-from state_engine.publication.places import SinkPlaces
+from state_engine.publication.sink_places import SinkPlaces
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.delta_spark import SparkDeltaPublisher

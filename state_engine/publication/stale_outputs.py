@@ -11,8 +11,8 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import withdrawing
 from state_engine.core.checkpoints.sink_moves import kept_outputs
-from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.publication.sink_places import Declared
 
 
 def stale_outputs(history: History, head_id: int | None) -> dict[int, list[StagedSink]]:

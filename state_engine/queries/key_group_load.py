@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.queries.state_reader import check_files, read_state
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS = pa.schema(
     [

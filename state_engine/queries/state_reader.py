@@ -31,7 +31,7 @@ from state_engine.queries.stored_columns import renamed
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.changelog import ListedFile, op_of_entry, open_state_file
-from state_engine.storage.state.state_files import StateFile, state_files
+from state_engine.storage.state.located_files import StateFile, state_files
 
 _ORDER = "_statelake_order"
 _ROWS_OF_ONE_TASK = 100_000

@@ -42,7 +42,7 @@ from state_engine.spark.key_columns import canonical_column, key_hash_column, ke
 from state_engine.storage.layout import JobLayout, changelog_schema
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
 from state_engine.storage.state.changelog import KeyGroups, ListedFile
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 
 _ROWS_AT_ONCE = 300_000
 """Rows that a task folds at a time, about."""

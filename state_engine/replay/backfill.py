@@ -23,7 +23,7 @@ from state_engine.core.errors import StaleParentError
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_moves import Operations, OutputsPolicy, RestoreReport
+from state_engine.operations.head_operations import HeadOperations, OutputsPolicy, RestoreReport
 from state_engine.publication.publication import Publication
 from state_engine.publication.stale_outputs import stale_beside
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
@@ -89,7 +89,7 @@ class BackfillSteps:
 
 
 def swap(
-    operations: Operations,
+    operations: HeadOperations,
     publication: Publication,
     plan: BackfillPlan,
     *,

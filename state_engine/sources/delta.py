@@ -29,7 +29,7 @@ from state_engine.sources.delta_position import (
     stops,
 )
 from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, check_there, missing
-from state_engine.sources.places import place_columns
+from state_engine.sources.row_places import place_columns
 from state_engine.sources.schema_change import incompatible_change
 from state_engine.spark.spark_names import F
 from state_engine.storage.files import normal_uri

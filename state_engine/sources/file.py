@@ -41,7 +41,6 @@ from state_engine.sources.file_ranges import (
 )
 from state_engine.sources.listing import ListedFile, list_files
 from state_engine.sources.parquet_files import parquet_schema
-from state_engine.sources.places import place_columns, scan_uris
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
     REFUSED_TEXT,
@@ -49,6 +48,7 @@ from state_engine.sources.records import (
     reads_as_bytes,
     text_columns,
 )
+from state_engine.sources.row_places import place_columns, scan_uris
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.files import normal_uri
 

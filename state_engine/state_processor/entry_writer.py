@@ -40,7 +40,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import type_from_text
 from state_engine.job.job_tables import JobTables
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, WHY
 from state_engine.queries.stored_entries import stored_entries
@@ -188,7 +188,7 @@ class EntryWriter:
         self,
         written: Sequence[WrittenEntries],
         *,
-        operations: Operations,
+        operations: HeadOperations,
         tables: JobTables,
         history: History,
         head: CheckpointRow,

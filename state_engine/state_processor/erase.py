@@ -21,8 +21,8 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import Expire
 from state_engine.core.errors import ConfigurationError, StaleParentError
-from state_engine.operations.collector import ORPHAN_AGE, VacuumReport
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.file_collector import ORPHAN_AGE, VacuumReport
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.state_processor.key_traces import (
@@ -93,7 +93,7 @@ class Erasure:
 
     traces: Callable[[History], KeyTraces]
     transform: StateTransform
-    operations: Operations
+    operations: HeadOperations
     compact: Callable[[Collection[str]], Any]
     vacuum: Callable[[int], VacuumReport]
     load: Callable[[], History]

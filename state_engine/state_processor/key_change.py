@@ -28,7 +28,7 @@ from state_engine.core.operator_state.operator_snapshot import RAW_KEYED
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.job.job_tables import JobTables
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, STATE, WHY
 from state_engine.queries.stored_entries import key_schema, operator_of, stored_entries
@@ -90,7 +90,7 @@ class KeyTypeChange:
     job: str
     tables: JobTables
     kernel: DeltaKernel
-    operations: Operations
+    operations: HeadOperations
     spark: SparkSession
     dry_run: bool = False
 

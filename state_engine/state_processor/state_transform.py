@@ -28,7 +28,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.timers import TIMERS
 from state_engine.job.job_tables import JobTables
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import (
     ADDED,
     CHANGED,
@@ -120,7 +120,7 @@ class StateTransform:
 
     job: str
     tables: JobTables
-    operations: Operations
+    operations: HeadOperations
     spark: SparkSession
     dry_run: bool = False
 

@@ -24,7 +24,7 @@ from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import RunReport
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.head_operations import RestoreReport
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join

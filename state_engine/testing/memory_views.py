@@ -31,8 +31,8 @@ from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import read_parquet
 from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
-from state_engine.storage.state.state_files import state_files
 
 
 def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = None) -> list[Any]:

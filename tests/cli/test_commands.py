@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
 from state_engine.cli import running, session
-from state_engine.cli.former import COMMANDS
 from state_engine.cli.main import app
+from state_engine.cli.renamed import COMMANDS
 from state_engine.errors import ConfigurationError
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.dagster import watching
+from state_engine.dagster import job_health
 from state_engine.dagster.concepts.automation import MOST_RETRIES, MOVES_ON
 from state_engine.dagster.naming import operation_key
 from state_engine.microbatch.coordinator import CheckpointCoordinator
@@ -36,8 +36,8 @@ def tick(
 
 
 def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
-    now = watching.now_ms()
-    monkeypatch.setattr(watching, "now_ms", lambda: now + int(hours * HOUR_MS))
+    now = job_health.now_ms()
+    monkeypatch.setattr(job_health, "now_ms", lambda: now + int(hours * HOUR_MS))
 
 
 def skipped(tick_result: object) -> str:

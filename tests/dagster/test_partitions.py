@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from state_engine.cli.status import look
 from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.errors import StaleParentError
-from state_engine.dagster import watching
+from state_engine.dagster import job_health
 from state_engine.dagster.time_partitions import definition_of
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.registry import load_jobs
@@ -242,7 +242,7 @@ def test_what_waits_is_asked_for_and_late_rows_are_reported(
     days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = definition_of(TimePartitions("at", start=D8)).time_window_for_partition_key(D12).start
-    monkeypatch.setattr(watching, "now_ms", lambda: int(now.timestamp() * 1000))
+    monkeypatch.setattr(job_health, "now_ms", lambda: int(now.timestamp() * 1000))
     schedule = days.defs.resolve_schedule_def(f"{JOB}_schedule")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("10 0 * * *", "America/New_York")
     [wanted] = _asked(days, "schedule")
@@ -258,7 +258,7 @@ def test_what_waits_is_asked_for_and_late_rows_are_reported(
     assert _check(days, "late_rows").passed
     days.arrive("b", [("c", 100, 9, 13), ("c", 200, 10, 13), ("c", 300, 11, 13)])
     later = now.timestamp() * 1000 + 4 * 86_400_000
-    monkeypatch.setattr(watching, "now_ms", lambda: int(later))
+    monkeypatch.setattr(job_health, "now_ms", lambda: int(later))
     assert [r.tags.get("dagster/asset_partition_range_start") for r in _asked(days, "sensor")] == [D11]
     days.run()  # without a partition: what waits
     assert days.log()[3:] == [("11", "4"), ("12", "5")]

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from state_engine.cli.main import app
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.dagster.watching import describe
+from state_engine.dagster.job_health import describe
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_status import JobStatus, status_of
 from tests.dagster.sites import JOB, Site

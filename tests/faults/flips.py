@@ -29,8 +29,8 @@ from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
-from state_engine.storage.state.state_files import state_files
 
 FOOTER_BYTES = 600
 """Half of the flips fall into so many bytes at the end of a file."""

@@ -109,15 +109,15 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("file of positions", "state_engine.sources.source_positions", "write_parquet"),
     **_inside("file of the row", "state_engine.storage.checkpoint_log", "write_parquet"),
     **_inside("operator", "state_engine.microbatch.executor:GraphExecutor", "_run_operator"),
-    **_inside("prepared sink", "state_engine.microbatch.outputs:Outputs", "prepare"),
+    **_inside("prepared sink", "state_engine.microbatch.attempt_outputs:Outputs", "prepare"),
     **_inside("dropped exchange", _COORDINATOR, "_drop_exchange"),
     **_inside("table created", _KERNEL, "create_table"),
     **_inside("table committed", _KERNEL, "change"),
     **_inside("sink published", "state_engine.publication.publication:Publication", "_publish"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
     # of operations
-    **_both("head published", "state_engine.operations.head_moves:Operations", "published_head"),
-    **_both("row committed", "state_engine.operations.head_moves:Operations", "commit"),
+    **_both("head published", "state_engine.operations.head_operations:HeadOperations", "published_head"),
+    **_both("row committed", "state_engine.operations.head_operations:HeadOperations", "commit"),
     **_both("row appended", "state_engine.storage.checkpoint_log:CheckpointLog", "_append"),
     **_inside("move of files begun", "state_engine.sinks.file_moves:Mover", "begin"),
     **_inside("move of files withdrawn", "state_engine.sinks.file_moves:Mover", "withdraw"),
@@ -142,11 +142,11 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("key groups written", "state_engine.operations.max_parallelism", "write_base"),
     **_inside("key groups listed", "state_engine.operations.max_parallelism:MaxParallelismChange", "_write"),
     # of collection
-    **_both("collection planned", "state_engine.operations.collector:Collector", "_plan"),
+    **_both("collection planned", "state_engine.operations.file_collector:Collector", "_plan"),
     **_both("fence", "state_engine.operations.maintenance:Maintenance", "fence"),
-    **_inside("files removed", "state_engine.operations.collector:Collector", "_remove"),
-    **_inside("file deleted", "state_engine.operations.collector", "_delete"),
-    **_inside("directory dropped", "state_engine.operations.collector", "_drop_empty"),
+    **_inside("files removed", "state_engine.operations.file_collector:Collector", "_remove"),
+    **_inside("file deleted", "state_engine.operations.file_collector", "_delete"),
+    **_inside("directory dropped", "state_engine.operations.file_collector", "_drop_empty"),
 }
 """Every point by name."""
 

@@ -28,10 +28,10 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.row_outputs import publications
 from state_engine.core.errors import StatelakeError
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.subtask.refusals import letters_table
 from state_engine.monitoring.head_repair import head_damages, leave_out
 from state_engine.operations import maintenance, savepoints

@@ -45,7 +45,7 @@ from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
 from state_engine.storage import durability
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
 
 # workers cannot import the tests

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from state_engine.core.errors import JarsError
-from state_engine.machine import jars, trust
+from state_engine.machine import jars, trust_store
 from state_engine.machine.jars import PINNED, delta_jars, jar_name, jar_problems
 from state_engine.machine.java import JavaHome, find_java_home
 
@@ -135,10 +135,10 @@ def test_java_itself_reads_the_trust_store(tmp_path: Path) -> None:
     keytool = find_java_home(environ=os.environ).path / "bin" / "keytool"
     if not keytool.exists():
         pytest.skip("this Java has no keytool")
-    authorities = trust.machine_authorities()
+    authorities = trust_store.machine_authorities()
     store = tmp_path / "authorities.jks"
-    store.write_bytes(trust.jks(authorities))
-    command = [str(keytool), "-list", "-keystore", str(store), "-storepass", trust.STORE_PASSWORD]
+    store.write_bytes(trust_store.jks(authorities))
+    command = [str(keytool), "-list", "-keystore", str(store), "-storepass", trust_store.STORE_PASSWORD]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert listed.returncode == 0, listed.stdout
     assert listed.stdout.count("trustedCertEntry") == len(authorities)

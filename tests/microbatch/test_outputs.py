@@ -13,7 +13,7 @@ from state_engine import FileSink, SqlSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import MissingFilesError
 from state_engine.job.graph import SinkNode
-from state_engine.microbatch.outputs import Outputs, OutputsOfJob
+from state_engine.microbatch.attempt_outputs import Outputs, OutputsOfJob
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.publication.publication import Publication
 from state_engine.storage.delta.log_tail import LogDurability

@@ -20,7 +20,7 @@ from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import ListedFile
-from state_engine.storage.state.state_files import StateFile
+from state_engine.storage.state.located_files import StateFile
 
 KEY = KeySchema(("k",), (pa.int64(),))
 SEEN = ListStateDescriptor("seen", int)

@@ -10,11 +10,11 @@ import pytest
 from state_engine import KeyedProcessFunction, StatefulJob
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.microbatch.attempt import Listed
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.checkpoint_builder import build_row
-from state_engine.microbatch.outputs import Outputs
-from state_engine.microbatch.watermarks import Watermarks, reached_ms
+from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from tests.core.checkpoints.rows import checkpoint
 
 AT = "k string, at timestamp"

@@ -9,7 +9,7 @@ import pytest
 
 from state_engine import DeltaSink, FileSink, FileSource, StatefulJob
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.operations.collector import VacuumReport
+from state_engine.operations.file_collector import VacuumReport
 from tests.support.tiny import OUTPUT, Site, Sum
 
 HOUR_MS = 3_600_000

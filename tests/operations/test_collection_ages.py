@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from state_engine.operations import collector
-from state_engine.operations.collector import ORPHAN_AGE, _Ages
+from state_engine.operations import file_collector
+from state_engine.operations.file_collector import ORPHAN_AGE, _Ages
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.store_clock import StoreClock
 
@@ -36,7 +36,7 @@ def test_the_machines_clock_decides_nothing(tables: Any, monkeypatch: pytest.Mon
         moment = type(
             "Moment", (), {"time_ns": staticmethod(lambda by=days: (right + by * DAY_MS) * 1_000_000)}
         )
-        monkeypatch.setattr(collector, "time", moment)
+        monkeypatch.setattr(file_collector, "time", moment)
         ages = _Ages(ORPHAN_AGE, tables, [], None)
         assert abs(ages.before_ms("") - (right - DAY_MS)) < HOUR_MS
         ahead = ages.machine_is_ahead()  # VACUUM goes by it, and must keep more
@@ -56,14 +56,14 @@ def test_a_sink_on_other_storage_is_measured_by_its_own_clock(
         def now_ms(self) -> int:
             return super().now_ms() - 2 * DAY_MS
 
-    monkeypatch.setattr(collector, "same_store", lambda *_: False)
-    monkeypatch.setattr(collector, "StoreClock", Behind)
+    monkeypatch.setattr(file_collector, "same_store", lambda *_: False)
+    monkeypatch.setattr(file_collector, "StoreClock", Behind)
     ages = _Ages(ORPHAN_AGE, tables, sinks, None)
     assert abs(ages.before_ms("") - ages.before_ms(sinks[0]) - 2 * DAY_MS) < HOUR_MS
     assert ages.before_ms(sinks[1]) < 0, "nothing is old where no time is known"
 
 
 def test_a_time_that_is_given_is_that_of_all_places(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "same_store", lambda *_: False)
+    monkeypatch.setattr(file_collector, "same_store", lambda *_: False)
     ages = _Ages(ORPHAN_AGE, tables, ["s3a://bucket/sink"], 10 * DAY_MS)
     assert ages.before_ms("") == ages.before_ms("s3a://bucket/sink") == 9 * DAY_MS

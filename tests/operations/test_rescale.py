@@ -43,7 +43,7 @@ from state_engine.core.keys.key_groups import (
 )
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.operations import max_parallelism
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from tests.operations.test_compaction import BATCHES, GROUPS, Everywhere, clocks
 from tests.support.pipelines import Pipeline
 from tests.support.small_job import path_of
@@ -304,7 +304,7 @@ def test_a_crash_before_the_commit_leaves_nothing_to_be_seen(
         raise OSError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Operations, "commit", crash)
+        patch.setattr(HeadOperations, "commit", crash)
         with pytest.raises(OSError, match="gone"):
             site.engine().rescale(site.job(), max_parallelism=256)
     assert list((site.directory / "root/tiny/operators/sums/base").rglob("*.parquet"))

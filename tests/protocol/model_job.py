@@ -31,10 +31,10 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, PUT, Change
 from state_engine.core.types.ddl import parse_ddl
+from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.microbatch.outputs import Outputs
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.storage.files import join, local_path, write_parquet
@@ -42,7 +42,7 @@ from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import KeyGroups, StoredState, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 from tests.protocol.interleaving import step
 from tests.protocol.task_attempts import reported, written
 

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from state_engine.core.checkpoints.disposal import StoredFile
+from state_engine.core.checkpoints.file_disposal import StoredFile
 from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at, write_id_in, written_at_ms
-from state_engine.operations import collector, job_files
+from state_engine.operations import file_collector, job_files
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
 from state_engine.storage.checkpoint_log import CheckpointLog
@@ -31,13 +31,13 @@ Rule = Callable[[pytest.MonkeyPatch, World], None]
 
 def plans_before_it_fences(patch: pytest.MonkeyPatch, world: World) -> None:
     """The collector deletes what it saw before the fence."""
-    real = collector.Collector._plan
+    real = file_collector.Collector._plan
 
     def plan(self: Any, *args: Any) -> Any:
         planned = real(self, *args)
         return vars(self).setdefault("seen_first", planned)
 
-    patch.setattr(collector.Collector, "_plan", plan)
+    patch.setattr(file_collector.Collector, "_plan", plan)
 
 
 def does_not_fence(patch: pytest.MonkeyPatch, world: World) -> None:
@@ -46,12 +46,12 @@ def does_not_fence(patch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def collector_goes_by_its_own_clock(patch: pytest.MonkeyPatch, world: World) -> None:
-    real = collector._Ages
+    real = file_collector._Ages
 
     def ages(age: Any, tables: Any, sinks: Any, now_ms: int | None) -> Any:
         return real(age, tables, sinks, world.clock.local_ms())
 
-    patch.setattr(collector, "_Ages", ages)
+    patch.setattr(file_collector, "_Ages", ages)
 
 
 def files_are_as_old_as_their_names(patch: pytest.MonkeyPatch, world: World) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
-from state_engine.operations import collector
+from state_engine.operations import file_collector
 from state_engine.storage import store_clock
 from state_engine.storage.delta import commit_actions
 from tests.protocol.interleaving import actor_here
@@ -76,5 +76,5 @@ class Clock:
         moment: Any = self
         patch.setattr(store_clock, "written_ms", self.written_ms)
         patch.setattr(store_clock, "_steady_ns", self.steady_ns)
-        for module in (commit_actions, collector, store_clock):
+        for module in (commit_actions, file_collector, store_clock):
             patch.setattr(module, "time", moment)

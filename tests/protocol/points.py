@@ -14,8 +14,8 @@ import pytest
 
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.operations import collector, maintenance
-from state_engine.operations.collector import Collector
+from state_engine.operations import file_collector, maintenance
+from state_engine.operations.file_collector import Collector
 from state_engine.operations.job_files import JobFiles
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
@@ -66,14 +66,14 @@ def marked(clock: Clock) -> Iterator[Reported]:
 
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
     """Every read and every deletion of the collector, without threads: they are no actors."""
-    patch.setattr(collector, "ThreadPoolExecutor", _InTurn)
-    around(collector, "_Ages", _before_and_after("taking the time"))
+    patch.setattr(file_collector, "ThreadPoolExecutor", _InTurn)
+    around(file_collector, "_Ages", _before_and_after("taking the time"))
     for name in ("_plan", "_carry_out", "_remove"):
         around(Collector, name, _before_and_after(name))
     around(JobFiles, "_place", _before_and_after("looking at a place"))
     around(Maintenance, "fence", _before_and_after("fence"))
     for name in ("_delete", "_drop_empty"):
-        around(collector, name, _before_and_after(name))
+        around(file_collector, name, _before_and_after(name))
 
 
 class _InTurn:

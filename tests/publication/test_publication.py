@@ -19,8 +19,8 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
 from state_engine.monitoring.job_history import JobHistory
-from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.publication.sink_places import Declared
 from state_engine.sinks.base import Publisher, Sink, SinkRequest
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.sql import SqlPublisher

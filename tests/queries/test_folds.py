@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.checkpoints.time_travel import DeclaredState, expiry_of
+from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -25,14 +26,13 @@ from state_engine.core.state.descriptors import (
     ValueStateDescriptor,
 )
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.core.state.folding import fold
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.queries.state_reader import folded_state
 from state_engine.storage.files import write_parquet
 from state_engine.storage.state.changelog import ListedFile
-from state_engine.storage.state.state_files import StateFile
+from state_engine.storage.state.located_files import StateFile
 from tests.storage.test_base import GROUPS, base, listed
 from tests.storage.test_base import fold as folded_by_a_subtask
 from tests.storage.test_changelog import KEY, Log

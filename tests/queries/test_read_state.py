@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from state_engine import StateEngine
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 from tests.support.small_job import CLOCK_MS, build, folded, path_of, write_feed
 from tests.support.tiny import Site
 

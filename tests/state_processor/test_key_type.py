@@ -40,7 +40,7 @@ from state_engine.core.errors import (
     StateMigrationError,
 )
 from state_engine.operations import maintenance, max_parallelism
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from tests.support.tiny import OUTPUT, Site, Sum
 
 # workers cannot import the tests
@@ -360,15 +360,15 @@ def test_who_comes_second_gets_nothing(
     site = Site(tmp_path, spark).put({"k": [1], "v": [1]})
     engine, job = site.engine(), site.job(through=cast("string"))
     engine.run(site.job())
-    commit, write_base = Operations.commit, maintenance.write_base
+    commit, write_base = HeadOperations.commit, maintenance.write_base
 
-    def slow(self: Operations, *args: Any, **options: Any) -> Any:
+    def slow(self: HeadOperations, *args: Any, **options: Any) -> Any:
         site.put({"k": [1], "v": [5]}, "1")
         site.engine().run(site.job())
         return commit(self, *args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Operations, "commit", slow)
+        patch.setattr(HeadOperations, "commit", slow)
         with pytest.raises(StaleParentError):
             engine.state_processor(job).change_key_type("sums")
     assert site.state() == {1: 6}

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, RuntimeContext, StateEngine, ValueStateDescriptor
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StaleParentError, ValueTypeError
-from state_engine.operations.head_moves import Operations
+from state_engine.operations.head_operations import HeadOperations
 from state_engine.state_processor.state_transform import StateChange
 from tests.support.small_job import CLOCK_MS, build, folded, write_feed
 from tests.support.tiny import Site
@@ -109,14 +109,14 @@ def test_who_comes_second_gets_nothing(
     site = Site(tmp_path, spark).put({"k": ["a"], "v": [1]})
     engine, job = site.engine(), site.job()
     engine.run(job)
-    commit = Operations.commit
+    commit = HeadOperations.commit
 
-    def slow(self: Operations, *args: Any, **options: Any) -> Any:
+    def slow(self: HeadOperations, *args: Any, **options: Any) -> Any:
         site.put({"k": ["a"], "v": [5]}, "1")
         site.engine().run(site.job())
         return commit(self, *args, **options)
 
-    monkeypatch.setattr(Operations, "commit", slow)
+    monkeypatch.setattr(HeadOperations, "commit", slow)
     with pytest.raises(StaleParentError):
         engine.state_processor(job).transform_state("sums", "total", delete_keys=["a"])
     assert site.state() == {"a": 6}

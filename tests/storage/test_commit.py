@@ -141,7 +141,7 @@ WRITES = {
     ("job/job_tables.py", "self.layout.operator_state"),
     ("job/job_tables.py", "self.layout.changelog(uid)"),
     ("microbatch/failed_attempts.py", "uri"),  # takes out what an attempt listed there
-    ("operations/collector.py", "uri"),  # takes out files of expired checkpoints
+    ("operations/file_collector.py", "uri"),  # takes out files of expired checkpoints
     ("operations/root_upgrade.py", "self._uri"),  # the rows that are there, in the form of this version
     ("operations/savepoint_import.py", "tables.layout.operator_state"),
     ("sinks/delta.py", "staged.path"),

@@ -30,7 +30,7 @@ from state_engine import (
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
 
 # workers cannot import the tests

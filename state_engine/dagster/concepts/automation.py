@@ -19,9 +19,7 @@ import dagster as dg
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.factory import asset_specs
-from state_engine.dagster.naming import checkpoint_key
-from state_engine.dagster.time_partitions import cron_of, definition_of, request_for
-from state_engine.dagster.watching import (
+from state_engine.dagster.job_health import (
     describe,
     failures_in_a_row,
     missing_partitions,
@@ -29,6 +27,8 @@ from state_engine.dagster.watching import (
     status_of,
     unfinished,
 )
+from state_engine.dagster.naming import checkpoint_key
+from state_engine.dagster.time_partitions import cron_of, definition_of, request_for
 from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import read_history
 from state_engine.registry import RegisteredJob

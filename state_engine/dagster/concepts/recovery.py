@@ -14,7 +14,7 @@ from state_engine.dagster.operations import OperationRun, operation_job, operati
 from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
 from state_engine.monitoring.job_history import read_history
-from state_engine.operations.head_moves import RestoreReport
+from state_engine.operations.head_operations import RestoreReport
 from state_engine.registry import RegisteredJob
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout

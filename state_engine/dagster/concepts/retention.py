@@ -7,14 +7,14 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import Field
 
-from state_engine.core.checkpoints.disposal import Disposal
+from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
 from state_engine.machine.settings import Settings
-from state_engine.operations.collector import VacuumReport
+from state_engine.operations.file_collector import VacuumReport
 from state_engine.registry import RegisteredJob
 
 ABOUT = """Which checkpoints can be restored; and their files, of which nobody needs some any more.

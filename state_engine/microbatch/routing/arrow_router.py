@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_refusals
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.routing.element_watermarks import element_watermarks
-from state_engine.microbatch.routing.layout import Edge, EdgeKey
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK, RoutedLayout
+from state_engine.microbatch.routing.routed_columns import Edge, EdgeKey
 from state_engine.sources.frames import ORIGIN, REFUSED, WATERMARK
 from state_engine.sources.stream_columns import in_arrow
 

@@ -32,9 +32,9 @@ from state_engine.microbatch.routing.arrow_router import (
 )
 from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed
 from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, steps_in
-from state_engine.microbatch.routing.layout import Edge, planned
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
 from state_engine.sources.frames import EVENT_TIME, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow

@@ -36,8 +36,8 @@ from state_engine.core.types.columns import to_table
 from state_engine.core.types.invalid_text import invalid_text
 from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
+from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
-from state_engine.microbatch.subtask.output_order import order_of
 from state_engine.microbatch.subtask.refusals import RefusedRows
 from state_engine.microbatch.subtask.subtask_input import (
     broadcast_rows,

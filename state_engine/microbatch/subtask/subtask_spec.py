@@ -27,7 +27,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import StateFile
+from state_engine.storage.state.located_files import StateFile
 
 REPORT_SCHEMA = "report string"
 

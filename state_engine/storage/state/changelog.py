@@ -21,8 +21,8 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
-from state_engine.core.state.folding import fold
 from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk

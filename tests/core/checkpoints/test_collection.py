@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.checkpoint import (
     DataFile,
     OperatorStateRef,
 )
-from state_engine.core.checkpoints.collection import listed, reachable, unreachable
+from state_engine.core.checkpoints.needed_files import listed, reachable, unreachable
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import content, moves

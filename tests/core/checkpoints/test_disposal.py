@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from state_engine.core.checkpoints.disposal import Disposal, Place, StoredFile, disposals
+from state_engine.core.checkpoints.file_disposal import Disposal, Place, StoredFile, disposals
 from state_engine.core.checkpoints.write_ids import owner_mark, write_id_at
 
 OLD = "0196f3c0a1b27c3d8e4f5a6b7c8d9e0f"

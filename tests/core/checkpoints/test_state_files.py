@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
-from state_engine.core.checkpoints.collection import reachable
+from state_engine.core.checkpoints.needed_files import reachable
 from state_engine.core.checkpoints.state_files import (
     KeyedStateFiles,
     keyed_state_files,
@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.table_names import base_table, changelog_tabl
 from state_engine.monitoring.job_audit import head_files
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.state_files import state_files
+from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.histories import GROUPS, History, histories
 from tests.core.checkpoints.rows import checkpoint
 

@@ -110,7 +110,7 @@ KINDS: dict[str, ModelledKind] = {
 
 
 def ops_of(kind: str) -> st.SearchStrategy[list[tuple[Op, int, int, bool]]]:
-    """Operations, each with a key, how much time passes before it, and whether a checkpoint follows."""
+    """HeadOperations, each with a key, how much time passes before it, and whether a checkpoint follows."""
     step = st.tuples(
         KINDS[kind].ops, st.sampled_from([0, 0, 0, 1]), st.sampled_from([0, 0, 20, 60, 100]), st.booleans()
     )

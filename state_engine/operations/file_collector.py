@@ -26,17 +26,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from state_engine.core.checkpoints.collection import Files, listed, unreachable
-from state_engine.core.checkpoints.disposal import Disposal, Place, disposals
+from state_engine.core.checkpoints.file_disposal import Disposal, Place, disposals
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.needed_files import Files, listed, unreachable
 from state_engine.core.checkpoints.write_ids import MIN_ORPHAN_AGE_MS, write_id_in
 from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.job_files import JobFiles, known_sinks
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.publication.sink_places import Declared
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.storage.files import join, open_location
 from state_engine.storage.store_clock import StoreClock, same_store

@@ -1,4 +1,4 @@
-"""``Operations``: rows of ``checkpoints`` that move the head or change how the next micro-batches run.
+"""``HeadOperations``: rows of ``checkpoints`` that move the head or change how the next micro-batches run.
 
     restore   the head goes back to an older checkpoint, and the sinks with it
     promote   the head goes on to the end of a replay, and the sinks with it
@@ -28,8 +28,8 @@ from state_engine.core.errors import ConfigurationError, DamagedOutputError, Mis
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
-from state_engine.publication.places import Declared
 from state_engine.publication.publication import Publication
+from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
 
 OutputsPolicy = Literal["withdraw", "keep"]
@@ -68,7 +68,7 @@ class RestoreReport:
         return {s.name: s.rows for s in self.sinks}
 
 
-class Operations:
+class HeadOperations:
     """Operations on one job.
 
     Args:

@@ -14,7 +14,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.coordinator import RunOptions
-from state_engine.microbatch.letters import DeadLetter, chosen, letters_of, next_slice
+from state_engine.microbatch.dead_letters import DeadLetter, chosen, letters_of, next_slice
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.run_always import any_timer_due
 from state_engine.sources.source_positions import SourcePositions
