@@ -6,7 +6,7 @@
     positions         what micro-batches appended, since the last compaction that stated the positions whole
 
 Readers open these files, the collector keeps them, and status, audit and the compaction policy count them. Where the
-files lie is added outside, see ``storage.state.state_files``. Plays the part of the state handles in Flink's
+files lie is added outside, see ``storage.state.located_files``. Plays the part of the state handles in Flink's
 ``CompletedCheckpoint``. Decision 0031.
 """
 

@@ -1,7 +1,7 @@
 """Rows that were refused: where each came from, why, and the file of dead letters that they become.
 
 A row is refused because it could not be parsed, because it holds text that is not UTF-8, because its key cannot be one,
-or because its function raised. A letter holds all that it takes to send the row again, see ``microbatch.letters``.
+or because its function raised. A letter holds all that it takes to send the row again, see ``microbatch.dead_letters``.
 """
 
 from __future__ import annotations
