@@ -8,9 +8,10 @@ their digests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -55,21 +56,27 @@ def read_rows(uri: str, name: str) -> pa.Table:
     )
 
 
-def read_tables(uri: str, names: Iterable[str]) -> pa.Table:
-    """The rows of several files, at least one, in the order of the files; errors are those of ``read_rows``."""
+def read_tables(uri: str, names: Iterable[str]) -> list[pa.Table]:
+    """The rows of several files, one table for neighbours of one schema, in the order of the files.
+
+    Files that others wrote may have other Arrow types, as the time stamps of ``OPTIMIZE``. Errors: see ``read_rows``.
+    """
     with ThreadPoolExecutor(_READERS) as pool:
-        return pa.concat_tables(pool.map(partial(read_rows, uri), names))
+        tables = list(pool.map(partial(read_rows, uri), names))
+    return [
+        pa.concat_tables(same).combine_chunks() for _, same in groupby(tables, lambda table: table.schema)
+    ]
 
 
-def read_checkpoints(uri: str, names: Collection[str]) -> list[CheckpointRow]:
+def read_checkpoints(uri: str, names: Iterable[str]) -> list[CheckpointRow]:
     """The checkpoints of several files, in the order of the files.
 
-    All rows are decoded together: most files hold one, and the costs are those of a column, not of a row.
+    Rows are decoded together: most files hold one, and the costs are those of a column, not of a row.
 
     Raises:
         DamagedFileError, RootError: see ``read_rows`` and ``checkpoints_in``.
     """
-    return checkpoints_in(read_tables(uri, names).combine_chunks(), where=uri) if names else []
+    return [row for table in read_tables(uri, names) for row in checkpoints_in(table, where=uri)]
 
 
 def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:

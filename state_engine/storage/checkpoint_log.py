@@ -266,7 +266,7 @@ class CheckpointLog:
 
     def _merge(self, names: list[str], times: int) -> str | None:
         """Merge files; the name of the new one, None where another runner was faster."""
-        table = read_tables(self._uri, names)
+        (table,) = read_tables(self._uri, names)  # all of them are ours
         ids = table["checkpoint_id"]
         name = f"checkpoints-{times}-{ids[0].as_py():012d}-{ids[-1].as_py():012d}-{self._clock.attempt().write_id}"
         file = write_rows(table, self._uri, name, write=write_parquet)

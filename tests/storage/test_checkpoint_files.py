@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from state_engine.core.errors import DamagedFileError
 from state_engine.storage.checkpoint_files import (
     checkpoints_in,
     plain_rows,
+    read_checkpoints,
     read_rows,
     with_digests,
     write_rows,
@@ -51,6 +53,23 @@ def test_rows_come_back_from_a_file_that_its_name_vouches_for(tmp_path: Path) ->
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"rows of checkpoints: .*its footer is not the one"):
         read_rows(uri, file.path)
+
+
+def test_files_that_others_wrote_are_read_beside_ours(tmp_path: Path) -> None:
+    """``OPTIMIZE`` keeps no Arrow schema, and its time stamps have another unit."""
+    uri = f"file://{tmp_path}/checkpoints"
+    ours = [
+        write_rows(table_of([row]), uri, f"ours-{row.checkpoint_id}", write=write_parquet) for row in ROWS[1:]
+    ]
+    pq.write_table(
+        table_of(ROWS[:1]),
+        tmp_path / "checkpoints" / "part-0.parquet",
+        store_schema=False,
+        use_deprecated_int96_timestamps=True,
+    )
+    rows = read_checkpoints(uri, ["part-0.parquet", *(file.path for file in ours)])
+    assert [replace(row, digest="") for row in rows] == ROWS
+    assert read_checkpoints(uri, []) == []
 
 
 @settings(max_examples=20)
