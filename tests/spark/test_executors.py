@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from deltalake import DeltaTable
 
 from state_engine.machine.java import find_java_home
 from tests.spark.cluster_job import IN_FUNCTION, ROWS, WRITTEN
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
@@ -46,9 +46,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         where = ["--host", "127.0.0.1", "--webui-port", "0"]
         spark_class = [str(home / "bin" / "spark-class")]

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -25,6 +24,7 @@ import psutil
 from jobs.flights_data import feed_path, prepare_feed
 from state_engine import CheckpointRow
 from state_engine.monitoring.job_history import JobHistory, read_history
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 PROJECT = Path(__file__).parents[2]
@@ -127,9 +127,7 @@ class Tables:
 @contextmanager
 def serving(site: Site) -> Iterator[str]:
     """``dagster dev`` from ``workspace.yaml``; gives its address, and leaves no process behind."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [_beside_python("dagster"), "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
     log = site.home / "dagster.log"
     with log.open("w") as output:
