@@ -43,16 +43,18 @@ def environment_of(wheel: Path, home: Path, extras: Collection[str] = ()) -> Pat
 
 def _required(requirements: list[str]) -> set[str]:
     """Names of all distributions that these requirements bring, on this machine."""
-    names: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
+    looked_at: set[tuple[str, str]] = set()
+    waiting = [(Requirement(text), {""}) for text in requirements]
     while waiting:
-        wanted = waiting.pop()
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        wanted, extras = waiting.pop()
+        if wanted.marker is not None and not any(wanted.marker.evaluate({"extra": e}) for e in extras):
             continue
-        if wanted.name.lower() not in names:
-            names.add(wanted.name.lower())
-            waiting += [Requirement(text) for text in metadata.requires(wanted.name) or ()]
-    return names
+        inside = {"", *wanted.extras}
+        new = {(wanted.name.lower(), extra) for extra in inside} - looked_at
+        looked_at |= new
+        if new:
+            waiting += [(Requirement(text), inside) for text in metadata.requires(wanted.name) or ()]
+    return {name for name, _ in looked_at}
 
 
 def _link(distribution: metadata.Distribution, site: Path, python: Path) -> None:
