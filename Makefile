@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-core test-ui check ui bench bench-all clean
+.PHONY: help setup demo test test-all test-faults test-core test-ui check ui bench bench-all dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ ui: $(READY) ## open the assets in Dagster's web interface
 	mkdir -p .dagster
 	test -f .dagster/dagster.yaml || cp orchestration/dagster.yaml .dagster/
 	DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1
+
+dist: $(VENV)/.installed ## build wheel and sdist into dist/, byte for byte the same wherever they are built
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	cd dist && sha256sum *
 
 bench: $(READY) ## compare with Spark's transformWithState on the reference workload
 	$(BIN)/python -m benchmarks

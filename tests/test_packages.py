@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -83,6 +87,35 @@ def test_the_wheel_holds_the_engine_and_nothing_else(wheel: Path) -> None:
 
 def _modules() -> Iterator[Path]:
     return (REPOSITORY / "state_engine").rglob("*.py")
+
+
+def test_wheel_and_sdist_are_the_same_wherever_they_are_built(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
+    made = []
+    for place, mask in ((tmp_path / "here", 0o022), (tmp_path / "elsewhere" / "deeper", 0o077)):
+        before = os.umask(mask)
+        for name in (n for n in listed.stdout.split("\0") if n and (REPOSITORY / n).is_file()):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes((REPOSITORY / name).read_bytes())
+        command = [sys.executable, "-m", "hatchling", "build", "-d", str(place / "dist")]
+        subprocess.run(command, cwd=place, check=True, capture_output=True, timeout=120)
+        os.umask(before)
+        made.append({file.name: sha256(file.read_bytes()).hexdigest() for file in (place / "dist").iterdir()})
+    assert made[0] == made[1]
+    assert sorted(name.rpartition(".")[2] for name in made[0]) == ["gz", "whl"]
+
+
+def test_the_version_has_its_part_of_the_changelog() -> None:
+    released = re.findall(
+        r"^## (\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M
+    )
+    assert released[0] == PROJECT["version"]
+    upgrades = re.findall(
+        r"^## From (\d+\.\d+\.\d+)$", (REPOSITORY / "docs" / "upgrading.md").read_text(), re.M
+    )
+    assert set(upgrades) <= set(released)
 
 
 def test_extras_bring_what_messages_say_they_bring() -> None:
