@@ -13,6 +13,7 @@ import dagster as dg
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import letters_waiting
+from state_engine.core.checkpoints.entry_counts import EntryCount, entry_counts
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.types.ddl import ddl_text, parse_ddl
@@ -123,8 +124,11 @@ def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
     }
 
 
-def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Sequence[BatchReport]) -> Metadata:
-    """What a run changed in the operator that a state belongs to, and the columns of the state when read."""
+def state_metadata(
+    path: Sequence[CheckpointRow], operator: str, state: str, batches: Sequence[BatchReport]
+) -> Metadata:
+    """What a run changed in the operator that a state belongs to; entries and columns of the state at a path's end."""
+    row = path[-1]
     done = [batch.operators[operator] for batch in batches if operator in batch.operators]
     metadata: dict[str, Any] = {
         "operator_changed_entries": sum(report.changed_entries for report in done),
@@ -133,6 +137,7 @@ def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Seque
     }
     if done:
         metadata["keys_touched_by_last_batch"] = done[-1].keys
+    metadata |= _entries(entry_counts(path, operator).get(state), row)
     recorded = row.operator(operator)
     schema = next((s for s in recorded.states if s.name == state), None) if recorded else None
     if recorded is not None and schema is not None:
@@ -142,6 +147,16 @@ def state_metadata(row: CheckpointRow, operator: str, state: str, batches: Seque
         if isinstance(key, StructType):
             metadata["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
     return metadata
+
+
+def _entries(count: EntryCount | None, row: CheckpointRow) -> Metadata:
+    """How many entries a state has, and as of when: empty where nobody knows before a compaction."""
+    if count is None:
+        return {}
+    as_of = f"checkpoint {count.checkpoint_id}"
+    if count.checkpoint_id != row.checkpoint_id:
+        as_of += ", the last compaction: what expired or was written without reading is not counted since"
+    return {"entries": count.entries, "entries_as_of": as_of}
 
 
 def events_per_second(rows: int, seconds: float) -> float:

@@ -186,15 +186,15 @@ def _results(
         published_pending=report.published_pending,
         waiting=report.files_waiting,
     )
-    history = history_metadata(recorded.path(head.checkpoint_id))
+    path = recorded.path(head.checkpoint_id)
     shown = checkpoint_metadata(head, progress.last, recorded)
-    assets = {checkpoint_key(report.job): {**shown, **whole_run, **history}}
+    assets = {checkpoint_key(report.job): {**shown, **whole_run, **history_metadata(path)}}
     for sink in head.sinks:
         assets[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:
         for state in operator.states:
             key = state_key(report.job, operator.uid, state.name)
-            assets[key] = dict(state_metadata(head, operator.uid, state.name, report.batches))
+            assets[key] = dict(state_metadata(path, operator.uid, state.name, report.batches))
     for key, metadata in assets.items():
         if key in context.selected_asset_keys:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)

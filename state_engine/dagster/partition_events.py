@@ -159,7 +159,9 @@ class PartitionEvents:
         for operator in last.operators:
             for state in operator.states:
                 key = state_key(job, operator.uid, state.name)
-                metadata[key] = state_metadata(last, operator.uid, state.name, reports)
+                metadata[key] = state_metadata(
+                    known.path(last.checkpoint_id), operator.uid, state.name, reports
+                )
         for key in self.declared:
             metadata.setdefault(key, {})
         return {key: (last.checkpoint_id, values) for key, values in metadata.items()}

@@ -208,7 +208,7 @@ class JobTables:
             self._ready.add(uri)
 
 
-def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, list[DataFile]]]:
+def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, Sequence[DataFile]]]:
     """The files that a row lists as its own, by the directory that they are in."""
     for table, files in listed_in_tables(row):
         yield layout.table(table), files

@@ -17,6 +17,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.entry_counts import entries_after
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state.operator_state_ref import build_ref
@@ -79,17 +80,19 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
         report is None or key is None
     ):  # nothing came, or never any key: the state, if there is any, is what it was
         return replace(parent, changelog=[], base_files=[], changed_entries=0) if parent else None
+    states = kept_states(parent.states if parent else [], attempt.done.states[uid], dropped=dropped)
     return OperatorCheckpoint(
         uid=uid,
         parallelism=attempt.batch.parallelism[uid],
         max_parallelism=job.max_parallelism,
         key_schema=str(key),
-        states=kept_states(parent.states if parent else [], attempt.done.states[uid], dropped=dropped),
+        states=states,
         changelog=[f for r in report.subtasks for f in r.changelog],
         bases=parent.bases if parent else [],
         changed_entries=report.changed_entries,
         key_type=key.declared_text,
         next_timers_ms=report.next_timers_ms,
+        entries=entries_after(attempt.batch.path, uid, states, report.entries_added),
     )
 
 

@@ -39,6 +39,7 @@ class OperatorReport:
         group_rows: rows by key group, for skew.
         next_timers_ms: time of the first timer that is left, by domain.
         metrics: what the function's metrics say, summed over subtasks.
+        entries_added: how many more entries each state has, by its column name; None where that is not known.
         subtasks: what each subtask reported.
     """
 
@@ -52,6 +53,7 @@ class OperatorReport:
     group_rows: dict[int, int]
     next_timers_ms: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    entries_added: dict[str, int | None] = field(default_factory=dict)
     subtasks: list[SubtaskReport] = field(repr=False, default_factory=list)
 
     @classmethod
@@ -69,8 +71,18 @@ class OperatorReport:
             group_rows={g: n for s in subtasks for g, n in s.group_rows.items()},
             next_timers_ms=_first([s.next_timers_ms for s in subtasks]),
             metrics=summed([s.metrics for s in subtasks]),
+            entries_added=_entries_added([s.entries_added for s in subtasks]),
             subtasks=subtasks,
         )
+
+
+def _entries_added(parts: list[dict[str, int | None]]) -> dict[str, int | None]:
+    """Sums by state; None where a subtask does not know its part."""
+    total: dict[str, int | None] = {}
+    for name, number in (item for part in parts for item in part.items()):
+        known = total.get(name, 0)
+        total[name] = None if known is None or number is None else known + number
+    return total
 
 
 def _first(firsts: list[dict[str, int]]) -> dict[str, int]:

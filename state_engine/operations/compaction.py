@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import BaseFile, BaseRange, CheckpointRow, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
@@ -50,7 +50,7 @@ def write_base(
     watermark_ms: int | None,
     key_groups: Sequence[KeyGroupRange] | None = None,
     savepoint: str | None = None,
-) -> list[DataFile]:
+) -> list[BaseFile]:
     """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
 
     Args:
@@ -98,12 +98,12 @@ def write_base(
     with execution(spark, label):
         numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be reported
         reports = reports_of(numbers, partial(_fold, spec, chunks), prefix=f"job '{layout.job}': ")
-    return written_files(reports)
+    return written_files(reports, BaseFile)
 
 
 def compacted(
     operator: OperatorCheckpoint,
-    files: Sequence[DataFile],
+    files: Sequence[BaseFile],
     *,
     base_id: str,
     checkpoint_id: int,
@@ -207,7 +207,7 @@ def _fold(
     spec: BaseSpec, chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch], task: int, attempt: int
 ) -> Report:
     """What a task does: the numbers of its chunks come in, files go out."""
-    written: list[DataFile] = []
+    written: list[BaseFile] = []
     for chunk in (chunks[n] for batch in batches for n in batch.column(0).to_pylist()):
         files = [f.listed for f in chunk.files]
         written += write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)

@@ -13,8 +13,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
     CheckpointRow,
-    DataFile,
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
@@ -58,7 +58,7 @@ Updates = Callable[[CheckpointRow, History], Sequence[Update] | None]
 class _NewBase:
     """A base that is written and not in force yet: its files, the key groups in them, and those that need none."""
 
-    files: list[DataFile]
+    files: list[BaseFile]
     key_groups: list[KeyGroupRange]
     unchanged: list[KeyGroupRange]
 

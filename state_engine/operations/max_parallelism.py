@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
@@ -49,7 +49,7 @@ class _Folded:
     """
 
     as_of: CheckpointRow
-    files: dict[str, list[DataFile]]
+    files: dict[str, list[BaseFile]]
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class MaxParallelismChange:
         )
 
     def _again(
-        self, path: list[CheckpointRow], operator: OperatorCheckpoint, known: list[DataFile] | None
-    ) -> list[DataFile]:
+        self, path: list[CheckpointRow], operator: OperatorCheckpoint, known: list[BaseFile] | None
+    ) -> list[BaseFile]:
         """Files of an operator's base, of which those are new whose key groups changed since they were written."""
         if known is None:  # it ran for the first time meanwhile
             return self._write(path, operator)
@@ -185,8 +185,8 @@ class MaxParallelismChange:
         operator: OperatorCheckpoint,
         *,
         groups: Sequence[int] | None = None,
-        instead_of: Sequence[DataFile] = (),
-    ) -> list[DataFile]:
+        instead_of: Sequence[BaseFile] = (),
+    ) -> list[BaseFile]:
         """Write files of a base and list them in its table; no checkpoint names them yet."""
         uid, base_id, head = operator.uid, self._attempt.write_id, path[-1]
         files = write_base(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from state_engine.core.errors import StatelakeError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_File = TypeVar("_File", bound=DataFile)
 Report = dict[str, Any]
 """What a task sends; files that it wrote are in ``files``."""
 Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
@@ -67,9 +68,9 @@ def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
     return reports
 
 
-def written_files(reports: Iterable[Report]) -> list[DataFile]:
+def written_files(reports: Iterable[Report], kind: type[_File]) -> list[_File]:
     """The files of all tasks, in order of key groups."""
-    files = [DataFile(**file) for report in reports for file in report["files"]]
+    files = [kind(**file) for report in reports for file in report["files"]]
     return sorted(files, key=lambda f: f.key_group_min or 0)
 
 

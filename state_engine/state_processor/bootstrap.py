@@ -247,7 +247,7 @@ class Bootstrap:
                 }
                 for one in written
             },
-            bytes=sum(f.bytes for one in written for f in one.files),
+            bytes=sum(f.bytes for one in written for f in one.base_files),
             positions={n: sources[n].source.position_text(e) for n, e in elements.items()},
             from_the_beginning=sorted(set(sources) - set(elements)),
             committed_id=committed_id,

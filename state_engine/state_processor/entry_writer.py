@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
     BaseRange,
     CheckpointRow,
     DataFile,
@@ -103,12 +104,13 @@ class WrittenEntries:
 
     Attributes:
         entries: what they hold.
-        files: in order of key groups; none in a dry run.
+        base_files, changelog: in order of key groups; none of the other kind, and none at all in a dry run.
         counts: by name of the state, and kind.
     """
 
     entries: OperatorEntries
-    files: list[DataFile]
+    base_files: list[BaseFile]
+    changelog: list[DataFile]
     counts: dict[str, Counter[str]]
 
 
@@ -153,7 +155,9 @@ class EntryWriter:
         counts: dict[str, Counter[str]] = {}
         for stored, kind, number in (count for report in reports for count in report["counts"]):
             counts.setdefault(name_of(operator.states, stored), Counter())[kind] += number
-        return WrittenEntries(entries, written_files(reports), counts)
+        if entries.is_base:
+            return WrittenEntries(entries, written_files(reports, BaseFile), [], counts)
+        return WrittenEntries(entries, [], written_files(reports, DataFile), counts)
 
     def listed(
         self, written: WrittenEntries, *, tables: JobTables, path: Sequence[CheckpointRow]
@@ -164,14 +168,14 @@ class EntryWriter:
             path: ends with the row to commit, of which only the operators are still to come.
         """
         entries, (*before, row) = written.entries, path
-        changed = replace(entries.operator, changelog=[], changed_entries=0, base_files=[])
+        changed = replace(entries.operator, changelog=[], changed_entries=0, base_files=[], entries={})
         if entries.is_base:
             whole = BaseRange(0, changed.max_parallelism - 1, row.write_id, row.checkpoint_id)
-            changed = replace(changed, bases=[whole], base_files=written.files)
-            tables.list_base(changed, written.files, row.write_id)
+            changed = replace(changed, bases=[whole], base_files=written.base_files)
+            tables.list_base(changed, written.base_files, row.write_id)
         else:
-            rows = sum(file.rows for file in written.files)
-            changed = replace(changed, changelog=written.files, changed_entries=rows)
+            rows = sum(file.rows for file in written.changelog)
+            changed = replace(changed, changelog=written.changelog, changed_entries=rows)
             tables.list_changes(
                 changed.uid,
                 changed.changelog,

@@ -220,7 +220,7 @@ class StateTransform:
         report = TransformReport(self.job, head.checkpoint_id, [c for one in written for c in _counted(one)])
         if self.dry_run or not report.changes:
             return report
-        changed = [one for one in written if one.files]
+        changed = [one for one in written if one.base_files or one.changelog]
         row = writer.commit(
             changed, operations=self.operations, tables=self.tables, history=history, head=head
         )

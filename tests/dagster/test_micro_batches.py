@@ -144,6 +144,7 @@ def test_metadata_is_that_of_the_checkpoint(
     [state] = map(shown, events(instance, WINDOW))
     assert state["stored_type"] == "struct<`size`: bigint, `total`: bigint>"
     assert state["operator_rows_in"] == 5
+    assert (state["entries"], state["entries_as_of"]) == (1, "checkpoint 3")
 
 
 def test_a_run_may_be_asked_to_stop_and_one_asset_may_be_selected(

@@ -7,7 +7,7 @@ that verify checksums of pages notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ def _files(bed: Bed, path: list[CheckpointRow]) -> dict[str, tuple[str, DataFile
     }
 
 
-def _largest(files: list[DataFile]) -> DataFile:
+def _largest(files: Sequence[DataFile]) -> DataFile:
     return max(files, key=lambda f: f.rows)
 
 

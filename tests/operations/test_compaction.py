@@ -30,7 +30,12 @@ from state_engine import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
+    BaseRange,
+    CheckpointRow,
+    OperatorCheckpoint,
+)
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError, MissingFilesError
@@ -53,11 +58,11 @@ GROUPS = 8
 # -- which files count -------------------------------------------------------------------------------------------------
 
 
-def file(name: str, low: int, high: int) -> DataFile:
-    return DataFile(name, 1, 1, 0, low, high, 0, 0)
+def file(name: str, low: int, high: int) -> BaseFile:
+    return BaseFile(name, 1, 1, 0, low, high, 0, 0)
 
 
-def row(number: int, *, bases: Sequence[BaseRange] = (), **files: list[DataFile]) -> CheckpointRow:
+def row(number: int, *, bases: Sequence[BaseRange] = (), **files: list[Any]) -> CheckpointRow:
     """A row of one operator with 8 key groups."""
     part = OperatorCheckpoint("sums", 2, GROUPS, "struct<`k`: bigint>", [], files.get("changelog", []),
                               list(bases), 0, base_files=files.get("base", []))  # fmt: skip
@@ -300,7 +305,7 @@ class Everywhere:
 
     def compact(
         self, as_of: int, *, max_parallelism: int = GROUPS, key_groups: list[KeyGroupRange] | None = None
-    ) -> list[DataFile]:
+    ) -> list[BaseFile]:
         """Write a base as of a checkpoint, and commit it on the head."""
         path, tables = path_of(self.engine), self.engine.context.tables("small")
         head, base_id = path[-1], uuid7().hex

@@ -24,7 +24,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, DataFile
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange, subtask_for_key_group
 from state_engine.core.keys.key_schema import KeySchema
@@ -197,7 +197,7 @@ def fold_base(
     watermark_ms: int | None,
     key_groups: Sequence[KeyGroupRange] = (),
     savepoint: str | None = None,
-) -> list[DataFile]:
+) -> list[BaseFile]:
     """In place of ``compaction.write_base``: the same fold, without a Spark job around it."""
     step("before fold")
     operator = path[-1].operator(uid)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange
@@ -49,7 +49,7 @@ def base(
     groups: KeyGroups = ALL,
     clock_ms: int = 0,
     watermark_ms: int | None = None,
-) -> list[DataFile]:
+) -> list[BaseFile]:
     """Write a base into a directory of its own."""
     spec = BaseSpec(
         uri=f"file://{directory}",

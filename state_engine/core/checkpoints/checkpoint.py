@@ -47,6 +47,17 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class BaseFile(DataFile):
+    """One file of a base.
+
+    Attributes:
+        entries: how many entries are in it, by column name of their state; None in files of older versions.
+    """
+
+    entries: dict[str, int] | None = None
+
+
+@dataclass(frozen=True)
 class StateSchema:
     """Declaration of one state as of a checkpoint.
 
@@ -99,6 +110,8 @@ class OperatorCheckpoint:
         base_files: files of the base that this attempt wrote, whose ``base_id`` is the attempt's ``write_id``.
         directory: name of the operator's directory, where that is another one than its uid; derived from the uid by
             ``stored_name`` and never read back, for those who look at the tables from outside.
+        entries: how many entries there are as of this checkpoint, by column name, of the states that are counted; see
+            ``entry_counts``.
     """
 
     uid: str
@@ -111,8 +124,9 @@ class OperatorCheckpoint:
     changed_entries: int
     key_type: str = ""
     next_timers_ms: dict[str, int] = field(default_factory=dict)
-    base_files: list[DataFile] = field(default_factory=list)
+    base_files: list[BaseFile] = field(default_factory=list)
     directory: str | None = None
+    entries: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)

@@ -72,8 +72,8 @@ def _before_the_newest(row: PlainRow) -> PlainRow:
 
 def _with_proofs(row: PlainRow) -> PlainRow:
     row = _before_the_newest(row)
-    operators = [one | {"directory": None} for one in row["operators"]]
-    # the checksums of footers are not known of older files: they stay null
+    operators = [one | {"directory": None, "entries": {}} for one in row["operators"]]
+    # checksums of footers and numbers of entries are not known of older files: they stay null
     return row | {"operators": operators, "drained": False, "digest": ""}
 
 

@@ -102,9 +102,9 @@ class SavepointManifest:
             ids = [base.base_id for base in operator.bases]
             if len(ids) != 1 or not _ID.fullmatch(ids[0]) or operator.changelog:
                 raise self._unlike(f"the state of operator {operator.uid!r} is not one base")
-            for file in operator.base_files:
-                place = f"base_id={ids[0]}/key_group={file.key_group_min}"
-                self._check_file(operator_directory(operator.uid), place, file, sizes)
+            for base_file in operator.base_files:
+                place = f"base_id={ids[0]}/key_group={base_file.key_group_min}"
+                self._check_file(operator_directory(operator.uid), place, base_file, sizes)
         for file in self.checkpoint.operator_state_files:
             place = file.path.rpartition("/")[0]
             if not _ID.fullmatch(place.removeprefix("write_id=")) or not place.startswith("write_id="):

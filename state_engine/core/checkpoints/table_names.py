@@ -5,7 +5,7 @@ A name is a path below the directory of the job; the tables of an operator have 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.names import stored_name
@@ -37,7 +37,7 @@ def keyed_tables(directory: str) -> tuple[str, str]:
     return f"{directory}/changelog", f"{directory}/base"
 
 
-def listed_in_tables(row: CheckpointRow) -> Iterator[tuple[str, list[DataFile]]]:
+def listed_in_tables(row: CheckpointRow) -> Iterator[tuple[str, Sequence[DataFile]]]:
     """The files that a row lists as its own, by the name of the job's table; those for sinks are not among them."""
     for operator in row.operators:
         yield changelog_table(operator.uid), operator.changelog

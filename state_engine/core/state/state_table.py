@@ -135,6 +135,15 @@ class StateTable:
             if key not in loaded:
                 yield from diff(key, None, now)
 
+    def added(self) -> int | None:
+        """How many entries there are more than were loaded; None where that is not known."""
+        if self.descriptor.ttl is not None or isinstance(self.entries, TrackedEntries):
+            return None
+        number = _NUMBER[self.descriptor.shape]
+        return sum(map(number, self.entries.values())) - sum(
+            map(_NUMBER_LOADED[self.descriptor.shape], self.loaded.values())
+        )
+
     def freeze(self) -> Callable[[], Iterable[Change]]:
         """The net changes as of this call, which no later write changes; to be called when they are written out."""
         if isinstance(self.entries, TrackedEntries):
@@ -202,3 +211,10 @@ _DIFF: dict[str, Callable[[Any, Any, Any], Iterator[Change]]] = {
     "sorted_map": partial(_diff_map, by_first_put=False),
 }
 """By shape, or by primitive where one has its own."""
+_NUMBER: dict[str, Callable[[Any], int]] = {
+    "value": lambda stored: 1,
+    "list": lambda stored: 1 if stored else 0,
+    "map": len,
+}
+"""Entries of a key, by shape."""
+_NUMBER_LOADED = _NUMBER | {"list": lambda loaded: 1 if loaded[1] else 0}

@@ -314,6 +314,10 @@ class Subtask:
             return
         tables = backend.store.tables
         self.report.states = [keyed.schema(t.descriptor) for t in tables.values()]
+        added = (table.added() for table in tables.values())
+        self.report.entries_added = {
+            state.column_name: number for state, number in zip(self.report.states, added, strict=True)
+        }
         changes = backend.snapshot(self.spec.checkpoint_id).result()
         self.report.changelog = keyed.write(
             changes, subtask=self.index, attempt=self.attempt_id, key_type=self.spec.key_schema.storage

@@ -176,6 +176,7 @@ class SubtaskReport:
     exchange: dict[str, list[DataFile]] = field(default_factory=dict)
     dead_letters: list[DataFile] = field(default_factory=list)
     states: list[StateSchema] = field(default_factory=list)
+    entries_added: dict[str, int | None] = field(default_factory=dict)
     operator_state: list[OperatorStateSchema] = field(default_factory=list)
     operator_state_files: list[DataFile] = field(default_factory=list)
     next_timers_ms: dict[str, int] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import BaseFile, StateSchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.state.ttl import cleaned_until_us
@@ -75,7 +75,7 @@ def base_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.
 
 def write_base_files(
     spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups, *, task: int, attempt: int
-) -> list[DataFile]:
+) -> list[BaseFile]:
     """Fold the entries of some key groups and write one file for each that has any.
 
     Args:
@@ -89,7 +89,7 @@ def write_base_files(
     return write_entries(spec, _read(spec, files, groups), task=task, attempt=attempt)
 
 
-def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[DataFile]:
+def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[BaseFile]:
     """Fold rows of whole key groups, in path order, and write one file for each group that has any entry.
 
     Args:
@@ -114,7 +114,7 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
         path = f"base_id={spec.base_id}/key_group={group}/{name}"
         file = write_parquet(table, join(spec.uri, path))
         written.append(
-            DataFile(
+            BaseFile(
                 path=path,
                 bytes=file.bytes,
                 rows=table.num_rows,
@@ -124,9 +124,15 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
                 key_hash_min=hashes[0].as_py(),
                 key_hash_max=hashes[-1].as_py(),
                 footer=file.footer,
+                entries=_counted(table["state"]),
             )
         )
     return written
+
+
+def _counted(states: pa.ChunkedArray) -> dict[str, int]:
+    counts = pc.value_counts(states)
+    return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
 
 def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> list[pa.Table]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import (
     MAIN,
+    BaseFile,
     BaseRange,
     CheckpointRow,
     DataFile,
@@ -120,7 +121,7 @@ class History:
             for g in range(b.key_group_start, b.key_group_end + 1)
             if not start <= g <= end
         ]
-        files = [DataFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g) for g in range(start, end + 1)]
+        files = [BaseFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g) for g in range(start, end + 1)]
         new = replace(
             counter, changelog=[], changed_entries=0, base_files=files,
             bases=[*old, BaseRange(start, end, f"w{i}", of.checkpoint_id)],

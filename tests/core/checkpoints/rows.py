@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
     CheckpointRow,
     DataFile,
     OperatorCheckpoint,
@@ -45,6 +46,11 @@ def progress(position_from: str, position_to: str, *, name: str = "events") -> S
 def changes(subtask: int, groups: tuple[int | None, int | None], *, rows: int = 1) -> DataFile:
     """A changelog file with keys of these key groups."""
     return DataFile("f", 10, rows, subtask, *groups, 0, 0)
+
+
+def in_base(groups: tuple[int | None, int | None], *, rows: int = 1) -> BaseFile:
+    """A file of a base with keys of these key groups."""
+    return BaseFile("f", 10, rows, 0, *groups, 0, 0)
 
 
 def operator(

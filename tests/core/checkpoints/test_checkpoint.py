@@ -60,6 +60,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "array<struct<`path`: string, `bytes`: bigint, `rows`: bigint, `subtask`: bigint, `key_group_min`: bigint, "
         "`key_group_max`: bigint, `key_hash_min`: bigint, `key_hash_max`: bigint, `footer`: bigint>>"
     )
+    base_file = file.removesuffix(">>") + ", `entries`: map<string, bigint>>>"
     plain = dict.fromkeys(
         [
             "checkpoint_id",
@@ -100,7 +101,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             f"`changelog`: {file}, "
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
-            f"`next_timers_ms`: map<string, bigint>, `base_files`: {file}, `directory`: string>>"
+            f"`next_timers_ms`: map<string, bigint>, `base_files`: {base_file}, `directory`: string, "
+            "`entries`: map<string, bigint>>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "

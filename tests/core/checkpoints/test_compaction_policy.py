@@ -12,7 +12,7 @@ from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, D
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due, compaction_need
 from state_engine.core.errors import ConfigurationError
-from tests.core.checkpoints.rows import changes, checkpoint, operator
+from tests.core.checkpoints.rows import changes, checkpoint, in_base, operator
 
 FEW = CompactionPolicy(max_files=3, max_ratio=0.5, min_entries=20)
 
@@ -42,7 +42,7 @@ def test_what_a_base_holds_is_no_reason_any_more() -> None:
         path[-1].operators[0],
         changelog=[],
         bases=[BaseRange(0, 127, "w4", 3)],
-        base_files=[changes(0, (0, 127), rows=24)],
+        base_files=[in_base((0, 127), rows=24)],
     )
     path.append(checkpoint(4, 3, kind=CheckpointKind.COMPACTION, operators=[base]))
     need = compaction_need(path, "counter", FEW)
@@ -120,7 +120,7 @@ def based(
         StateSchema(f"s{i}", "value", "bigint", json.dumps(ttl) if ttl else "") for i, ttl in enumerate(ttls)
     ]
     ranges = [BaseRange(0, 63, "w1", 1), BaseRange(64, 127, "w0", 0)]
-    files = [changes(0, (group, group), rows=10) for group in (0, 7, 63)]
+    files = [in_base((group, group), rows=10) for group in (0, 7, 63)]
     one = replace(operator(), bases=ranges, base_files=files, states=states)
     clocks = [{"clock_ms": clock, "watermark_ms": watermark} for clock, watermark in (at, now)]
     return [
@@ -161,7 +161,7 @@ def test_a_base_from_before_all_that_lives_is_a_reason(path: list[CheckpointRow]
 def test_some_may_have_expired() -> None:
     path = based(HOURLY, at=(1, None), now=(2 * HOUR_MS, None))
     newer = replace(path[0], checkpoint_id=0, write_id="w0", clock_ms=2 * HOUR_MS)
-    others = replace(newer.operators[0], base_files=[changes(0, (64, 64), rows=31)])
+    others = replace(newer.operators[0], base_files=[in_base((64, 64), rows=31)])
     path = [replace(newer, operators=[others]), *path]
     need = compaction_need(path, "counter", CompactionPolicy())
     assert (need.expired, need.entries, need.reason) == (30, 61, "")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 
 from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
     BaseRange,
     CheckpointRow,
-    DataFile,
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
 from state_engine.core.checkpoints.invariants import _RULES, _TREE_RULES, violations
 from tests.core.checkpoints.histories import History, histories
-from tests.core.checkpoints.rows import changes, checkpoint, operator, progress, tree
+from tests.core.checkpoints.rows import changes, checkpoint, in_base, operator, progress, tree
 
 PARENT = checkpoint(3, 2, clock_ms=100, watermark_ms=50, sources=[progress("a", "b")])
 CHILD = checkpoint(
@@ -68,11 +68,11 @@ BROKEN = [
 FACTS: dict[str, Any] = {"clock_ms": 100, "watermark_ms": 50}
 
 
-def based(*bases: BaseRange, files: list[DataFile] | None = None) -> OperatorCheckpoint:
+def based(*bases: BaseRange, files: list[BaseFile] | None = None) -> OperatorCheckpoint:
     return replace(operator(), bases=list(bases), base_files=files or [])
 
 
-def compacted(*bases: BaseRange, files: list[DataFile] | None = None) -> CheckpointRow:
+def compacted(*bases: BaseRange, files: list[BaseFile] | None = None) -> CheckpointRow:
     return checkpoint(4, 3, kind="compaction", write_id="w4", operators=[based(*bases, files=files)], **FACTS)
 
 
@@ -107,17 +107,17 @@ BROKEN += [
     ("bases are disjoint", compacted(BaseRange(-1, 5, "b", 1)), "-1 to 5"),
     (
         "base files are the attempt's own",
-        compacted(BaseRange(0, 127, "w3", 2), files=[changes(0, (0, 1))]),
+        compacted(BaseRange(0, 127, "w3", 2), files=[in_base((0, 1))]),
         "holds key groups 0 to 1, the bases of this attempt []",
     ),
     (
         "base files are the attempt's own",
-        compacted(BaseRange(0, 63, "w4", 2), files=[changes(0, (63, 64))]),
+        compacted(BaseRange(0, 63, "w4", 2), files=[in_base((63, 64))]),
         "holds key groups 63 to 64, the bases of this attempt [(0, 63)]",
     ),
     (
         "base files are the attempt's own",
-        compacted(BaseRange(0, 63, "w4", 2), files=[changes(0, (None, None))]),
+        compacted(BaseRange(0, 63, "w4", 2), files=[in_base((None, None))]),
         "records no key groups",
     ),
 ]
@@ -250,7 +250,7 @@ def test_a_base_of_part_of_the_key_groups_is_right() -> None:
     row = compacted(
         BaseRange(64, 127, "w2", 1),
         BaseRange(0, 63, "w4", 3),
-        files=[changes(0, (0, 0)), changes(0, (63, 63))],
+        files=[in_base((0, 0)), in_base((63, 63))],
     )
     assert violations(row, PARENT) == []
 

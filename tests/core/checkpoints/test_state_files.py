@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import BaseFile, BaseRange, CheckpointRow, DataFile
 from state_engine.core.checkpoints.needed_files import reachable
 from state_engine.core.checkpoints.state_files import (
     KeyedStateFiles,
@@ -72,7 +72,7 @@ def test_changes_come_oldest_first_and_without_those_of_another_max_parallelism(
     assert names(keyed_state_files(path_of(history), "counter")) == ([], changes)
     fewer = replace(
         history.rows[2].operators[0], changelog=[], max_parallelism=2, bases=[BaseRange(0, 1, "w3", 2)],
-        base_files=[DataFile("b", 1, 1, 0, 0, 1)],
+        base_files=[BaseFile("b", 1, 1, 0, 0, 1)],
     )  # fmt: skip
     history.append(history.rows[2], "rescale", operators=[fewer])
     assert names(keyed_state_files(path_of(history), "counter")) == (["b"], [])
@@ -82,7 +82,7 @@ def test_a_base_may_stand_for_its_own_row() -> None:
     history = History()
     history.batch(())
     base = BaseRange(0, GROUPS - 1, "w1", 1)
-    imported = replace(history.rows[1].operators[0], bases=[base], base_files=[DataFile("b", 1, 1, 0, 0, 3)])
+    imported = replace(history.rows[1].operators[0], bases=[base], base_files=[BaseFile("b", 1, 1, 0, 0, 3)])
     row = checkpoint(1, None, kind="import", operators=[imported])
     assert names(keyed_state_files([row], "counter")) == (["b"], [])
 
