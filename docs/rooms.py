@@ -31,7 +31,9 @@ def floors() -> list[str]:
 
 def modules(room: str) -> list[Path]:
     """Files of a room and of the rooms inside it."""
-    return sorted(f for f in (ENGINE / room).rglob("*.py") if f.name != "__init__.py")
+    files = (ENGINE / room).rglob("*.py")
+    # templates are not the engine's own modules
+    return sorted(f for f in files if f.name != "__init__.py" and (f.parent / "__init__.py").exists())
 
 
 def purpose(room: str) -> str:
