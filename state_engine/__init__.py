@@ -11,7 +11,6 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckp
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
 from state_engine.core.checkpoints.file_disposal import Disposal
-from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import StatelakeError
 from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
@@ -63,6 +62,7 @@ from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.core.state.state import AppendingState, MergingState, State
 from state_engine.core.state.ttl import StateTtlConfig, TtlTime, TtlUpdateType, TtlVisibility
 from state_engine.core.state.value_state import ValueState
+from state_engine.core.time.partitions import TimePartitions
 from state_engine.core.time.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from state_engine.core.types.durations import Duration, Instant, Time, TimeDomain
 from state_engine.core.types.row import Row, RowKind

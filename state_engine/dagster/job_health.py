@@ -8,7 +8,7 @@ from datetime import timedelta
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
-from state_engine.core.checkpoints.partitions import Partition
+from state_engine.core.time.partitions import Partition
 from state_engine.dagster.time_partitions import waiting
 from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import JobHistory, read_history

@@ -15,7 +15,7 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
 )
 
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions
+from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.registry import EVERY_TEN_MINUTES, RegisteredJob
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, RescaledOperator
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.checkpoints.partitions import Partition
+from state_engine.core.time.partitions import Partition
 from state_engine.sources.base import Slice
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Literal
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions, order_refusal
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.time.partitions import Partition, TimePartitions, order_refusal
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.publication.stale_outputs import stale_outputs

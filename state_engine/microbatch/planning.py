@@ -16,8 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.partitions import Partition
 from state_engine.core.errors import SourceError
+from state_engine.core.time.partitions import Partition
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.run_always import any_timer_due

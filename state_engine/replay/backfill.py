@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.checkpoints.row_outputs import with_withdrawn
 from state_engine.core.checkpoints.sink_moves import content, moves
 from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
+from state_engine.core.time.partitions import TimePartitions
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport

@@ -12,9 +12,9 @@ from typing import Literal
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
+from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 
 Mode = Literal["roll_forward", "stop", "branch"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.sources.base import FILE_COLUMN, Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.delta import DeltaSlice
 from state_engine.sources.file import FileSlice

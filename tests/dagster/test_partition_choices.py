@@ -12,7 +12,7 @@ import pytest
 
 from state_engine import CheckpointRow
 from state_engine.core.checkpoints.checkpoint import MAIN
-from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.core.time.partitions import TimePartitions
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.time_partitions import request_for

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.cli.status import look
-from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.errors import StaleParentError
+from state_engine.core.time.partitions import TimePartitions
 from state_engine.dagster import job_health
 from state_engine.dagster.time_partitions import definition_of
 from state_engine.microbatch.coordinator import CheckpointCoordinator

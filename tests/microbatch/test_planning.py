@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, RescaledOperator
-from state_engine.core.checkpoints.partitions import Partition, TimePartitions
 from state_engine.core.errors import SourceError
+from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.microbatch import planning
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.planning import (

@@ -29,7 +29,6 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints.partitions import TimePartitions
 from state_engine.core.errors import (
     ConfigurationError,
     PartitionOrderError,
@@ -37,6 +36,7 @@ from state_engine.core.errors import (
     SourceError,
     StaleParentError,
 )
+from state_engine.core.time.partitions import TimePartitions
 from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.partition_rows import FileTimes, as_frame, between, file_times, joined
 from tests.faults.plane import Fault, InjectedFault, installed
@@ -453,7 +453,7 @@ def test_from_the_command_line(site: Site, spark: SparkSession, monkeypatch: pyt
         f"""
 from types import SimpleNamespace
 from state_engine import DeltaSink, FileSource, StatefulJob
-from state_engine.core.checkpoints.partitions import TimePartitions
+from state_engine.core.time.partitions import TimePartitions
 def jobs(settings):
     job = StatefulJob("days", partitions=TimePartitions("at", start="2013-01-01", end="2013-01-04"))
     rows = job.source("events", FileSource("{site.feed}"), order_by=["at"])

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints.partitions import (
+from state_engine.core.checkpoints.retention import RetentionPolicy, plan
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.time.partitions import (
     HOUR_MS,
     Partition,
     TimePartitions,
     instant,
     order_refusal,
 )
-from state_engine.core.checkpoints.retention import RetentionPolicy, plan
-from state_engine.core.errors import ConfigurationError
 from tests.core.checkpoints.rows import checkpoint, tree
 
 ZONES = [
