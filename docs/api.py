@@ -90,7 +90,14 @@ MODULES = {
     ],
     "state_engine.open_state": ["checkpoints", "read_state"],
     "state_engine.expectations": ["Suite", "Expectation", "OfSink", "OfState"],
-    "state_engine.dagster": ["build"],
+    "state_engine.dagster": [
+        "statelake_definitions",
+        "statelake_assets",
+        "JobOptions",
+        "StatelakeTranslator",
+        "StatelakeTranslatorData",
+        "StateEngineResource",
+    ],
 }
 """Public modules besides ``state_engine`` itself and ``state_engine.errors``."""
 

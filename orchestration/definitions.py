@@ -1,6 +1,5 @@
-"""The one entry point of Dagster: the jobs that the settings name."""
+"""The one entry point of Dagster: the jobs that the settings name, with all that there is."""
 
-from state_engine import load_settings
-from state_engine.dagster import build
+from state_engine.dagster import JobOptions, statelake_definitions
 
-defs = build(load_settings())
+defs = statelake_definitions(options=JobOptions.everything())

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from orchestration.demo_summary import show_summary
 from state_engine import Settings, StateEngine, load_settings, local_session
-from state_engine.dagster import build
+from state_engine.dagster import statelake_definitions
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.pool_slots import dead_holders, free
 from state_engine.errors import StatelakeError
@@ -74,7 +74,12 @@ def run_demo(console: Console, *, home: Path = HOME, feeds: Path = FEEDS) -> lis
     with dg.DagsterInstance.get() as instance:
         for dead in dead_holders(instance):  # a demo that was interrupted would keep this one waiting
             free(instance, dead)
-        batches = _feed(build(settings), instance, console, total=len(list(_files(registered.job))))
+        batches = _feed(
+            statelake_definitions(settings=settings),
+            instance,
+            console,
+            total=len(list(_files(registered.job))),
+        )
     total = time.perf_counter()
     with StateEngine(settings.root, spark) as engine:
         show_summary(console, engine, registered.job, batches)

@@ -1,44 +1,139 @@
-"""Every registered job as Dagster's assets, jobs, a schedule and sensors.
+"""``statelake_definitions`` and ``statelake_assets``: jobs as Dagster's assets, jobs, schedules, sensors and checks.
 
 Loading imports no PySpark and reads no data: a job is configuration.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
 import dagster as dg
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.concepts import (
     automation,
     checkpointing,
     checks,
     compaction,
     expectations,
-    partitions,
     recovery,
     rescaling,
     resources,
     retention,
     savepoints,
 )
-from state_engine.machine.settings import Settings
-from state_engine.registry import load_jobs
+from state_engine.dagster.dagster_job import DagsterJob, connected
+from state_engine.dagster.factory import micro_batch_assets
+from state_engine.dagster.naming import Operation
+from state_engine.dagster.options import JobOptions
+from state_engine.dagster.translator import StatelakeTranslator
+from state_engine.job.job import StatefulJob
+from state_engine.machine.settings import Settings, load_settings
+from state_engine.registry import RegisteredJob, load_jobs
 
-CONCEPTS = (
-    checkpointing,
-    partitions,
-    checks,
-    expectations,
-    compaction,
-    recovery,
-    rescaling,
-    savepoints,
-    retention,
-    automation,
-)
-"""What every job gets, a file in ``defs`` each."""
+CONCEPTS = (checkpointing, checks, expectations, automation)
+"""What every job gets; its options say how much of it."""
+OPERATIONS: Mapping[Operation, ModuleType] = {
+    "base": compaction,
+    "head": recovery,
+    "layout": rescaling,
+    "savepoints": savepoints,
+    "retention": retention,
+}
 
 
-def build(settings: Settings) -> dg.Definitions:
-    """All definitions for these settings."""
-    parts = [resources.definitions(settings)]
-    for registered in load_jobs(settings):
-        parts += [concept.definitions(registered, settings) for concept in CONCEPTS]
-    return dg.Definitions.merge(*parts)
+def statelake_definitions(
+    jobs: Sequence[StatefulJob | RegisteredJob] | None = None,
+    *,
+    root: str | None = None,
+    settings: Settings | None = None,
+    options: JobOptions | Mapping[str, JobOptions] | None = None,
+    translator: StatelakeTranslator | None = None,
+    executor: dg.ExecutorDefinition | None = dg.in_process_executor,
+) -> dg.Definitions:
+    """Definitions of jobs, to be a code location or to be merged into one by ``dg.Definitions.merge``.
+
+    Args:
+        jobs: to show; by default those that the settings name.
+        root: the state root, in place of that of the settings.
+        settings: by default those that ``load_settings`` reads, with or without a file.
+        options: what the jobs bring beside their assets, of all of them or by name; few things by default.
+        translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
+        executor: of runs that no job of ours starts. One process by default, as a Spark session cannot be shared;
+            None where the project that these are merged into has an executor of its own.
+
+    Raises:
+        ConfigurationError: a name of a job is taken twice, or there are options of a job that does not exist.
+
+    Example:
+        >>> from state_engine import DeltaSink, FileSource, StatefulJob
+        >>> job = StatefulJob("clicks")
+        >>> stream = job.source("clicks", FileSource("/lake/inbox", schema="user string"))
+        >>> stream.sink("copy", DeltaSink("/lake/clicks"))
+        >>> defs = statelake_definitions([job], root="/lake/state")
+        >>> sorted(spec.key.to_user_string() for spec in defs.resolve_all_asset_specs())
+        ['clicks/checkpoint', 'clicks/sinks/copy', 'clicks/sources/clicks']
+    """
+    known = _settings(settings, root)
+    registered = load_jobs(known) if jobs is None else [registered_job(job) for job in jobs]
+    shown = connected(registered, known, options or JobOptions(), translator or StatelakeTranslator())
+    parts = [resources.definitions(known.root), dg.Definitions(executor=executor)]
+    return dg.Definitions.merge(*parts, *(part for job in shown for part in _parts(job)))
+
+
+def statelake_assets(
+    job: StatefulJob | RegisteredJob,
+    *,
+    root: str | None = None,
+    settings: Settings | None = None,
+    translator: StatelakeTranslator | None = None,
+) -> dg.AssetsDefinition:
+    """The assets of one job by themselves, for ``Definitions`` of one's own.
+
+    They need the resource ``state_engine``, a ``StateEngineResource``. What the job reads is upstream of them, under
+    the key that the translator gives it, or ``<job>/sources/<source>``.
+
+    Args:
+        job: to show.
+        root: the state root, in place of that of the settings; the same as that of the resource.
+        settings: by default those that ``load_settings`` reads, with or without a file.
+        translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
+
+    Example:
+        >>> from state_engine import DeltaSink, FileSource, StatefulJob
+        >>> from state_engine.dagster import StateEngineResource
+        >>> job = StatefulJob("clicks")
+        >>> stream = job.source("clicks", FileSource("/lake/inbox", schema="user string"))
+        >>> stream.sink("copy", DeltaSink("/lake/clicks"))
+        >>> engine = StateEngineResource(root="/lake/state")
+        >>> defs = dg.Definitions(
+        ...     assets=[statelake_assets(job, root="/lake/state")], resources={"state_engine": engine}
+        ... )
+    """
+    known = _settings(settings, root)
+    [shown] = connected([registered_job(job)], known, JobOptions(), translator or StatelakeTranslator())
+    return micro_batch_assets(shown)
+
+
+def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:
+    """A job with what an orchestrator needs besides.
+
+    Raises:
+        ConfigurationError: it is neither a job nor a registered one.
+    """
+    if isinstance(job, RegisteredJob):
+        return job
+    if isinstance(job, StatefulJob):
+        return RegisteredJob(job=job)
+    raise ConfigurationError(f"a StatefulJob or a RegisteredJob is needed, not {job!r}")
+
+
+def _settings(settings: Settings | None, root: str | None) -> Settings:
+    known = settings or load_settings()
+    return known if root is None else known.model_copy(update={"root": root})
+
+
+def _parts(job: DagsterJob) -> list[dg.Definitions]:
+    chosen = [concept for name, concept in OPERATIONS.items() if name in job.options.operations]
+    return [concept.definitions(job) for concept in (*CONCEPTS, *chosen)]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
 from state_engine.core.time.partitions import Partition
 from state_engine.dagster.time_partitions import waiting
-from state_engine.machine.settings import Settings
-from state_engine.monitoring.job_history import JobHistory, read_history
+from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.registry import RegisteredJob
+
+if TYPE_CHECKING:
+    from state_engine.dagster.dagster_job import DagsterJob
 
 INTERVALS_UNTIL_STUCK = 3
 """A job is stuck that committed nothing for so many intervals of its schedule while a source has new data."""
@@ -46,19 +49,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def status_of(registered: RegisteredJob, settings: Settings, history: JobHistory | None = None) -> JobStatus:
+def status_of(dagster_job: DagsterJob) -> JobStatus:
     """The health of a job now."""
-    job = registered.job
-    history = history or read_history(settings.root, job.name)
-    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=stuck_after(registered))
+    job, history = dagster_job.job, read_history(dagster_job.root, dagster_job.name)
+    patience = stuck_after(dagster_job.registered)
+    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=patience)
 
 
-def missing_partitions(registered: RegisteredJob, settings: Settings) -> list[Partition]:
+def missing_partitions(dagster_job: DagsterJob) -> list[Partition]:
     """Partitions that are over and were not run; none where the job is continuous."""
-    if registered.job.partitions is None:
+    if dagster_job.job.partitions is None:
         return []
-    history = read_history(settings.root, registered.job.name)
-    return waiting(registered.job.partitions, history, now_ms=now_ms())
+    history = read_history(dagster_job.root, dagster_job.name)
+    return waiting(dagster_job.job.partitions, history, now_ms=now_ms())
 
 
 def describe(status: JobStatus, *, partitioned: bool = False) -> str:

@@ -15,10 +15,11 @@ import dagster as dg
 from py4j.protocol import Py4JError
 from pydantic import Field
 
-from state_engine import BatchReport, CheckpointRow, RunReport, StatefulJob
+from state_engine import BatchReport, CheckpointRow, RunReport
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,
@@ -28,7 +29,6 @@ from state_engine.dagster.metadata import (
 )
 from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key
 from state_engine.dagster.stopped_commits import show_stopped_commit
-from state_engine.registry import RegisteredJob
 
 if TYPE_CHECKING:
     from state_engine import StateEngine
@@ -50,14 +50,15 @@ class MicroBatchConfig(dg.Config):
 
 
 def row_event(
-    job: StatefulJob, row: CheckpointRow, batch: BatchReport | None, history: History
+    dagster_job: DagsterJob, row: CheckpointRow, batch: BatchReport | None, history: History
 ) -> dg.AssetMaterialization | dg.AssetObservation:
     """A row of ``checkpoints`` as a version of the asset.
 
     In a job with time partitions a row of an operation is no new version of any partition: it is only reported.
     """
-    key, metadata = checkpoint_key(job.name), dict(checkpoint_metadata(row, batch, history))
-    if job.partitions is not None:
+    key = dagster_job.key(checkpoint_key(dagster_job.name))
+    metadata = dict(checkpoint_metadata(row, batch, history))
+    if dagster_job.job.partitions is not None:
         return dg.AssetObservation(key, metadata=metadata)
     return dg.AssetMaterialization(key, metadata=metadata, tags={DATA_VERSION_TAG: str(row.checkpoint_id)})
 
@@ -73,7 +74,7 @@ class _Progress:
 
     context: dg.AssetExecutionContext
     engine: StateEngine
-    job: StatefulJob
+    dagster_job: DagsterJob
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
     shown: set[int] = field(default_factory=set)
@@ -117,7 +118,7 @@ class _Progress:
 
     def committed(self) -> History:
         """All rows of the job, by id, as of now."""
-        self.known = History(self.engine.checkpoints(self.job.name))
+        self.known = History(self.engine.checkpoints(self.dagster_job.name))
         return self.known
 
     @property
@@ -127,13 +128,13 @@ class _Progress:
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.shown.add(row.checkpoint_id)
-        self.context.log_event(row_event(self.job, row, batch, self.known))
+        self.context.log_event(row_event(self.dagster_job, row, batch, self.known))
 
 
 def run_micro_batches(
     context: dg.AssetExecutionContext,
     config: MicroBatchConfig,
-    registered: RegisteredJob,
+    dagster_job: DagsterJob,
     engine: StateEngine,
     *,
     declared: Collection[dg.AssetKey],
@@ -143,16 +144,16 @@ def run_micro_batches(
     Args:
         context: of the run.
         config: of the run.
-        registered: the job.
+        dagster_job: the job.
         engine: runs it.
         declared: all assets of the job; those that were not selected are reported as well.
 
     Raises:
         StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
     """
-    job = registered.job
-    registered.prepare()
-    progress = _Progress(context, engine, job)
+    job = dagster_job.job
+    dagster_job.registered.prepare()
+    progress = _Progress(context, engine, dagster_job)
     try:
         report = engine.run(
             job,
@@ -163,7 +164,7 @@ def run_micro_batches(
         )
     except BaseException as error:
         progress.failed()
-        show_stopped_commit(context, job.name, error)
+        show_stopped_commit(context, dagster_job, error)
         raise
     if not report.batches and not report.published_pending:
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
@@ -188,12 +189,13 @@ def _results(
     )
     path = recorded.path(head.checkpoint_id)
     shown = checkpoint_metadata(head, progress.last, recorded)
-    assets = {checkpoint_key(report.job): {**shown, **whole_run, **history_metadata(path)}}
+    key_of, job = progress.dagster_job.key, report.job
+    assets = {key_of(checkpoint_key(job)): {**shown, **whole_run, **history_metadata(path)}}
     for sink in head.sinks:
-        assets[sink_key(report.job, sink.name)] = dict(sink_metadata(sink.name, published))
+        assets[key_of(sink_key(job, sink.name))] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:
         for state in operator.states:
-            key = state_key(report.job, operator.uid, state.name)
+            key = key_of(state_key(job, operator.uid, state.name))
             assets[key] = dict(state_metadata(path, operator.uid, state.name, report.batches))
     for key, metadata in assets.items():
         if key in context.selected_asset_keys:

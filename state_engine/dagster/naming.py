@@ -1,10 +1,12 @@
-"""Asset keys: the one place where their spelling is decided.
+"""Asset keys as they are by default: the one place where their spelling is decided.
 
 <job>/checkpoint            the commit point of every micro-batch
 <job>/sinks/<sink>          a sink
 <job>/state/<operator>/<state>   a keyed state
 <job>/sources/<source>      what the job reads; shown, not made
-<job>/operations/<name>     what is done between micro-batches; see ``defs``
+<job>/operations/<name>     what is done between micro-batches; see ``concepts``
+
+A translator may give an asset another key: ``DagsterJob.key`` finds it by the one that is decided here.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ Operation = Literal["base", "head", "layout", "savepoints", "retention"]
 RUN = "dagster run "
 """What rows that a Dagster run commits record as ``requested_by``, before its id."""
 DEAD_LETTERS = "dead_letters"
+MOVES_ON = "moves_on"
 LATE_ROWS = "late_rows"
 """The check that only a job in time partitions has."""
 

@@ -18,10 +18,11 @@ from py4j.protocol import Py4JError
 from state_engine import CheckpointRow, StatefulJob
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.micro_batches import requester_of, row_event
 from state_engine.dagster.naming import Operation, operation_key, operations_group
 from state_engine.dagster.stopped_commits import show_stopped_commit
-from state_engine.registry import RegisteredJob
+from state_engine.dagster.translator import StatelakeTranslatorData
 
 if TYPE_CHECKING:
     from state_engine import StateEngine, TaskProgress
@@ -34,12 +35,17 @@ class OperationRun:
     Attributes:
         context: of the run.
         engine: does the work.
-        job: that is operated.
+        dagster_job: that is operated.
     """
 
     context: dg.AssetExecutionContext
     engine: StateEngine
-    job: StatefulJob
+    dagster_job: DagsterJob
+
+    @property
+    def job(self) -> StatefulJob:
+        """The graph."""
+        return self.dagster_job.job
 
     @property
     def requested_by(self) -> str:
@@ -80,7 +86,7 @@ class OperationRun:
         try:
             yield
         except BaseException as failure:
-            show_stopped_commit(self.context, self.job.name, failure)
+            show_stopped_commit(self.context, self.dagster_job, failure)
             try:
                 self._show_since(before)
             except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
@@ -93,11 +99,11 @@ class OperationRun:
         for row in history.values():
             if row.checkpoint_id not in before and row.requested_by == self.requested_by:
                 self.log(f"row {row.checkpoint_id} of kind {row.kind} was committed")
-                self.context.log_event(row_event(self.job, row, None, history))
+                self.context.log_event(row_event(self.dagster_job, row, None, history))
 
 
 def operation_spec(
-    registered: RegisteredJob,
+    dagster_job: DagsterJob,
     name: Operation,
     about: str,
     *,
@@ -111,19 +117,21 @@ def operation_spec(
         about: what it does, for people.
         partitions: of the asset; none by default.
     """
-    job = registered.job
-    return dg.AssetSpec(
+    job = dagster_job.job
+    spec = dg.AssetSpec(
         operation_key(job.name, name),
         description=about,
         group_name=operations_group(job.name),
         kinds={"pyspark", *kinds},
-        owners=list(registered.owners),
+        owners=list(dagster_job.registered.owners),
         tags={"statelake/job": job.name, "statelake/operation": name},
         metadata=dict(metadata or {}),
         code_version=job.code_version,
         partitions_def=partitions,
         skippable=True,
     )
+    part = StatelakeTranslatorData(job=job, part="operation", name=name, spec=spec)
+    return dagster_job.translator.get_asset_spec(part)
 
 
 def operation_job(name: str, assets: dg.AssetsDefinition, about: str) -> Any:

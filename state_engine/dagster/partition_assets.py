@@ -17,11 +17,11 @@ from pydantic import Field, model_validator
 
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.metadata import markdown, run_metadata
 from state_engine.dagster.partition_events import PartitionEvents
 from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.microbatch.partition_runs import PartitionStatus
-from state_engine.registry import RegisteredJob
 
 if TYPE_CHECKING:
     from state_engine import StateEngine
@@ -79,7 +79,7 @@ class Outcome:
 def run_partitions(
     context: dg.AssetExecutionContext,
     config: PartitionConfig,
-    registered: RegisteredJob,
+    dagster_job: DagsterJob,
     engine: StateEngine,
     *,
     declared: Collection[dg.AssetKey],
@@ -89,7 +89,7 @@ def run_partitions(
     Args:
         context: of the run.
         config: of the run.
-        registered: the job.
+        dagster_job: the job.
         engine: runs it.
         declared: all assets of the job.
 
@@ -100,9 +100,9 @@ def run_partitions(
     sliced = context.has_partition_key or context.has_partition_key_range
     asked = list(context.partition_keys) if sliced else []
     single = asked[0] if len(asked) == 1 else None
-    events = PartitionEvents(context, engine, registered.job, declared, returned=single)
-    registered.prepare()
-    run = _Run(events, config, registered)
+    events = PartitionEvents(context, engine, dagster_job, declared, returned=single)
+    dagster_job.registered.prepare()
+    run = _Run(events, config, dagster_job)
     try:
         outcome = run.partitions(asked) if asked else run.all_that_wait()
     except (PartitionOrderError, ConfigurationError) as error:
@@ -110,30 +110,30 @@ def run_partitions(
         raise dg.Failure(str(error), allow_retries=False) from error
     except BaseException as error:
         events.failed()
-        show_stopped_commit(context, registered.job.name, error)
+        show_stopped_commit(context, dagster_job, error)
         raise
     if outcome.partitions:
-        yield from events.finish(outcome.partitions, outcome.shown, engine.partitions(registered.job))
+        yield from events.finish(outcome.partitions, outcome.shown, engine.partitions(dagster_job.job))
 
 
 @dataclass(frozen=True)
 class _Run:
     events: PartitionEvents
     config: PartitionConfig
-    registered: RegisteredJob
+    dagster_job: DagsterJob
 
     def all_that_wait(self) -> Outcome:
         """A run without a partition: those after the head's that are over."""
         if self.config.runs_again or self.config.dry_run:
             raise ConfigurationError(
-                f"job '{self.registered.job.name}': mode, rebatch and dry_run are for partitions: name them, by "
+                f"job '{self.dagster_job.name}': mode, rebatch and dry_run are for partitions: name them, by "
                 "--partition or --partition-range, or select them"
             )
         return self._ordinary(None)
 
     def partitions(self, asked: Sequence[str]) -> Outcome:
         """The partitions of a run, which lie side by side; those that ran elsewhere are shown as well."""
-        states = {one.key: one for one in self.events.engine.partitions(self.registered.job)}
+        states = {one.key: one for one in self.events.engine.partitions(self.dagster_job.job)}
         done = [key for key in asked if key in states and states[key].state == "done"]
         wanted = [key for key in asked if key not in done] if self.config.missing_only else asked
         if self.config.dry_run and wanted:
@@ -157,7 +157,7 @@ class _Run:
 
     def _ordinary(self, partition: str | None) -> Outcome:
         report = self.events.engine.run(
-            self.registered.job,
+            self.dagster_job.job,
             partition=partition,
             parameters=self.config.parameters,
             requested_by=self.events.requester,
@@ -200,7 +200,7 @@ class _Run:
 
     def _backfill(self, asked: Sequence[str], *, dry_run: bool) -> BackfillReport:
         return self.events.engine.backfill(
-            self.registered.job,
+            self.dagster_job.job,
             asked[0],
             asked[-1],
             self.config.mode or "roll_forward",
@@ -217,7 +217,7 @@ class _Run:
         return not of_backfill and self.events.is_in_step(state.key, state.checkpoint_id)
 
     def _log(self, text: str) -> None:
-        self.events.context.log.info(f"job '{self.registered.job.name}': {text}")
+        self.events.context.log.info(f"job '{self.dagster_job.name}': {text}")
 
 
 def backfill_metadata(report: BackfillReport) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from state_engine import BatchReport, CheckpointRow, StatefulJob
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,
@@ -43,7 +44,7 @@ class PartitionEvents:
     Attributes:
         context: of the run.
         engine: runs the job.
-        job: in time partitions.
+        dagster_job: in time partitions.
         declared: all assets of the job; those that were not selected are shown as well.
         returned: the only partition of the run, whose events are results of it; None where there are more.
         batches: reports of this run, by checkpoint.
@@ -52,12 +53,22 @@ class PartitionEvents:
 
     context: dg.AssetExecutionContext
     engine: StateEngine
-    job: StatefulJob
+    dagster_job: DagsterJob
     declared: Collection[dg.AssetKey]
     returned: str | None = None
     batches: dict[int, BatchReport] = field(default_factory=dict)
     shown: dict[str, int] = field(default_factory=dict)
     _held: str | None = None
+
+    @property
+    def job(self) -> StatefulJob:
+        """The graph."""
+        return self.dagster_job.job
+
+    @property
+    def checkpoint(self) -> dg.AssetKey:
+        """The asset of the checkpoint."""
+        return self.dagster_job.key(checkpoint_key(self.job.name))
 
     @property
     def requester(self) -> str:
@@ -97,7 +108,7 @@ class PartitionEvents:
             for partition, rows in by_partition(path).items():
                 if rows[-1].requested_by == self.requester and not self._is_shown(partition, rows):
                     shown = checkpoint_metadata(rows[-1], self.batches.get(rows[-1].checkpoint_id), known)
-                    self._log(partition, {checkpoint_key(self.job.name): (rows[-1].checkpoint_id, shown)})
+                    self._log(partition, {self.checkpoint: (rows[-1].checkpoint_id, shown)})
         except (StatelakeError, Py4JError) as error:  # must not hide the failure that led here
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
 
@@ -133,8 +144,9 @@ class PartitionEvents:
 
     def observe(self, metadata: Mapping[str, Any]) -> None:
         """Show what was found out, and changes nothing."""
-        key = checkpoint_key(self.job.name)
-        self.context.log_event(dg.AssetObservation(key, partition=self.returned, metadata=dict(metadata)))
+        self.context.log_event(
+            dg.AssetObservation(self.checkpoint, partition=self.returned, metadata=dict(metadata))
+        )
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -149,16 +161,16 @@ class PartitionEvents:
     ) -> dict[dg.AssetKey, tuple[int, Mapping[str, Any]]]:
         """Version and metadata of every asset of a partition."""
         rows = by_partition(list(path))[partition]
-        last, job = rows[-1], self.job.name
+        last, job, key_of = rows[-1], self.job.name, self.dagster_job.key
         reports = [self.batches[r.checkpoint_id] for r in rows if r.checkpoint_id in self.batches]
         known = History(path)
         shown = checkpoint_metadata(last, reports[-1] if reports else None, known)
-        metadata: dict[dg.AssetKey, Mapping[str, Any]] = {checkpoint_key(job): {**shown, **more}}
+        metadata: dict[dg.AssetKey, Mapping[str, Any]] = {self.checkpoint: {**shown, **more}}
         for sink in self.job.sinks:  # also one that got nothing: a partition without rows is done, too
-            metadata[sink_key(job, sink)] = sink_metadata(sink, rows)
+            metadata[key_of(sink_key(job, sink))] = sink_metadata(sink, rows)
         for operator in last.operators:
             for state in operator.states:
-                key = state_key(job, operator.uid, state.name)
+                key = key_of(state_key(job, operator.uid, state.name))
                 metadata[key] = state_metadata(
                     known.path(last.checkpoint_id), operator.uid, state.name, reports
                 )

@@ -10,17 +10,20 @@ from typing import Any, cast
 import dagster as dg
 
 from state_engine.core.errors import InvariantError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.monitoring.job_audit import rule_of
 
 
-def show_stopped_commit(context: dg.AssetExecutionContext, job: str, error: BaseException) -> None:
+def show_stopped_commit(
+    context: dg.AssetExecutionContext, dagster_job: DagsterJob, error: BaseException
+) -> None:
     """Log a failed evaluation of each check whose invariant would have been broken; none for other errors."""
     if not isinstance(error, InvariantError):
         return
     for rule in dict.fromkeys(map(rule_of, error.broken)):
         evaluation = dg.AssetCheckEvaluation(
-            asset_key=checkpoint_key(job),
+            asset_key=dagster_job.key(checkpoint_key(dagster_job.name)),
             check_name=rule,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.dagster.definitions import build
+from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.machine.settings import JobsSettings, Settings
 
@@ -34,7 +34,7 @@ class DagsterSite(ABC):
 
     @property
     def defs(self) -> dg.Definitions:
-        return build(self.settings)
+        return statelake_definitions(settings=self.settings, options=JobOptions.everything())
 
     def engine(self, spark: SparkSession) -> StateEngine:
         return StateEngine(self.settings.root, spark)

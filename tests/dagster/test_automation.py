@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.dagster import job_health
-from state_engine.dagster.concepts.automation import MOST_RETRIES, MOVES_ON
-from state_engine.dagster.naming import operation_key
+from state_engine.dagster.concepts.automation import MOST_RETRIES
+from state_engine.dagster.naming import MOVES_ON, operation_key
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.dagster.sites import JOB, Site
 

@@ -13,6 +13,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, So
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import StorageError
 from state_engine.dagster.concepts import checks
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.metadata import checkpoint_metadata
 from state_engine.machine.settings import Settings
 from state_engine.registry import RegisteredJob
@@ -43,7 +44,9 @@ def checked(monkeypatch: pytest.MonkeyPatch, path: list[CheckpointRow]) -> dg.As
 
 
 def run_check() -> dg.AssetCheckResult:
-    letters_check = checks._dead_letters(RegisteredJob(job=StatefulJob("refusing")), Settings())
+    letters_check = checks._dead_letters(
+        DagsterJob(registered=RegisteredJob(job=StatefulJob("refusing")), settings=Settings())
+    )
     result = letters_check()
     assert isinstance(result, dg.AssetCheckResult)
     return result

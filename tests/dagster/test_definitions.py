@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.dagster.definitions import build
+from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.naming import state_key
 from state_engine.machine.settings import JobsSettings, Settings
 
@@ -33,7 +33,6 @@ KEYS = {
         "flights/checkpoint",
         "flights/sinks/plane_delays",
         "flights/sinks/route_ranking",
-        "flights/sources/flights",
         "flights/state/plane_delays/airports",
         "flights/state/plane_delays/last_flight",
         "flights/state/plane_delays/recent_delays",
@@ -73,12 +72,16 @@ def of_every_job(suffixes: list[str]) -> list[str]:
     return sorted(job + suffix for job in JOBS for suffix in suffixes)
 
 
+def everything(settings: Settings) -> dg.Definitions:
+    return statelake_definitions(settings=settings, options=JobOptions.everything())
+
+
 def spec(defs: dg.Definitions, key: str) -> dg.AssetSpec:
     return next(s for s in defs.resolve_all_asset_specs() if s.key.to_user_string() == key)
 
 
 def test_names_are_what_they_were(settings: Settings) -> None:
-    defs = build(settings)
+    defs = everything(settings)
     keys_by_group: dict[str, list[str]] = {}
     for one in defs.resolve_all_asset_specs():
         assert one.group_name is not None
@@ -95,14 +98,14 @@ def test_names_are_what_they_were(settings: Settings) -> None:
 
 
 def test_all_automation_is_off_until_somebody_switches_it_on(settings: Settings) -> None:
-    defs = build(settings)
+    defs = everything(settings)
     assert {s.default_status for s in defs.sensors or []} == {dg.DefaultSensorStatus.STOPPED}
     schedules = [s for s in defs.schedules or [] if isinstance(s, dg.ScheduleDefinition)]
     assert {s.default_status for s in schedules} == {dg.DefaultScheduleStatus.STOPPED}
 
 
 def test_operations_depend_on_nothing_and_tell_who_they_are(settings: Settings) -> None:
-    defs = build(settings)
+    defs = everything(settings)
     for name in OPERATIONS:
         one = spec(defs, f"flights/operations/{name}")
         assert list(one.deps) == []
@@ -113,14 +116,14 @@ def test_operations_depend_on_nothing_and_tell_who_they_are(settings: Settings) 
 
 
 def test_a_schedule_is_off_and_ticks_every_ten_minutes(settings: Settings) -> None:
-    schedule = build(settings).resolve_schedule_def("flights_schedule")
+    schedule = everything(settings).resolve_schedule_def("flights_schedule")
     assert schedule.cron_schedule == "*/10 * * * *"
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
     assert schedule.job_name == "flights"
 
 
 def test_one_multi_asset_a_job_and_none_of_it_is_empty(settings: Settings) -> None:
-    definitions = [a for a in build(settings).assets or [] if isinstance(a, dg.AssetsDefinition)]
+    definitions = [a for a in everything(settings).assets or [] if isinstance(a, dg.AssetsDefinition)]
     assert sorted(a.op.name for a in definitions if a.op.name.endswith("_micro_batches")) == [
         "count_window_average_micro_batches",
         "daily_delays_micro_batches",
@@ -135,7 +138,7 @@ def test_one_multi_asset_a_job_and_none_of_it_is_empty(settings: Settings) -> No
 
 
 def test_a_job_runs_its_whole_multi_asset_in_one_process(settings: Settings) -> None:
-    job = build(settings).resolve_job_def("flights")
+    job = everything(settings).resolve_job_def("flights")
     assert job.executor_def is dg.in_process_executor
     selected = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
     assert selected == {k for k in KEYS["flights"] if "/sources/" not in k}
@@ -148,7 +151,7 @@ def links(of: dg.AssetSpec) -> list[str]:
 
 
 def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None:
-    defs = build(settings)
+    defs = everything(settings)
     sink = spec(defs, "flights/sinks/route_ranking")
     columns = {c.name: c.type for c in sink.metadata["dagster/column_schema"].columns}
     assert list(columns)[:3] == ["departed_at", "carrier", "flight"]
@@ -163,7 +166,9 @@ def test_specs_tell_columns_locations_kinds_and_docs(settings: Settings) -> None
     assert state.metadata["dagster/uri"].endswith("/state/flights/operators/plane_delays/changelog")
     assert {d.asset_key.to_user_string() for d in state.deps} == {"flights/checkpoint"}
     checkpoint = spec(defs, "flights/checkpoint")
-    assert {d.asset_key.to_user_string() for d in checkpoint.deps} == {"flights/sources/flights"}
+    assert {d.asset_key.to_user_string() for d in checkpoint.deps} == {
+        "daily_delays/sources/flights"
+    }  # both read it
     assert checkpoint.code_version == state.code_version
     assert len(checkpoint.code_version or "") == 12
     assert links(state) == [
@@ -201,7 +206,7 @@ def test_a_users_module_appears_and_a_function_that_cannot_open_breaks_nothing(
     (tmp_path / "my_statelake_jobs.py").write_text(USERS_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     modules = JobsSettings(modules=["jobs", "my_statelake_jobs"])
-    defs = build(Settings(root=str(tmp_path / "state"), jobs=modules))
+    defs = everything(Settings(root=str(tmp_path / "state"), jobs=modules))
     assert defs.resolve_schedule_def("mine_schedule").cron_schedule == "0 3 * * *"
     assert spec(defs, "mine/checkpoint").code_version == "v7"
     assert spec(defs, "mine/state/broken/seen").metadata["state_kind"] == "value"
@@ -227,12 +232,12 @@ def test_a_users_module_appears_and_a_function_that_cannot_open_breaks_nothing(
 )
 def test_wrong_settings_of_jobs_are_named(jobs: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        build(Settings(jobs=JobsSettings.model_validate(jobs)))
+        everything(Settings(jobs=JobsSettings.model_validate(jobs)))
 
 
 def test_parameters_of_the_settings_reach_the_job(tmp_path: Path) -> None:
     given = {"flights": {"parallelism": 5, "sinks": str(tmp_path / "elsewhere"), "cut": "day"}}
-    defs = build(Settings(jobs=JobsSettings(modules=["jobs"], parameters=given)))
+    defs = everything(Settings(jobs=JobsSettings(modules=["jobs"], parameters=given)))
     assert spec(defs, "flights/checkpoint").metadata["parallelism"] == 5
     uri = spec(defs, "flights/sinks/plane_delays").metadata["dagster/uri"]
     assert uri == f"file://{tmp_path}/elsewhere/plane_delays"

@@ -11,7 +11,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine.dagster import JobOptions
 from state_engine.dagster.concepts import checkpointing, expectations
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.naming import sink_key, state_key
 from state_engine.expectations.suites import Expectation, OfSink, Suite
 from state_engine.registry import load_jobs
@@ -75,8 +77,9 @@ def test_unmet_ones_fail_with_their_severity_and_a_sample_and_one_that_cannot_be
     [registered] = load_jobs(site.settings)
     suite = Suite(name="unmet", of=OfSink("averages"), expectations=UNMET, identified_by=("key", "average"))
     registered = replace(registered, expectations=(suite,))
+    dagster_job = DagsterJob(registered=registered, settings=site.settings, options=JobOptions.everything())
     defs = dg.Definitions.merge(
-        expectations.definitions(registered, site.settings),
+        expectations.definitions(dagster_job),
         dg.Definitions(resources=site.defs.resources),
     )
     job = defs.resolve_job_def(f"{JOB}__expect")
@@ -115,9 +118,10 @@ def test_only_what_is_declared_blocking_holds_back_what_is_downstream(site: Site
     def report() -> None:
         """Somebody else's asset, which reads the sink."""
 
+    dagster_job = DagsterJob(registered=registered, settings=site.settings, options=JobOptions.everything())
     defs = dg.Definitions.merge(
-        checkpointing.definitions(registered, site.settings),
-        expectations.definitions(registered, site.settings),
+        checkpointing.definitions(dagster_job),
+        expectations.definitions(dagster_job),
         dg.Definitions(assets=[report], resources=site.defs.resources),
     )
     job = defs.resolve_implicit_global_asset_job_def()

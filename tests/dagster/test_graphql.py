@@ -36,10 +36,10 @@ pytestmark = [
 
 PROJECT = Path(__file__).parents[2]
 CODE = """
-from state_engine.dagster.definitions import build
+from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.machine.settings import load_settings
 
-location = build(load_settings())
+location = statelake_definitions(settings=load_settings(), options=JobOptions.everything())
 """
 IN_THIS_PROCESS = {
     "run_launcher": {

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
 from state_engine.core.errors import UserFunctionError
-from state_engine.dagster.definitions import build
+from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.machine.settings import JobsSettings, Settings
@@ -54,7 +54,7 @@ def arrive(tmp_path: Path, name: str, pairs: list[tuple[int, int]]) -> None:
 def tick(
     settings: Settings, instance: dg.DagsterInstance, *, raise_on_error: bool = True, **config: Any
 ) -> dg.ExecuteInProcessResult:
-    job = build(settings).resolve_job_def(JOB)
+    job = statelake_definitions(settings=settings, options=JobOptions.everything()).resolve_job_def(JOB)
     run_config = {
         "ops": {NODE: {"config": config}},
         "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
@@ -152,7 +152,7 @@ def test_a_run_may_be_asked_to_stop_and_one_asset_may_be_selected(
 ) -> None:
     tick(settings, instance, max_batches=1)
     assert versions(instance, CHECKPOINT) == versions(instance, WINDOW) == ["1"]
-    defs = build(settings)
+    defs = statelake_definitions(settings=settings, options=JobOptions.everything())
     [assets] = [a for a in defs.assets or [] if isinstance(a, dg.AssetsDefinition) and a.op.name == NODE]
     done = dg.materialize(
         [assets],

@@ -150,10 +150,10 @@ def test_a_savepoint_is_a_partition_made_once_and_then_verified(site: Site, spar
 @pytest.mark.long
 def test_retention_keeps_a_week_by_default(site: Site, spark: SparkSession) -> None:
     site.run()
-    site.run("__expire", keep_last=1, keep_hours=0, dry_run=True)
+    site.run("__expire", keep_last=1, keep_hours=0)  # only shown
     assert site.shown(operation_key(JOB, "retention"))["expired"] == [1, 2]
     assert kinds(site, spark) == ["checkpoint"] * 3
-    site.run("__expire", keep_last=1, keep_hours=0)
+    site.run("__expire", keep_last=1, keep_hours=0, dry_run=False)
     shown = site.shown(operation_key(JOB, "retention"))
     assert (shown["expired_so_far"], shown["restorable"], shown["files_deleted"]) == (2, 2, 0)
     assert site.versions(operation_key(JOB, "retention")) == ["0", "4"]

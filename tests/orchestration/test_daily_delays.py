@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.daily_delays import LATE_MINUTES, SCHEDULE_ORDER
 from jobs.flights_data import NEW_YORK, read_flights
-from state_engine.dagster.definitions import build
+from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.naming import sink_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
@@ -51,7 +51,7 @@ def reference() -> list[tuple[Any, ...]]:
 def test_four_days_of_real_flights(tmp_path: Path, spark: SparkSession) -> None:
     settings = Settings(root=str(tmp_path / "state"), jobs=JobsSettings(modules=["jobs.daily_delays"]))
     with dg.DagsterInstance.ephemeral() as instance:
-        job = build(settings).resolve_job_def(JOB)
+        job = statelake_definitions(settings=settings, options=JobOptions.everything()).resolve_job_def(JOB)
         first = range_tags("2013-01-01", "2013-01-03")
         assert job.execute_in_process(instance=instance, run_config=QUIET, tags=first).success
         last = LAST.isoformat()

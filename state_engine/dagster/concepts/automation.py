@@ -1,14 +1,14 @@
-"""Automation: a Dagster job for every registered job, schedules, and sensors; all off until somebody switches them on.
+"""Automation: a Dagster job for every registered job, a schedule, and sensors; off until somebody switches them on.
 
     <job>_schedule         micro-batches, by the cron of the job, or when a time partition is over
-    <job>__check_schedule  reads again what must hold, hourly
     <job>__new_data        micro-batches, when a source has new data, or a time partition is over
     <job>__compaction      a compaction, when reading the state takes too many changes
     <job>__retention       a retention, once a day when something was committed since
     <job>__watch           checks whether the job moves on, and runs it again when it failed or is stuck
 
-Sensors read tables without Spark. Two runs of one job at the same time are safe without any pool: the engine lets one
-commit, and the other ends with ``StaleParentError`` and loses nothing; the pool only saves the work of the second.
+The options of the job choose among them. Sensors read tables without Spark. Two runs of one job at the same time are
+safe without any pool: the engine lets one commit, and the other ends with ``StaleParentError`` and loses nothing; the
+pool only saves the work of the second.
 """
 
 from datetime import timedelta
@@ -17,8 +17,8 @@ from typing import Any
 import dagster as dg
 
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
-from state_engine.core.errors import StatelakeError
-from state_engine.dagster.factory import asset_specs
+from state_engine.dagster.concepts.checks import verdict_on
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import (
     describe,
     failures_in_a_row,
@@ -27,13 +27,10 @@ from state_engine.dagster.job_health import (
     status_of,
     unfinished,
 )
-from state_engine.dagster.naming import checkpoint_key
+from state_engine.dagster.naming import MOVES_ON, checkpoint_key
 from state_engine.dagster.time_partitions import cron_of, definition_of, request_for
-from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import read_history
-from state_engine.registry import RegisteredJob
 
-MOVES_ON = "moves_on"
 NONE_IS_OVER = "all partitions that are over were run"
 MOST_RETRIES = 3
 """Of runs that failed one after the other: then a person has to look."""
@@ -41,74 +38,65 @@ _DAY_MS = int(timedelta(days=1) / timedelta(milliseconds=1))
 _STOPPED = dg.DefaultSensorStatus.STOPPED
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The Dagster job, named like the registered one, and what starts it and its operations."""
-    name = registered.job.name
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
+    """The Dagster job, named like the registered one, and what starts it and its operations, as chosen."""
+    name = dagster_job.name
     job = dg.define_asset_job(
         name,
         # what must hold is read again by a job of its own: reading a long history takes longer than a small batch
-        selection=dg.AssetSelection.assets(
-            *(spec.key for spec in asset_specs(registered, settings))
-        ).without_checks(),
+        selection=dg.AssetSelection.assets(*(spec.key for spec in dagster_job.assets)).without_checks(),
         description=f"Run micro-batches of {name} until its sources have nothing new.",
         executor_def=dg.in_process_executor,
     )
+    chosen = dagster_job.options.automation
+    sensors = {
+        "new_data": _new_data,
+        "compaction": _compaction,
+        "retention": _retention,
+        "watch": _watch,
+    }
     return dg.Definitions(
         jobs=[job],
-        schedules=[
-            _schedule(registered, settings, job),
-            dg.ScheduleDefinition(
-                name=f"{name}__check_schedule",
-                job_name=f"{name}__check",
-                cron_schedule="7 * * * *",
-                default_status=dg.DefaultScheduleStatus.STOPPED,
-            ),
-        ],
-        sensors=[
-            _new_data(registered, settings),
-            _compaction(registered, settings),
-            _retention(registered, settings),
-            _watch(registered, settings),
-        ],
-        asset_checks=[_moves_on(registered, settings)],
+        schedules=[_schedule(dagster_job, job)] if "schedule" in chosen else [],
+        sensors=[sensor(dagster_job) for kind, sensor in sensors.items() if kind in chosen],
     )
 
 
-def _schedule(registered: RegisteredJob, settings: Settings, job: Any) -> dg.ScheduleDefinition:
+def _schedule(dagster_job: DagsterJob, job: Any) -> dg.ScheduleDefinition:
     """By the cron of the job; where it has time partitions, after the end of each, for all that were not run."""
-    name, partitions = f"{registered.job.name}_schedule", registered.job.partitions
+    name, partitions = f"{dagster_job.name}_schedule", dagster_job.job.partitions
     if partitions is None:
         return dg.ScheduleDefinition(
             name=name,
             job=job,
-            cron_schedule=registered.cron,
+            cron_schedule=dagster_job.registered.cron,
             default_status=dg.DefaultScheduleStatus.STOPPED,
         )
 
     def missing(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        wanted = missing_partitions(registered, settings)
-        return request_for(registered.job.name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
+        wanted = missing_partitions(dagster_job)
+        return request_for(dagster_job.name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
 
     return dg.ScheduleDefinition(
         name=name,
         job=job,
-        cron_schedule=cron_of(registered, definition_of(partitions)),
+        cron_schedule=cron_of(dagster_job.registered, definition_of(partitions)),
         execution_timezone=partitions.timezone,
         execution_fn=missing,
-        description=f"Runs every {partitions.every} of {registered.job.name} that is over and was not run, in order.",
+        description=f"Runs every {partitions.every} of {dagster_job.name} that is over and was not run, in order.",
         default_status=dg.DefaultScheduleStatus.STOPPED,
     )
 
 
-def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
-    name = registered.job.name
+def _new_data(dagster_job: DagsterJob) -> dg.SensorDefinition:
+    name = dagster_job.name
 
     @dg.sensor(
         name=f"{name}__new_data",
         job_name=name,
         description=(
             f"Runs {name} when a source has something that no checkpoint consumed."
-            if registered.job.partitions is None
+            if dagster_job.job.partitions is None
             else f"Runs the partitions of {name} that are over and were not run."
         ),
         minimum_interval_seconds=30,
@@ -121,10 +109,10 @@ def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinit
             return dg.SkipReason(
                 f"the last {MOST_RETRIES} runs of {name} failed: repair what they report, and launch one by hand"
             )
-        if registered.job.partitions is not None:
-            wanted = missing_partitions(registered, settings)
+        if dagster_job.job.partitions is not None:
+            wanted = missing_partitions(dagster_job)
             return request_for(name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
-        status = status_of(registered, settings)
+        status = status_of(dagster_job)
         if status.has_lag or status.state == "never_ran":
             return dg.RunRequest()
         unknown = sorted(source for source, new in (status.lag or {}).items() if new is None)
@@ -138,8 +126,8 @@ def _new_data(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinit
     return new_data
 
 
-def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
-    name = registered.job.name
+def _compaction(dagster_job: DagsterJob) -> dg.SensorDefinition:
+    name = dagster_job.name
 
     @dg.sensor(
         name=f"{name}__compaction",
@@ -151,15 +139,17 @@ def _compaction(registered: RegisteredJob, settings: Settings) -> dg.SensorDefin
     def compaction(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         if run := unfinished(context.instance, f"{name}__compact"):
             return dg.SkipReason(f"run {run} of {name}__compact is under way")
-        history = read_history(settings.root, name)
-        due = compaction_due(history.path if history else [], registered.job.compaction or CompactionPolicy())
+        history = read_history(dagster_job.root, name)
+        due = compaction_due(
+            history.path if history else [], dagster_job.job.compaction or CompactionPolicy()
+        )
         return dg.RunRequest() if due else dg.SkipReason(f"not worth it: {due.reason}")
 
     return compaction
 
 
-def _retention(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
-    name = registered.job.name
+def _retention(dagster_job: DagsterJob) -> dg.SensorDefinition:
+    name = dagster_job.name
 
     @dg.sensor(
         name=f"{name}__retention",
@@ -169,7 +159,7 @@ def _retention(registered: RegisteredJob, settings: Settings) -> dg.SensorDefini
         default_status=_STOPPED,
     )
     def retention(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        history = read_history(settings.root, name)
+        history = read_history(dagster_job.root, name)
         if history is None or history.head is None:
             return dg.SkipReason(f"{name} has no checkpoint yet")
         now, head = now_ms(), history.head.checkpoint_id
@@ -179,13 +169,15 @@ def _retention(registered: RegisteredJob, settings: Settings) -> dg.SensorDefini
         if head == last_head:
             return dg.SkipReason(f"nothing was committed since checkpoint {head}")
         context.update_cursor(f"{now} {head}")
-        return dg.RunRequest()
+        # the asset by itself only shows what would go
+        config = {"ops": {f"{name}_expire": {"config": {"dry_run": False}}}}
+        return dg.RunRequest(run_config=config)
 
     return retention
 
 
-def _watch(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
-    name = registered.job.name
+def _watch(dagster_job: DagsterJob) -> dg.SensorDefinition:
+    name = dagster_job.name
 
     @dg.sensor(
         name=f"{name}__watch",
@@ -198,13 +190,13 @@ def _watch(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition
         default_status=_STOPPED,
     )
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        verdict = _verdict(registered, settings)
+        verdict = verdict_on(dagster_job)
         failures = failures_in_a_row(context.instance, name, most=MOST_RETRIES)
         reason = (
             f"{verdict.description}; the last {failures} runs failed" if failures else verdict.description
         )
         evaluation = dg.AssetCheckEvaluation(
-            asset_key=checkpoint_key(name),
+            asset_key=dagster_job.key(checkpoint_key(name)),
             check_name=MOVES_ON,
             passed=verdict.passed and not failures,
             severity=verdict.severity,
@@ -216,42 +208,13 @@ def _watch(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition
         if not evaluation.passed:
             context.log.error(f"job '{name}' does not move on: {reason}")
         return dg.SensorResult(
-            run_requests=[_again(registered, settings, failures)] if again else [],
+            run_requests=[_again(dagster_job, failures)] if again else [],
             asset_events=[evaluation],
         )
 
     return watch
 
 
-def _again(registered: RegisteredJob, settings: Settings, failures: int) -> dg.RunRequest:
+def _again(dagster_job: DagsterJob, failures: int) -> dg.RunRequest:
     tags = {"statelake/retry": str(failures)}
-    return request_for(registered.job.name, missing_partitions(registered, settings), tags=tags)
-
-
-def _moves_on(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        name=MOVES_ON,
-        asset=checkpoint_key(registered.job.name),
-        description="Nothing waits: outputs are published, and no source has had new data for three intervals.",
-    )
-    def moves_on() -> dg.AssetCheckResult:
-        return _verdict(registered, settings)
-
-    return moves_on
-
-
-def _verdict(registered: RegisteredJob, settings: Settings) -> dg.AssetCheckResult:
-    try:
-        status = status_of(registered, settings)
-    except (StatelakeError, OSError) as error:
-        return dg.AssetCheckResult(
-            passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
-        )
-    severe = status.state in ("stuck", "unpublished", "refusing")
-    shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
-    return dg.AssetCheckResult(
-        passed=status.state in ("ok", "never_ran"),
-        severity=dg.AssetCheckSeverity.ERROR if severe else dg.AssetCheckSeverity.WARN,
-        description=describe(status, partitioned=registered.job.partitions is not None),
-        metadata=shown,
-    )
+    return request_for(dagster_job.name, missing_partitions(dagster_job), tags=tags)

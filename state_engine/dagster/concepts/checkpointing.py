@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dagster as dg
 
-from state_engine.dagster.factory import micro_batch_assets, source_specs
-from state_engine.machine.settings import Settings
-from state_engine.registry import RegisteredJob
+from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.factory import micro_batch_assets
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The multi-asset of a job, and what it reads."""
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
+    """The multi-asset of a job, and what it reads and nothing else makes."""
     return dg.Definitions(
-        assets=[*source_specs(registered.job), micro_batch_assets(registered, settings)],
+        assets=[*dagster_job.sources.values(), micro_batch_assets(dagster_job)],
     )

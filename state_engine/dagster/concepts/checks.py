@@ -11,17 +11,47 @@ import dagster as dg
 
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.errors import StatelakeError
-from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, checkpoint_key
-from state_engine.machine.settings import Settings
+from state_engine.dagster.concepts.partitions import late_rows_check
+from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.job_health import describe, status_of
+from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, checkpoint_key
 from state_engine.monitoring.job_audit import RULES, Finding, summary_of
 from state_engine.monitoring.job_history import read_history
-from state_engine.registry import RegisteredJob
+
+HOURLY = "7 * * * *"
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The checks of one job's invariants, all blocking, and a job that makes them."""
-    name = registered.job.name
-    key = checkpoint_key(name)
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
+    """The checks that were chosen; where they are to be made by themselves, a job and its schedule, too."""
+    chosen, name = dagster_job.options.checks, dagster_job.name
+    makers = {
+        "invariants": _invariants,
+        MOVES_ON: _moves_on,
+        DEAD_LETTERS: _dead_letters,
+        **({LATE_ROWS: late_rows_check} if dagster_job.job.partitions is not None else {}),
+    }
+    checks = [make(dagster_job) for kind, make in makers.items() if kind in chosen]
+    if "checks" not in dagster_job.options.automation or not checks:
+        return dg.Definitions(asset_checks=checks)
+    job = dg.define_asset_job(
+        f"{name}__check",
+        selection=dg.AssetSelection.checks(*(key for check in checks for key in check.check_keys)),
+        description=f"Read again what must hold of {name}.",
+        executor_def=dg.in_process_executor,
+    )
+    schedule = dg.ScheduleDefinition(
+        name=f"{name}__check_schedule",
+        job=job,
+        cron_schedule=HOURLY,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )
+    return dg.Definitions(asset_checks=checks, jobs=[job], schedules=[schedule])
+
+
+def _invariants(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    """What the engine checked before every commit; all of them block."""
+    name = dagster_job.name
+    key = dagster_job.key(checkpoint_key(name))
     specs = [
         dg.AssetCheckSpec(rule, asset=key, blocking=True, description=" ".join((check.__doc__ or "").split()))
         for rule, check in RULES.items()
@@ -29,39 +59,57 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
 
     @dg.multi_asset_check(name=f"{name}_invariants", specs=specs, can_subset=True)
     def invariants(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        history = read_history(settings.root, name)
+        history = read_history(dagster_job.root, name)
         wanted = {check.name for check in context.selected_asset_check_keys}
         for rule in (rule for rule in RULES if rule in wanted):
             finding = RULES[rule](history) if history else Finding(0, "checkpoints")
             at = history.head.checkpoint_id if history and history.head else 0
             yield _result(key, rule, finding, at)
 
-    names = [
-        *RULES,
-        "moves_on",
-        DEAD_LETTERS,
-        *([LATE_ROWS] if registered.job.partitions is not None else []),
-    ]
-    check_job = dg.define_asset_job(
-        f"{name}__check",
-        selection=dg.AssetSelection.checks(*(dg.AssetCheckKey(key, name) for name in names)),
-        description=f"Read again what must hold of {name}.",
-        executor_def=dg.in_process_executor,
+    return invariants
+
+
+def _moves_on(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        name=MOVES_ON,
+        asset=dagster_job.key(checkpoint_key(dagster_job.name)),
+        description="Nothing waits: outputs are published, and no source has had new data for three intervals.",
     )
-    return dg.Definitions(asset_checks=[invariants, _dead_letters(registered, settings)], jobs=[check_job])
+    def moves_on() -> dg.AssetCheckResult:
+        return verdict_on(dagster_job)
+
+    return moves_on
 
 
-def _dead_letters(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
-    name = registered.job.name
+def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
+    """Whether a job moves on, as of now."""
+    try:
+        status = status_of(dagster_job)
+    except (StatelakeError, OSError) as error:
+        return dg.AssetCheckResult(
+            passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
+        )
+    severe = status.state in ("stuck", "unpublished", "refusing")
+    shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
+    return dg.AssetCheckResult(
+        passed=status.state in ("ok", "never_ran"),
+        severity=dg.AssetCheckSeverity.ERROR if severe else dg.AssetCheckSeverity.WARN,
+        description=describe(status, partitioned=dagster_job.job.partitions is not None),
+        metadata=shown,
+    )
+
+
+def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    name = dagster_job.name
 
     @dg.asset_check(
         name=DEAD_LETTERS,
-        asset=checkpoint_key(name),
+        asset=dagster_job.key(checkpoint_key(name)),
         description="No row waits among the dead letters, and the newest micro-batch did not refuse all of its rows.",
     )
     def dead_letters() -> dg.AssetCheckResult:
         try:
-            history = read_history(settings.root, name)
+            history = read_history(dagster_job.root, name)
         except (StatelakeError, OSError) as error:
             return dg.AssetCheckResult(
                 passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"

@@ -8,10 +8,9 @@ from pydantic import Field
 
 from state_engine import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
-from state_engine.machine.settings import Settings
-from state_engine.registry import RegisteredJob
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 
@@ -32,21 +31,21 @@ class CompactConfig(dg.Config):
     )
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     """The asset, and a job that compacts."""
-    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
     uris = {f"base of {uid}": layout.base(uid) for uid, node in job.operators.items() if node.keyed}
     first = next(iter(uris.values()), None)
     metadata = {**uris, **({"dagster/uri": first} if first else {})}
 
     @dg.multi_asset(
         name=f"{job.name}_compact",
-        specs=[operation_spec(registered, "base", ABOUT, metadata=metadata)],
+        specs=[operation_spec(dagster_job, "base", ABOUT, metadata=metadata)],
     )
     def base(
         context: dg.AssetExecutionContext, config: CompactConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _compact(OperationRun(context, state_engine.engine(), job), config)
+        yield from _compact(OperationRun(context, state_engine.engine(), dagster_job), config)
 
     return dg.Definitions(
         assets=[base], jobs=[operation_job(f"{job.name}__compact", base, "Fold the changes of keyed state.")]

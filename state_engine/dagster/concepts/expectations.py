@@ -5,23 +5,24 @@ from pathlib import Path
 
 import dagster as dg
 
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.naming import sink_key, state_key
 from state_engine.expectations.suites import Expectation, OfState, Suite
 from state_engine.expectations.validation import Outcome, frame_of, validate
-from state_engine.machine.settings import Settings
-from state_engine.registry import RegisteredJob
 
 DAILY = "23 4 * * *"
 _SEVERITIES = {"error": dg.AssetCheckSeverity.ERROR, "warn": dg.AssetCheckSeverity.WARN}
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The checks, a job that makes them, and its schedule; nothing where nothing is expected."""
-    name, suites = registered.job.name, registered.expectations
-    if not suites:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
+    """The checks; where they are to be made by themselves, a job and its schedule, too."""
+    name, suites = dagster_job.name, dagster_job.registered.expectations
+    if not suites or "expectations" not in dagster_job.options.checks:
         return dg.Definitions()
-    checks = [_checks(registered, suite) for suite in suites]
+    checks = [_checks(dagster_job, suite) for suite in suites]
+    if "expectations" not in dagster_job.options.automation:
+        return dg.Definitions(asset_checks=checks)
     keys = [key for one in checks for key in one.check_keys]
     job = dg.define_asset_job(
         f"{name}__expect",
@@ -38,15 +39,15 @@ def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions
     return dg.Definitions(asset_checks=checks, jobs=[job], schedules=[schedule])
 
 
-def asset_of(job: str, suite: Suite) -> dg.AssetKey:
+def asset_of(dagster_job: DagsterJob, suite: Suite) -> dg.AssetKey:
     """The asset that a suite is about."""
     if isinstance(suite.of, OfState):
-        return state_key(job, suite.of.operator, suite.of.state)
-    return sink_key(job, suite.of.sink)
+        return dagster_job.key(state_key(dagster_job.name, suite.of.operator, suite.of.state))
+    return dagster_job.key(sink_key(dagster_job.name, suite.of.sink))
 
 
-def _checks(registered: RegisteredJob, suite: Suite) -> dg.AssetChecksDefinition:
-    job, key = registered.job, asset_of(registered.job.name, suite)
+def _checks(dagster_job: DagsterJob, suite: Suite) -> dg.AssetChecksDefinition:
+    job, key = dagster_job.job, asset_of(dagster_job, suite)
     by_name = {one.name: one for one in suite.expectations}
     specs = [
         dg.AssetCheckSpec(

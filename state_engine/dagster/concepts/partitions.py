@@ -1,28 +1,21 @@
 """Time partitions: the check ``late_rows`` of the checkpoint, for jobs that have any.
 
-That they are Dagster's partitions, too, is the business of ``lib.factory``; what one run of them does is that of
-``lib.partition_runs``; their schedule is among the automation.
+That they are Dagster's partitions, too, is the business of ``asset_specs``; what one run of them does is that of
+``partition_assets``; their schedule is among the automation.
 """
 
 import dagster as dg
 
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.late_rows import late_rows
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.naming import LATE_ROWS, checkpoint_key
-from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import read_history
-from state_engine.registry import RegisteredJob
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
-    """The check; nothing for a continuous job."""
-    if registered.job.partitions is None:
-        return dg.Definitions()
-    return dg.Definitions(asset_checks=[_late_rows(registered, settings)])
-
-
-def _late_rows(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksDefinition:
-    job = registered.job
+def late_rows_check(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    """The check ``late_rows`` of the checkpoint."""
+    job = dagster_job.job
     assert job.partitions is not None
     tolerated = {
         "ignore": "; the job ignores them",
@@ -32,11 +25,11 @@ def _late_rows(registered: RegisteredJob, settings: Settings) -> dg.AssetChecksD
 
     @dg.asset_check(
         name=LATE_ROWS,
-        asset=checkpoint_key(job.name),
+        asset=dagster_job.key(checkpoint_key(job.name)),
         description="No rows came after their partition had been run, or a backfill took them in since.",
     )
     def check() -> dg.AssetCheckResult:
-        late = late_rows(job, read_history(settings.root, job.name))
+        late = late_rows(job, read_history(dagster_job.root, job.name))
         if late is None:
             return dg.AssetCheckResult(passed=True, description="no partition found late rows")
         span = late.first if late.first == late.last else f"{late.first} to {late.last}"

@@ -7,15 +7,14 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from state_engine.core.errors import MissingFilesError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import checkpoint_metadata, markdown
 from state_engine.dagster.naming import pool_of
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
-from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
 from state_engine.monitoring.job_history import read_history
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.registry import RegisteredJob
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 
@@ -56,19 +55,19 @@ class RecoverConfig(dg.Config):
         return self.checkpoint_id is not None or self.savepoint is not None
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     """The asset, and a job that recovers."""
-    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
 
     @dg.multi_asset(
         name=f"{job.name}_recover",
-        specs=[operation_spec(registered, "head", ABOUT, metadata={"dagster/uri": layout.checkpoints})],
+        specs=[operation_spec(dagster_job, "head", ABOUT, metadata={"dagster/uri": layout.checkpoints})],
         pool=pool_of(job.name),
     )
     def head(
         context: dg.AssetExecutionContext, config: RecoverConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _recover(OperationRun(context, state_engine.engine(), job), config)
+        yield from _recover(OperationRun(context, state_engine.engine(), dagster_job), config)
 
     return dg.Definitions(
         assets=[head],

@@ -8,12 +8,11 @@ from pydantic import Field, model_validator
 
 from state_engine import CheckpointRow
 from state_engine.core.keys.key_groups import MAX_PARALLELISM_LIMIT
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.naming import pool_of
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
-from state_engine.machine.settings import Settings
-from state_engine.registry import RegisteredJob
 
 ABOUT = """How many subtasks and key groups every operator has in force.
 
@@ -45,20 +44,20 @@ class RescaleConfig(dg.Config):
         return self
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     """The asset, and a job that rescales."""
-    job = registered.job
+    job = dagster_job.job
     declared = {"parallelism": job.parallelism, "max_parallelism": job.max_parallelism}
 
     @dg.multi_asset(
         name=f"{job.name}_rescale",
-        specs=[operation_spec(registered, "layout", ABOUT, metadata=declared)],
+        specs=[operation_spec(dagster_job, "layout", ABOUT, metadata=declared)],
         pool=pool_of(job.name),
     )
     def layout(
         context: dg.AssetExecutionContext, config: RescaleConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _rescale(OperationRun(context, state_engine.engine(), job), config)
+        yield from _rescale(OperationRun(context, state_engine.engine(), dagster_job), config)
 
     return dg.Definitions(
         assets=[layout],

@@ -1,16 +1,19 @@
-"""Resources: the engine that the assets of all jobs use, and the executor."""
+"""Resources: the engine that the assets of all jobs use."""
 
 from __future__ import annotations
+
+from functools import cache
 
 import dagster as dg
 
 from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.machine.settings import Settings
 
 
-def definitions(settings: Settings) -> dg.Definitions:
-    """The engine under the name ``state_engine``; runs stay in one process, because a session cannot be shared."""
-    return dg.Definitions(
-        resources={"state_engine": StateEngineResource(root=settings.root)},
-        executor=dg.in_process_executor,
-    )
+def definitions(root: str) -> dg.Definitions:
+    """The engine of a state root, under the name ``state_engine``."""
+    return dg.Definitions(resources={"state_engine": _engine_of(root)})
+
+
+@cache  # definitions of several jobs are merged where their resource is one and the same object
+def _engine_of(root: str) -> StateEngineResource:
+    return StateEngineResource(root=root)

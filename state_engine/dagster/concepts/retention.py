@@ -10,17 +10,16 @@ from pydantic import Field
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
-from state_engine.machine.settings import Settings
 from state_engine.operations.file_collector import VacuumReport
-from state_engine.registry import RegisteredJob
 
 ABOUT = """Which checkpoints can be restored; and their files, of which nobody needs some any more.
 
-A plain click expires checkpoints that are neither among the last ten nor younger than a week, never one that a
-savepoint or an open replay needs, and deletes files that nobody needed for a day. With `dry_run` it only reports."""
+A plain click shows what would go: checkpoints that are neither among the last ten nor younger than a week, never one
+that a savepoint or an open replay needs, and files that nobody needed for a day. With `dry_run: false` they go."""
 
 _WEEK_HOURS = 168.0
 _LOGGED_EVERY_FILES = 1000
@@ -38,18 +37,18 @@ class ExpireConfig(dg.Config):
     orphan_age_hours: float = Field(
         default=24.0, ge=24, description="How long a file stays after it was written, or needed last."
     )
-    dry_run: bool = Field(default=False, description="Only show what would go.")
+    dry_run: bool = Field(default=True, description="Only show what would go.")
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     """The asset, and a job that expires checkpoints and deletes their files."""
-    job = registered.job
+    job = dagster_job.job
 
-    @dg.multi_asset(name=f"{job.name}_expire", specs=[operation_spec(registered, "retention", ABOUT)])
+    @dg.multi_asset(name=f"{job.name}_expire", specs=[operation_spec(dagster_job, "retention", ABOUT)])
     def retention(
         context: dg.AssetExecutionContext, config: ExpireConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _expire(OperationRun(context, state_engine.engine(), job), config)
+        yield from _expire(OperationRun(context, state_engine.engine(), dagster_job), config)
 
     return dg.Definitions(
         assets=[retention],

@@ -6,11 +6,10 @@ import dagster as dg
 from pydantic import Field
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
-from state_engine.machine.settings import Settings
 from state_engine.monitoring.job_history import read_history
-from state_engine.registry import RegisteredJob
 from state_engine.storage.files import join, normal_uri
 from state_engine.storage.layout import JobLayout
 
@@ -36,28 +35,29 @@ def savepoint_partitions(job: str) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=f"{job}_savepoints")
 
 
-def definitions(registered: RegisteredJob, settings: Settings) -> dg.Definitions:
+def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     """The asset, a job that makes a savepoint, and a sensor that keeps the partitions in step."""
-    job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
+    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
+    in_step = "savepoint_partitions" in dagster_job.options.automation
     uri = {"dagster/uri": join(layout.directory, "savepoints")}
+
+    spec = operation_spec(
+        dagster_job, "savepoints", ABOUT, metadata=uri, partitions=savepoint_partitions(job.name)
+    )
 
     @dg.multi_asset(
         name=f"{job.name}_savepoint",
-        specs=[
-            operation_spec(
-                registered, "savepoints", ABOUT, metadata=uri, partitions=savepoint_partitions(job.name)
-            )
-        ],
+        specs=[spec],
     )
     def savepoints(
         context: dg.AssetExecutionContext, config: SavepointConfig, state_engine: StateEngineResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _savepoint(OperationRun(context, state_engine.engine(), job), config)
+        yield from _savepoint(OperationRun(context, state_engine.engine(), dagster_job), config)
 
     return dg.Definitions(
         assets=[savepoints],
         jobs=[operation_job(f"{job.name}__savepoint", savepoints, "Make a savepoint, or verify one.")],
-        sensors=[_partitions_sensor(registered, settings)],
+        sensors=[_partitions_sensor(dagster_job, spec.key)] if in_step else [],
     )
 
 
@@ -96,10 +96,9 @@ def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.Materi
     )
 
 
-def _partitions_sensor(registered: RegisteredJob, settings: Settings) -> dg.SensorDefinition:
-    name = registered.job.name
+def _partitions_sensor(dagster_job: DagsterJob, key: dg.AssetKey) -> dg.SensorDefinition:
+    name = dagster_job.name
     partitions = savepoint_partitions(name)
-    key = dg.AssetKey([name, "operations", "savepoints"])
 
     @dg.sensor(
         name=f"{name}__savepoint_partitions",
@@ -109,7 +108,7 @@ def _partitions_sensor(registered: RegisteredJob, settings: Settings) -> dg.Sens
         asset_selection=dg.AssetSelection.assets(key),
     )
     def in_step(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        history = read_history(settings.root, name)
+        history = read_history(dagster_job.root, name)
         there = set(history.checkpoints.pins) if history else set()
         shown = set(context.instance.get_dynamic_partitions(f"{name}_savepoints"))
         made = context.instance.get_materialized_partitions(key)

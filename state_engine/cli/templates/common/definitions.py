@@ -1,6 +1,5 @@
 """What Dagster loads: the jobs that statelake.toml names, as assets, jobs and schedules."""
 
-from state_engine import load_settings
-from state_engine.dagster import build
+from state_engine.dagster import statelake_definitions
 
-defs = build(load_settings())
+defs = statelake_definitions()

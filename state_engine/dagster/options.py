@@ -1,0 +1,88 @@
+"""``JobOptions``: which operations, checks and automation a job brings into Dagster; few by default."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Literal, Self, get_args
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.naming import Operation
+
+Automation = Literal[
+    "schedule",
+    "new_data",
+    "watch",
+    "compaction",
+    "retention",
+    "savepoint_partitions",
+    "checks",
+    "expectations",
+]
+"""What starts runs by itself, once it is switched on; the guide on Dagster has a table of them."""
+Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants"]
+"""``late_rows`` and ``expectations`` exist only where the job has time partitions, or expects something."""
+
+_KNOWN = {
+    "operations": get_args(Operation),
+    "automation": get_args(Automation),
+    "checks": get_args(Checks),
+}
+_STARTS: dict[str, tuple[str, str]] = {
+    "watch": ("checks", "moves_on"),
+    "compaction": ("operations", "base"),
+    "retention": ("operations", "retention"),
+    "savepoint_partitions": ("operations", "savepoints"),
+    "expectations": ("checks", "expectations"),
+}
+"""What an automation has no sense without: it brings that, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What a job brings into Dagster beside its assets and the Dagster job that runs them.
+
+    An automation brings the operation or the check that it starts. Nothing runs before somebody switches it on.
+
+    Attributes:
+        operations: what is done between micro-batches, an asset and a Dagster job each.
+        automation: schedules and sensors.
+        checks: asset checks of the checkpoint, and those that the job declares as expectations.
+
+    Raises:
+        ConfigurationError: a name is not known.
+
+    Example:
+        >>> JobOptions(automation=["new_data", "compaction"]).operations
+        frozenset({'base'})
+        >>> JobOptions(operations=["vacuum"])
+        Traceback (most recent call last):
+        state_engine.core.errors.ConfigurationError: JobOptions, operations: there is no 'vacuum'. Known are ['base', \
+'head', 'layout', 'savepoints', 'retention']
+    """
+
+    operations: Collection[Operation] = ()
+    automation: Collection[Automation] = frozenset[Automation](["schedule"])
+    checks: Collection[Checks] = frozenset[Checks](["moves_on", "dead_letters", "late_rows", "expectations"])
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            chosen = getattr(self, field.name)
+            unknown = sorted(set(chosen) - set(_KNOWN[field.name]))
+            if unknown or isinstance(chosen, str):
+                raise ConfigurationError(
+                    f"JobOptions, {field.name}: there is no {chosen if isinstance(chosen, str) else unknown[0]!r}. "
+                    f"Known are {list(_KNOWN[field.name])}"
+                )
+            brought = {
+                what
+                for name in self.automation
+                for to, what in [_STARTS.get(name, ("", ""))]
+                if to == field.name
+            }
+            object.__setattr__(self, field.name, frozenset({*chosen, *brought}))
+
+    @classmethod
+    def everything(cls) -> Self:
+        """All that there is."""
+        return cls(**_KNOWN)
