@@ -50,7 +50,7 @@ def statelake_definitions(
     settings: Settings | None = None,
     options: JobOptions | Mapping[str, JobOptions] | None = None,
     translator: StatelakeTranslator | None = None,
-    executor: dg.ExecutorDefinition | None = dg.in_process_executor,
+    in_process: bool = True,
 ) -> dg.Definitions:
     """Definitions of jobs, to be a code location or to be merged into one by ``dg.Definitions.merge``.
 
@@ -60,8 +60,8 @@ def statelake_definitions(
         settings: by default those that ``load_settings`` reads, with or without a file.
         options: what the jobs bring beside their assets, of all of them or by name; few things by default.
         translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
-        executor: of runs that no job of ours starts. One process by default, as a Spark session cannot be shared;
-            None where the project that these are merged into has an executor of its own.
+        in_process: whether runs that no job of ours starts stay in one process, because a Spark session cannot be
+            shared; False where the project that these are merged into has an executor of its own.
 
     Raises:
         ConfigurationError: a name of a job is taken twice, or there are options of a job that does not exist.
@@ -78,6 +78,7 @@ def statelake_definitions(
     known = _settings(settings, root)
     registered = load_jobs(known) if jobs is None else [registered_job(job) for job in jobs]
     shown = connected(registered, known, options or JobOptions(), translator or StatelakeTranslator())
+    executor = dg.in_process_executor if in_process else None
     parts = [resources.definitions(known.root), dg.Definitions(executor=executor)]
     return dg.Definitions.merge(*parts, *(part for job in shown for part in _parts(job)))
 
