@@ -58,6 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, as the engine itself starts it."""
     # Imported here: tests without Spark must run where PySpark cannot even be started.
     from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.execution import INTERPRETED
     from state_engine.spark.session import local_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
@@ -65,6 +66,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+        # Queries of tests run once, over a few rows: compiled, they would cost a fifth more time. Tests in processes of
+        # their own, the demo and the benchmarks run them compiled.
+        **INTERPRETED,
     }
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"

@@ -22,7 +22,8 @@ _OPTIONS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.session.timeZone": "UTC",
 }
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Over little input, compiling a query takes longer than it saves."""
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def described(spark: SparkSession, label: str) -> Iterator[None]:
 @contextmanager
 def execution(spark: SparkSession, label: str, *, small: bool = False) -> Iterator[None]:
     """Run the actions inside with the engine's options and a job description; ``small``: over little input."""
-    options = _OPTIONS | _INTERPRETED if small else _OPTIONS
+    options = _OPTIONS | INTERPRETED if small else _OPTIONS
     before = {key: spark.conf.get(key) for key in options}
     changed = {key: value for key, value in options.items() if before[key] != value}
     with described(spark, label):
