@@ -78,6 +78,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Queries of the test are compiled, because they run over many rows."""
+    options = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) for name in options}
+    for name, value in options.items():
+        spark.conf.set(name, value)
+    yield
+    for name, known in before.items():
+        spark.conf.set(name, str(known))
+
+
+@pytest.fixture
 def kernel(spark: SparkSession) -> Iterator[DeltaKernel]:
     """A Kernel of its own, with nothing remembered."""
     from state_engine.storage.delta.kernel import DeltaKernel
