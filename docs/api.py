@@ -97,6 +97,9 @@ MODULES = {
         "StatelakeTranslator",
         "StatelakeTranslatorData",
         "StateEngineResource",
+        "JobComponent",
+        "output_check",
+        "state_check",
     ],
 }
 """Public modules besides ``state_engine`` itself and ``state_engine.errors``."""

@@ -7,16 +7,21 @@ from state_engine.core.extras import optional
 optional("dagster", needed_by="state_engine.dagster")
 
 # ruff: noqa: E402 - what these import is what was just looked for
+from state_engine.dagster.asset_checks import output_check, state_check
+from state_engine.dagster.component import JobComponent
 from state_engine.dagster.definitions import statelake_assets, statelake_definitions
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
 
 __all__ = [
+    "JobComponent",
     "JobOptions",
     "StateEngineResource",
     "StatelakeTranslator",
     "StatelakeTranslatorData",
+    "output_check",
+    "state_check",
     "statelake_assets",
     "statelake_definitions",
 ]

@@ -70,7 +70,7 @@ def statelake_definitions(
         >>> from state_engine import DeltaSink, FileSource, StatefulJob
         >>> job = StatefulJob("clicks")
         >>> stream = job.source("clicks", FileSource("/lake/inbox", schema="user string"))
-        >>> stream.sink("copy", DeltaSink("/lake/clicks"))
+        >>> _ = stream.sink("copy", DeltaSink("/lake/clicks"))
         >>> defs = statelake_definitions([job], root="/lake/state")
         >>> sorted(spec.key.to_user_string() for spec in defs.resolve_all_asset_specs())
         ['clicks/checkpoint', 'clicks/sinks/copy', 'clicks/sources/clicks']
@@ -106,7 +106,7 @@ def statelake_assets(
         >>> from state_engine.dagster import StateEngineResource
         >>> job = StatefulJob("clicks")
         >>> stream = job.source("clicks", FileSource("/lake/inbox", schema="user string"))
-        >>> stream.sink("copy", DeltaSink("/lake/clicks"))
+        >>> _ = stream.sink("copy", DeltaSink("/lake/clicks"))
         >>> engine = StateEngineResource(root="/lake/state")
         >>> defs = dg.Definitions(
         ...     assets=[statelake_assets(job, root="/lake/state")], resources={"state_engine": engine}

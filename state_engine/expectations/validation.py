@@ -77,16 +77,29 @@ def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
     """
     if isinstance(suite.of, OfState):
         return _flat(engine.read_state(job, suite.of.operator, suite.of.state))
-    node = job.sinks.get(suite.of.sink)
+    return sink_frame(engine, job, suite.of.sink, asked_by=f"suite '{suite.name}'")
+
+
+def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: str) -> DataFrame:
+    """All rows that a sink has published.
+
+    Args:
+        name: of the sink.
+        asked_by: who reads them, for messages.
+
+    Raises:
+        ConfigurationError: the job has no such sink, or it cannot be read back.
+    """
+    node = job.sinks.get(name)
     if node is None:
-        raise ConfigurationError(f"suite '{suite.name}': job '{job.name}' has no sink '{suite.of.sink}'")
+        raise ConfigurationError(f"{asked_by}: job '{job.name}' has no sink '{name}'")
     sink = node.sink
     if isinstance(sink, DeltaSink):
         return engine.spark.read.format("delta").load(sink.path)
     if isinstance(sink, FileSink):
         return engine.spark.read.option("header", "true").format(sink.format).load(sink.path)
     raise ConfigurationError(
-        f"suite '{suite.name}': rows of a sink of kind '{sink.kind}' cannot be read back; expect something of a state, "
+        f"{asked_by}: rows of a sink of kind '{sink.kind}' cannot be read back; expect something of a state, "
         "or of a DeltaSink"
     )
 
