@@ -19,6 +19,7 @@ from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, say
 from state_engine.cli.status import status
 from state_engine.core.errors import StatelakeError
+from state_engine.spark.java_log import has_errors, java_log, new_log_file
 
 app = typer.Typer(
     help="Flink's state model for scheduled, incremental PySpark batches.",
@@ -65,9 +66,13 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: errors of our own end in one readable message, not in a traceback."""
+    """Entry point: errors of our own end in one readable message, not in a traceback; Java's remarks go into a file."""
+    log = new_log_file()
     try:
-        app()
+        with java_log(log):
+            app()
     except StatelakeError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        if has_errors(log):
+            errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None

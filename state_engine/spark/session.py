@@ -25,6 +25,7 @@ from state_engine.machine.jars import DELTA_VERSION, delta_jars
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
 from state_engine.spark.class_archive import archive_options
+from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.shipping import ship_code
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
@@ -180,7 +181,7 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         "PYSPARK_PYTHON": sys.executable,
     }
     try:
-        with _environment(launch):
+        with _environment(launch), java_is_starting():
             spark = builder.getOrCreate()
     except Exception as error:
         raise SessionError(

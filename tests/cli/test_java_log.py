@@ -1,0 +1,49 @@
+"""What Java writes goes into a file, and an error names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from state_engine.spark.java_log import has_errors, java_is_starting, java_log, new_log_file
+
+
+def test_what_is_started_inside_writes_into_the_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "logs" / "spark.log"
+    say = [sys.executable, "-c", "import sys; sys.stderr.write('remark')"]
+    with java_log(file):
+        assert not file.exists()
+        with java_is_starting():
+            subprocess.run(say, check=True)
+        subprocess.run(say, check=True, stderr=subprocess.DEVNULL)
+    assert file.read_text() == "remark"
+
+
+def test_without_a_file_nothing_is_moved(capfd: pytest.CaptureFixture[str]) -> None:
+    with java_is_starting():
+        subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('remark')"], check=True)
+    assert capfd.readouterr().err == "remark"
+
+
+def test_the_newest_logs_stay(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"spark-{number:02}.log").touch()
+    (tmp_path / "other.log").touch()
+    assert new_log_file(tmp_path).parent == tmp_path
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["other.log", *(f"spark-{number}.log" for number in range(10, 30))]
+
+
+def test_warnings_of_java_alone_are_no_errors(tmp_path: Path) -> None:
+    file = tmp_path / "spark.log"
+    assert not has_errors(file)
+    file.write_text("WARNING: Using incubator modules: jdk.incubator.vector\n")
+    assert not has_errors(file)
+    with file.open("a") as log:
+        log.write("12:00:00 ERROR Executor: Exception in task 0.0\n")
+    assert has_errors(file)
