@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from state_engine import StateEngine
 
 DATA_VERSION_TAG = "dagster/data_version"
+MOST_ELSEWHERE = 100
+"""Checkpoints of other runners that one run shows."""
 
 
 class MicroBatchConfig(dg.Config):
@@ -79,10 +81,38 @@ class _Progress:
     last: BatchReport | None = None
     shown: set[int] = field(default_factory=set)
     known: History = field(default_factory=History)
+    elsewhere: list[CheckpointRow] = field(default_factory=list)
+
+    def look_elsewhere(self) -> None:
+        """Find what was committed since the newest version that Dagster has, and by no run of Dagster.
+
+        The newest ones only: a job may be years older than the instance.
+        """
+        newest = self._newest_version()
+        rows = [row for row in self.committed().main_path if row.checkpoint_id > newest]
+        others = [row for row in rows if not row.requested_by.startswith(RUN)]
+        self.elsewhere = others[-MOST_ELSEWHERE:]
+        if others:
+            self.context.log.info(
+                f"job '{self.dagster_job.name}': {len(others)} checkpoints were committed outside of Dagster, the last "
+                f"one is {others[-1].checkpoint_id}; they are shown now"
+            )
+
+    @property
+    def moved_elsewhere(self) -> list[CheckpointRow]:
+        """Those that changed state or sinks."""
+        return [row for row in self.elsewhere if not row.kind.is_in_background]
+
+    def show_elsewhere(self, *, but: int | None = None) -> None:
+        """Log what was committed outside of Dagster; ``but`` is the run's result."""
+        for row in self.elsewhere:
+            if row.checkpoint_id != but and row.checkpoint_id not in self.shown:
+                self._log(row, None)
 
     def batch(self, report: BatchReport) -> None:
         """A batch was committed and published."""
         committed = self.committed()
+        self.show_elsewhere()
         self.flush()
         self.compactions(report.checkpoint_id, committed)
         self.rows.append(committed[report.checkpoint_id])
@@ -108,6 +138,7 @@ class _Progress:
 
     def failed(self) -> None:
         """Log what was committed before a failure, also a checkpoint whose publishing failed."""
+        self.show_elsewhere()
         self.flush()
         try:
             for row in self.committed().values():
@@ -125,6 +156,12 @@ class _Progress:
     def requester(self) -> str:
         """What checkpoints of this run record as ``requested_by``."""
         return requester_of(self.context)
+
+    def _newest_version(self) -> int:
+        key = self.dagster_job.key(checkpoint_key(self.dagster_job.name))
+        event = self.context.instance.get_latest_materialization_event(key)
+        tags = event.asset_materialization.tags if event and event.asset_materialization else None
+        return int((tags or {}).get(DATA_VERSION_TAG, 0))
 
     def _log(self, row: CheckpointRow, batch: BatchReport | None) -> None:
         self.shown.add(row.checkpoint_id)
@@ -154,6 +191,7 @@ def run_micro_batches(
     job = dagster_job.job
     dagster_job.registered.prepare()
     progress = _Progress(context, engine, dagster_job)
+    progress.look_elsewhere()
     try:
         report = engine.run(
             job,
@@ -166,7 +204,8 @@ def run_micro_batches(
         progress.failed()
         show_stopped_commit(context, dagster_job, error)
         raise
-    if not report.batches and not report.published_pending:
+    if not report.batches and not report.published_pending and not progress.moved_elsewhere:
+        progress.show_elsewhere()
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
         return
     yield from _results(progress, report, declared)
@@ -178,8 +217,10 @@ def _results(
     """The head first, then everything that follows from it, all with the head's id as their data version."""
     context = progress.context
     recorded = progress.committed()
-    published = [*(recorded[i] for i in report.published_pending), *progress.rows]
+    before = {row.checkpoint_id for row in progress.moved_elsewhere} | set(report.published_pending)
+    published = [*(recorded[i] for i in sorted(before)), *progress.rows]
     head = published[-1]
+    progress.show_elsewhere(but=head.checkpoint_id)
     version = dg.DataVersion(str(head.checkpoint_id))
     whole_run = run_metadata(
         report.batches,

@@ -68,6 +68,10 @@ def totals(name, **options):
 totals_so_far = totals("totals")
 
 
+def every_minute():
+    return RegisteredJob(job=totals_so_far, cron="* * * * *")
+
+
 def by_day():
     days = TimePartitions("at", start="2024-03-01", end="2024-03-04")
     return RegisteredJob(job=totals("daily", partitions=days), description="Totals, day by day.")

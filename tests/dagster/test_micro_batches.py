@@ -20,6 +20,7 @@ from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.registry import load_jobs
 
 pytestmark = pytest.mark.spark
 
@@ -79,6 +80,30 @@ def shown(event: dg.AssetMaterialization) -> dict[str, Any]:
 def averages(settings: Settings) -> list[tuple[int, int]]:
     table = DeltaTable(str(Path(settings.root).parent / "sinks" / JOB)).to_pyarrow_table()
     return sorted(zip(*table.to_pydict().values(), strict=True))
+
+
+def test_what_was_run_outside_of_dagster_is_shown_by_the_next_run(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    def outside() -> None:
+        [registered] = load_jobs(settings)
+        with StateEngine(settings.root, spark) as engine:
+            engine.run(registered.job, requested_by="statelake run")
+
+    outside()
+    tick(settings, instance)  # finds nothing new
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3"]
+    assert versions(instance, AVERAGES) == ["3"]
+    assert shown(events(instance, CHECKPOINT)[-1])["requested_by"] == "statelake run"
+    assert shown(events(instance, AVERAGES)[-1])["rows_out"] == 2
+    assert tick(settings, instance).get_asset_materialization_events() == []
+
+    arrive(tmp_path, "b", [(1, 8)])
+    outside()
+    arrive(tmp_path, "c", [(2, 1)])
+    tick(settings, instance)
+    assert versions(instance, CHECKPOINT) == ["1", "2", "3", "4", "5"]
+    assert versions(instance, AVERAGES) == ["3", "5"]
 
 
 def test_every_micro_batch_is_one_version_and_an_empty_tick_is_none(
