@@ -14,8 +14,9 @@ from rich.table import Table
 
 from state_engine.cli.operations import say_moved
 from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, Rebatch
+from state_engine.cli.output import AsCsv, AsJson, show
 from state_engine.cli.renamed import Commands
-from state_engine.cli.session import console, declared, known, listed, opened, progress, say
+from state_engine.cli.session import declared, known, listed, opened, progress, say
 from state_engine.replay.comparison import ComparisonReport
 
 app = typer.Typer(
@@ -26,16 +27,23 @@ app = typer.Typer(
 
 
 @app.command(name="list")
-def list_branches(job: Job) -> None:
+def list_branches(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the branches of a job that are neither promoted nor dropped."""
     with opened() as engine:
         heads = engine.branches(job)
-    table = Table("branch", "head", "UTC", "asked for by")
-    for name, head in heads.items():
-        table.add_row(
-            name, str(head.checkpoint_id), f"{head.created_at:%Y-%m-%d %H:%M:%S}", head.requested_by
-        )
-    console.print(table)
+    records = [
+        {"branch": name, "head": h.checkpoint_id, "created_at": h.created_at, "requested_by": h.requested_by}
+        for name, h in heads.items()
+    ]
+
+    def table() -> Table:
+        shown = Table("branch", "head", "UTC", "asked for by")
+        for name, h in heads.items():
+            shown.add_row(name, str(h.checkpoint_id), f"{h.created_at:%Y-%m-%d %H:%M:%S}", h.requested_by)
+        return shown
+
+    columns = ("branch", "head", "created_at", "requested_by")
+    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
 
 
 @app.command()

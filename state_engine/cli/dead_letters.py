@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import fields
 from typing import Annotated
 
 import typer
@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from state_engine.cli.options import DryRun, Job
+from state_engine.cli.output import AsCsv, AsJson, show
 from state_engine.cli.renamed import Commands
-from state_engine.cli.session import console, declared, opened, progress, say
+from state_engine.cli.session import declared, opened, progress, say
 from state_engine.microbatch.dead_letters import DeadLetter
 
 app = typer.Typer(help="Rows that were refused.", no_args_is_help=True, cls=Commands)
@@ -23,17 +24,18 @@ def list_letters(
     job: Job,
     sent: Annotated[bool, typer.Option("--sent", help="Also those that were sent again.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a letter.")] = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """List the rows that a job refused, and whether they can be sent again."""
     with opened() as engine:
         letters = engine.list_dead_letters(declared(job).job, sent=sent)
-    if as_json:
-        for one in letters[-limit:]:
-            typer.echo(json.dumps({k: v for k, v in vars(one).items() if not k.startswith("_")}))
-        return
-    console.print(_table(letters[-limit:]))
-    say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
+    shown = letters[-limit:]
+    columns = [f.name for f in fields(DeadLetter) if not f.name.startswith("_")]
+    records = [{name: getattr(one, name) for name in columns} for one in shown]
+    show(records, lambda: _table(shown), as_json=as_json, as_csv=as_csv, columns=columns)
+    if not (as_json or as_csv):
+        say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
 
 
 @app.command(name="replay")

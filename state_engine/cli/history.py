@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from state_engine.cli.options import Job
-from state_engine.cli.session import console, errors, opened, say
+from state_engine.cli.output import AsCsv, AsJson, show
+from state_engine.cli.session import errors, opened, say
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
@@ -24,6 +25,8 @@ _TEXTS = _NAMES[6:]
 def checkpoints(
     job: Job,
     last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """List what a job has committed, newest last."""
     with opened() as engine:
@@ -31,8 +34,9 @@ def checkpoints(
         if not rows:
             errors.print(f"job '{job}' has no checkpoint in {engine.root}", soft_wrap=True, markup=False)
             raise typer.Exit(code=1)
-        say(f"{job}: {len(rows)} checkpoints in {engine.root}")
-        console.print(history(rows, last=last))
+        if not (as_json or as_csv):
+            say(f"{job}: {len(rows)} checkpoints in {engine.root}")
+    show(records(rows, last=last), lambda: history(rows, last=last), as_json=as_json, as_csv=as_csv)
 
 
 def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
@@ -54,6 +58,27 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
     for line in zip(*columns.values(), strict=True):
         table.add_row(*line)
     return table
+
+
+def records(rows: Sequence[CheckpointRow], *, last: int) -> list[dict[str, Any]]:
+    """The same with plain values, for programs."""
+    now = standing(History(rows))
+    return [
+        {
+            "id": row.checkpoint_id,
+            "parent": row.parent_id,
+            "branch": row.branch,
+            "kind": str(row.kind),
+            "created_at": row.created_at,
+            "rows_in": row.rows_in,
+            "rows_refused": row.rows_refused,
+            "rows_out": sum(sink.rows for sink in row.sinks),
+            "changed_entries": sum(operator.changed_entries for operator in row.operators),
+            "requested_by": row.requested_by,
+            "now": now.get(row.checkpoint_id, ""),
+        }
+        for row in rows[-last:]
+    ]
 
 
 def standing(history: History) -> dict[int, str]:

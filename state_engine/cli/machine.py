@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli import output
 from state_engine.cli.options import DryRun
+from state_engine.cli.output import AsCsv, AsJson
 from state_engine.cli.renamed import Commands
 from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, loaded_settings, say
@@ -55,6 +58,8 @@ def doctor(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --repair: only show what would be done.")
     ] = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Show what this machine has, and what to do about what is missing or damaged."""
     loaded = loaded_settings()
@@ -65,29 +70,40 @@ def doctor(
     if spark:
         with console.status("Starting Spark …"):
             results.append(checks.check_spark(loaded.settings.spark))
-    table = Table("", "check", "found", title="statelake doctor", title_justify="left")
+    output.show([vars(check) for check in results], lambda: _checks(results), as_json=as_json, as_csv=as_csv)
+    people = not (as_json or as_csv)
     for check in results:
-        style = _STYLES[check.status]
-        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.detail))
-    console.print(table)
-    for check in results:
-        if check.fix:
+        if check.fix and people:
             heading = f"[{_STYLES[check.status]}]{check.name}[/]"
             console.print(f"{heading}: {escape(check.fix)}", soft_wrap=True, highlight=False)
     if any(check.status in ("missing", "failed") for check in results):
         raise typer.Exit(code=1)
-    console.print("Ready to run.")
+    if people:
+        console.print("Ready to run.")
+
+
+def _checks(results: Sequence[checks.Check]) -> Table:
+    table = Table("", "check", "found", title="statelake doctor", title_justify="left")
+    for check in results:
+        style = _STYLES[check.status]
+        table.add_row(f"[{style}]{check.status}[/]", check.name, escape(check.detail))
+    return table
 
 
 @config.command()
-def show() -> None:
+def show(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Print every effective setting and where it came from; secrets are masked."""
     loaded = loaded_settings()
-    table = Table("setting", "value", "from")
-    for row in loaded.rows():
-        table.add_row(escape(row.key), escape(row.value), escape(row.origin))
-    console.print(table)
-    if loaded.file is None:
+    records = [{"setting": row.key, "value": row.value, "from": row.origin} for row in loaded.rows()]
+
+    def table() -> Table:
+        shown = Table("setting", "value", "from")
+        for record in records:
+            shown.add_row(*map(escape, record.values()))
+        return shown
+
+    output.show(records, table, as_json=as_json, as_csv=as_csv)
+    if loaded.file is None and not (as_json or as_csv):
         say(f"No {FILE_NAME} here, and {FILE_VARIABLE} is not set.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import json
 import math
 import sys
@@ -19,7 +18,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli import output as output_of
 from state_engine.cli.options import Job, Limit
+from state_engine.cli.output import AsCsv, AsJson
 from state_engine.cli.session import console, opened
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.walk import Convert, converter
@@ -45,6 +46,8 @@ def sql(
         str | None, typer.Option("--as-of", help="As of this time, such as 2026-03-01T12:30; in UTC.")
     ] = None,
     output: Format = "table",
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
     limit: Limit = 100,
     unrestricted: Annotated[
         bool, typer.Option("--unrestricted", help="Let the query reach Java methods, files and programs.")
@@ -53,9 +56,16 @@ def sql(
     """Ask a job's state, operator state and history with SQL."""
     if (query is None) is not views:
         raise ConfigurationError(f'give a query or --views: statelake sql {job} "SELECT * FROM checkpoints"')
+    wanted = {name for name, asked in (("json", as_json), ("csv", as_csv)) if asked}
+    wanted |= {output} - {"table"}
+    if len(wanted) > 1:
+        raise ConfigurationError("give --json or --csv, not both")
+    output = "json" if "json" in wanted else "csv" if "csv" in wanted else "table"
     with opened() as engine:
         if query is None:
-            console.print(_views(engine.list_views(job, checkpoint_id=checkpoint_id, as_of=as_of)))
+            listed = engine.list_views(job, checkpoint_id=checkpoint_id, as_of=as_of)
+            records = [{"view": v.sql_name, "columns": dict(v.columns), "about": v.about} for v in listed]
+            output_of.show(records, lambda: _views(listed), as_json=output == "json", as_csv=output == "csv")
         else:
             answer = engine.sql(
                 job, query, checkpoint_id=checkpoint_id, as_of=as_of, unrestricted=unrestricted
@@ -83,14 +93,8 @@ def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:
     for name in names:
         table.add_column(escape(name), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(_text(cell)) for cell in row))
+        table.add_row(*(escape(output_of.text(cell)) for cell in row))
     console.print(table)
-
-
-def _print_csv(names: Sequence[str], rows: Sequence[Cells]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_text(cell) for cell in row] for row in rows)
 
 
 def _print_json(names: Sequence[str], rows: Sequence[Cells]) -> None:
@@ -98,12 +102,7 @@ def _print_json(names: Sequence[str], rows: Sequence[Cells]) -> None:
         print(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
 
 
-_PRINTERS = {"table": _print_table, "csv": _print_csv, "json": _print_json}
-
-
-def _text(cell: Any) -> str:
-    """A cell as text: nothing for null, JSON for what has parts."""
-    return "" if cell is None else cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+_PRINTERS = {"table": _print_table, "csv": output_of.print_csv, "json": _print_json}
 
 
 def _plain_leaf(kind: pa.DataType) -> Convert:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from state_engine.cli.options import DryRun, Job, Outputs, Rebatch
+from state_engine.cli.output import AsCsv, AsJson, show
 from state_engine.cli.session import (
-    console,
     declared,
     known,
     listed,
@@ -24,15 +24,36 @@ from state_engine.microbatch.partition_runs import PartitionStatus
 from state_engine.replay.backfill import BackfillReport
 
 
-def jobs() -> None:
+def jobs(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the jobs that the settings and installed packages name; starts neither Spark nor Java."""
     settings = loaded_settings().settings
-    table = Table("job", "schedule", "operators", "sinks", "about")
-    for name, one in registered(settings).items():
-        about = one.description.strip().split("\n\n")[0].replace("\n", " ")
-        operators = f"{len(one.job.operators)}, parallelism {one.job.parallelism}"
-        table.add_row(escape(name), one.cron, operators, escape(listed(one.job.sinks)), escape(about))
-    console.print(table)
+    records: list[dict[str, Any]] = [
+        {
+            "job": name,
+            "schedule": one.cron,
+            "operators": list(one.job.operators),
+            "parallelism": one.job.parallelism,
+            "sinks": list(one.job.sinks),
+            "about": one.description.strip().split("\n\n")[0].replace("\n", " "),
+        }
+        for name, one in registered(settings).items()
+    ]
+
+    def table() -> Table:
+        shown = Table("job", "schedule", "operators", "sinks", "about")
+        for one in records:
+            operators = f"{len(one['operators'])}, parallelism {one['parallelism']}"
+            shown.add_row(
+                escape(one["job"]),
+                one["schedule"],
+                operators,
+                escape(listed(one["sinks"])),
+                escape(one["about"]),
+            )
+        return shown
+
+    columns = ("job", "schedule", "operators", "parallelism", "sinks", "about")
+    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
 
 
 def run(
@@ -114,12 +135,23 @@ def backfill(
     say(backfill_text(report, dry_run=dry_run))
 
 
-def partitions(job: Job) -> None:
+def partitions(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the time partitions of a job: done, stale or missing."""
     code = declared(job)
     with opened() as engine:
         states = engine.partitions(code.job)
-    console.print(_partition_table(job, states))
+    records = [
+        {
+            "partition": one.key,
+            "state": one.state,
+            "checkpoint": one.checkpoint_id,
+            "rows": one.rows,
+            "late_rows": one.late_rows,
+        }
+        for one in states
+    ]
+    columns = ("partition", "state", "checkpoint", "rows", "late_rows")
+    show(records, lambda: _partition_table(job, states), as_json=as_json, as_csv=as_csv, columns=columns)
 
 
 def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from state_engine.cli.options import DryRun, Job
+from state_engine.cli.output import AsCsv, AsJson, show
 from state_engine.cli.renamed import Commands
 from state_engine.cli.session import console, opened, progress, say
 from state_engine.operations.savepoints import described, verified
@@ -37,14 +38,23 @@ def create(
 
 
 @app.command(name="list")
-def list_savepoints(job: Job) -> None:
+def list_savepoints(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """List the savepoints of a job."""
     with opened() as engine:
         savepoints = engine.savepoints(job).list()
-    table = Table("name", "checkpoint", "directory")
-    for name, pin in sorted(savepoints.items()):
-        table.add_row(name, str(pin.checkpoint_id), pin.path)
-    console.print(table)
+    columns = ("name", "checkpoint", "directory")
+    records = [
+        dict(zip(columns, (name, pin.checkpoint_id, pin.path), strict=True))
+        for name, pin in sorted(savepoints.items())
+    ]
+
+    def table() -> Table:
+        shown = Table(*columns)
+        for record in records:
+            shown.add_row(*map(str, record.values()))
+        return shown
+
+    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
 
 
 @app.command()

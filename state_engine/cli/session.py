@@ -23,7 +23,13 @@ from state_engine.microbatch.reports import BatchReport
 from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
 
-console = Console()
+
+def _width() -> int | None:
+    """In a pipe a line is a line, however long; on a terminal, and where COLUMNS is set, lines are folded."""
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 1_000
+
+
+console = Console(width=_width())
 errors = Console(stderr=True)
 
 

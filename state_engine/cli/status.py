@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli.output import AsCsv, print_csv
 from state_engine.cli.session import console, loaded_settings, registered
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
@@ -41,6 +42,7 @@ def status(
         str | None, typer.Argument(help="Name of the job; all registered ones by default.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, by job.")] = False,
+    as_csv: AsCsv = False,
     stuck_minutes: Annotated[
         float,
         typer.Option(
@@ -57,6 +59,9 @@ def status(
         raise typer.Exit(code=2) from None
     if as_json:
         typer.echo(json.dumps({one.job: one.to_json() for one in statuses}, indent=2))
+    elif as_csv:
+        records = [one.to_json() for one in statuses]
+        print_csv(list(records[0]) if records else [], [list(record.values()) for record in records])
     else:
         console.print(table(statuses))
         for one in statuses:
