@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-LOCATION = "statelake"
 RUN_MS = 400_000
 """A run starts an interpreter and a Spark session first, on a machine that may be busy."""
 ZOOM_OUT = 9
@@ -29,6 +28,7 @@ class Ui:
 
     page: Page
     address: str
+    location: str = "statelake"
 
     def __post_init__(self) -> None:
         # Dagster asks every new instance once.
@@ -43,7 +43,7 @@ class Ui:
 
     def lineage(self, group: str, *, zoom_out: int = ZOOM_OUT) -> None:
         """The graph of an asset group; by default so small that it is seen whole."""
-        self.go(f"locations/{LOCATION}/asset-groups/{group}/lineage")
+        self.go(f"locations/{self.location}/asset-groups/{group}/lineage")
         self.sees("checkpoint")
         for _ in range(zoom_out):
             self.page.get_by_label("zoom_out").click()
@@ -77,7 +77,7 @@ class Ui:
 
     def launchpad(self, job: str) -> None:
         """The page where a job is launched with configuration."""
-        self.go(f"locations/{LOCATION}/jobs/{job}/playground")
+        self.go(f"locations/{self.location}/jobs/{job}/playground")
         self.sees("Launch Run", "No errors")
 
     def type_config(self, text: str) -> None:
@@ -139,6 +139,12 @@ class Ui:
         self._follow(
             end.and_(self.page.locator("[data-tooltip]")), status
         )  # columns of a table have these names, too
+
+    def switch_on(self, schedule: str) -> None:
+        """Click on the switch of a schedule that never ran."""
+        self.go(f"locations/{self.location}/schedules/{schedule}")
+        self.sees("Schedule has never run")
+        self.page.get_by_role("checkbox").first.evaluate("one => one.click()")  # a drawing lies upon it
 
     def picture(self, name: str) -> None:
         """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves any more."""

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,17 +124,31 @@ class Tables:
         return done.stdout
 
 
-@contextmanager
-def serving(site: Site) -> Iterator[str]:
+def serving(site: Site) -> AbstractContextManager[str]:
     """``dagster dev`` from ``workspace.yaml``; gives its address, and leaves no process behind."""
+    command = ["dagster", "dev", "-w", "workspace.yaml"]
+    return server(command, directory=PROJECT, variables=site.variables, log=site.home / "dagster.log")
+
+
+@contextmanager
+def server(
+    command: Sequence[str], *, directory: Path, variables: Mapping[str, str], log: Path
+) -> Iterator[str]:
+    """A command that serves Dagster's pages; gives its address, and leaves no process behind.
+
+    Args:
+        command: it takes a host and a port besides.
+        directory: where it runs.
+        variables: of its environment.
+        log: what it prints.
+    """
     port = free_port()
-    command = [_beside_python("dagster"), "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
-    log = site.home / "dagster.log"
+    name, *arguments = command
     with log.open("w") as output:
-        server = subprocess.Popen(
-            command,
-            cwd=PROJECT,
-            env=site.variables,
+        process = subprocess.Popen(
+            [_beside_python(name), *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=directory,
+            env=dict(variables),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -142,14 +156,14 @@ def serving(site: Site) -> Iterator[str]:
         )
     address = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: _answers(address, server, log), f"{address} answers", within_s=START_S)
+        until(lambda: _answers(address, process, log), f"{address} answers", within_s=START_S)
         yield address
     finally:
-        _end(server)
+        _end(process)
 
 
-def _answers(address: str, server: subprocess.Popen[bytes], log: Path) -> bool:
-    assert server.poll() is None, f"dagster dev ended with {server.returncode}:\n{log.read_text()[-4000:]}"
+def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, f"the server ended with {process.returncode}:\n{log.read_text()[-4000:]}"
     try:
         with urllib.request.urlopen(f"{address}/server_info", timeout=10) as response:
             return bool(response.status == 200)
@@ -157,19 +171,19 @@ def _answers(address: str, server: subprocess.Popen[bytes], log: Path) -> bool:
         return False
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the server, its daemon, code servers, runs and their JVMs: first politely, then all that is left."""
-    family = _descendants(server.pid)
-    server.send_signal(signal.SIGTERM)
+    family = _descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
     psutil.wait_procs(family, timeout=20)
-    family = [p for p in {*family, *_descendants(server.pid)} if p.is_running()]
+    family = [p for p in {*family, *_descendants(process.pid)} if p.is_running()]
     for left in family:
         with suppress(psutil.NoSuchProcess):
             left.kill()
     with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)  # it leads its group: what lost its parent is in there
+        os.killpg(process.pid, signal.SIGKILL)  # it leads its group: what lost its parent is in there
     psutil.wait_procs(family, timeout=20)
-    server.wait(timeout=20)
+    process.wait(timeout=20)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -53,9 +53,6 @@ def test_groups_and_lineage_are_there_before_anything_ran(ui: Ui, tables: Tables
     ui.lineage("flights")
     ui.sees("checkpoint", *SINKS, *STATES, "Materialize all (7)")
     assert tables.status()["state"] == "never_ran"
-    ui.lineage("flights", zoom_out=3)
-    ui.sees("0 / 6 Passed")
-    ui.picture("dagster-lineage")
 
 
 def test_a_click_on_materialize_runs_micro_batches_and_checks_them(
@@ -81,6 +78,9 @@ def test_a_click_on_materialize_runs_micro_batches_and_checks_them(
     assert ui.pictures() >= 2
     ui.picture("dagster-checkpoint")
     assert ui.plots("flights/checkpoint") >= 5
+    ui.lineage("flights", zoom_out=3)
+    ui.sees(re.compile("^Materialized"), re.compile("^[1-9] / [1-9] Passed$"))
+    ui.picture("dagster-lineage")
 
 
 def test_nonsense_in_the_launchpad_is_refused_in_words(ui: Ui, tables: Tables) -> None:
