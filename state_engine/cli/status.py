@@ -1,7 +1,7 @@
 """The command ``statelake status``: the health of jobs, for people and for monitoring; starts neither Spark nor Java.
 
-Exit codes: 0 fine; 1 a job is stuck, its outputs are not published, or it refuses all its rows; 2 a job never ran, or
-nothing is known of it.
+Exit codes: 0 fine; 1 files of a job are gone, it is stuck, its outputs are not published, or it refuses all its rows;
+2 a job never ran, or nothing is known of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from state_engine.monitoring.job_status import JobStatus, status_of_history
 
 _STYLES = {
     "ok": "green",
+    "damaged": "red",
     "stuck": "red",
     "unpublished": "red",
     "refusing": "red",
@@ -51,7 +52,7 @@ def status(
         ),
     ] = _MINUTES,
 ) -> None:
-    """Show the health of jobs; ends with 0: fine, 1: stuck, unpublished or refusing, 2: never ran or unknown."""
+    """Show the health of jobs; ends with 0: fine; 1: somebody should look; 2: never ran, or unknown."""
     try:
         statuses = _statuses(job, timedelta(minutes=stuck_minutes))
     except StatelakeError as error:  # 1 is for jobs
@@ -97,6 +98,17 @@ def worst(statuses: list[JobStatus]) -> int:
 
 def notes(one: JobStatus) -> list[str]:
     """What a line of the table has no room for."""
+    gone = [f"is gone or cut: {file}" for file in one.missing_files[:_MOST_FILES]]
+    if one.missing_files:
+        way_out = (
+            "restore a savepoint"
+            if one.restorable_id is None
+            else f"statelake restore {one.job} {one.restorable_id}"
+        )
+        gone.append(
+            f"{len(one.missing_files)} files that the head needs are not as they were written. Put them back from a "
+            f"copy; or go back to the newest checkpoint whose files are there: {way_out}"
+        )
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:
         waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
@@ -104,7 +116,7 @@ def notes(one: JobStatus) -> list[str]:
         f"sink {sink} at {path} is left alone: the code does not have it any more"
         for sink, path in one.left_alone.items()
     ]
-    return [*waiting, *([one.problem] if one.problem else [])]
+    return [*gone, *waiting, *([one.problem] if one.problem else [])]
 
 
 def table(statuses: list[JobStatus]) -> Table:

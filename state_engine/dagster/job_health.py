@@ -68,6 +68,11 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
     """A status as one line."""
     if status.state == "never_ran":
         return f"job '{status.job}' has no checkpoint yet"
+    if status.state == "damaged":
+        return (
+            f"{len(status.missing_files)} files that the head needs are gone or cut, first {status.missing_files[0]}; "
+            f"`statelake status {status.job}` lists them, and the newest checkpoint whose files are there"
+        )
     if status.state == "unpublished":
         return f"checkpoints {list(status.unpublished)} are committed, and not published: run the job, or recover it"
     if status.state == "refusing":

@@ -15,9 +15,10 @@ import numpy as np
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.invariants import Violation, violations
-from state_engine.core.checkpoints.state_files import keyed_state_files, operator_state_files, position_files
+from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import DamagedFileError
 from state_engine.monitoring.job_history import JobHistory
+from state_engine.monitoring.restorable import needed_files
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import join, open_location
 from state_engine.storage.parquet_reading import open_recorded
@@ -133,24 +134,10 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
 
 def files_are_there(history: JobHistory) -> Finding:
     """Every file that reading the head takes exists, with the size and the rows that its checkpoint recorded."""
-    wanted = list(head_files(history))
+    wanted = list(needed_files(history.layout, history.path))
     with ThreadPoolExecutor(_READERS) as pool:
         problems = list(pool.map(lambda one: _problem_of(*one), wanted))
     return Finding(len(wanted), "files", tuple(p for p in problems if p))
-
-
-def head_files(history: JobHistory) -> Iterator[tuple[str, DataFile]]:
-    """Directory and file of all that restoring the head takes: keyed state, operator state, source positions."""
-    path, layout = history.path, history.layout
-    if not path:
-        return
-    for operator in path[-1].operators:
-        files = keyed_state_files(path, operator.uid)
-        yield from ((layout.base(operator.uid), held.file) for held in files.base)
-        yield from ((layout.changelog(operator.uid), held.file) for held in files.changelog)
-    yield from ((layout.operator_state, file) for file in position_files(path))
-    for ref in path[-1].operator_state:
-        yield from ((layout.operator_state, file) for file in operator_state_files(path, ref))
 
 
 RULES: dict[str, Callable[[JobHistory], Finding]] = {

@@ -19,10 +19,12 @@ from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.job_history import JobHistory
+from state_engine.monitoring.restorable import PresentFiles
 
-State = Literal["ok", "stuck", "unpublished", "refusing", "never_ran", "unknown"]
+State = Literal["ok", "damaged", "stuck", "unpublished", "refusing", "never_ran", "unknown"]
 _EXIT_CODES: dict[State, int] = {
     "ok": 0,
+    "damaged": 1,
     "stuck": 1,
     "unpublished": 1,
     "refusing": 1,
@@ -37,9 +39,10 @@ class JobStatus:
 
     Attributes:
         job: name.
-        state: ``ok``; ``stuck``: a source has new data, and no micro-batch was committed for too long; ``unpublished``:
-            a sink has not seen a checkpoint of the head's path; ``refusing``: all rows of the newest micro-batch became
-            dead letters; ``never_ran``; ``unknown``: its history cannot be read.
+        state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, and no
+            micro-batch was committed for too long; ``unpublished``: a sink has not seen a checkpoint of the head's
+            path; ``refusing``: all rows of the newest micro-batch became dead letters; ``never_ran``; ``unknown``: its
+            history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -51,6 +54,8 @@ class JobStatus:
         base_rows: rows of the bases.
         dead_letters: rows that were refused on the head's path, and not sent again.
         refused: rows that the newest micro-batch refused.
+        restorable_id: the newest checkpoint on the head's path whose files are all there, by name and size.
+        missing_files: what the head needs and is gone, or of another size than recorded.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         problem: what could not be looked at, and why.
         left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
@@ -71,13 +76,15 @@ class JobStatus:
     base_rows: int = 0
     dead_letters: int = 0
     refused: int = 0
+    restorable_id: int | None = None
+    missing_files: tuple[str, ...] = ()
     files_waiting: tuple[str, ...] = ()
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: stuck, unpublished or refusing; 2: it never ran, or its health is unknown."""
+        """0: fine; 1: damaged, stuck, unpublished or refusing; 2: it never ran, or its health is unknown."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -152,9 +159,13 @@ def status_of_history(
     lag: Mapping[str, bool | None] | None = None
     unpublished: list[int] = []
     files_waiting: list[str] = []
+    missing: list[str] = []
+    restorable: int | None = None
     left_alone: dict[str, str] = {}
     problem = ""
     try:
+        present = PresentFiles(history.layout)
+        missing, restorable = present.missing(history.path), present.newest_restorable(history.checkpoints)
         unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished(job)})
         if job is not None:
             left_alone = history.left_alone(job)
@@ -167,7 +178,13 @@ def status_of_history(
     )
     state: State = "unknown" if problem and status.state == "ok" else status.state
     return replace(
-        status, state=state, files_waiting=tuple(files_waiting), problem=problem, left_alone=left_alone
+        status,
+        state="damaged" if missing else state,
+        restorable_id=restorable,
+        missing_files=tuple(missing),
+        files_waiting=tuple(files_waiting),
+        problem=problem,
+        left_alone=left_alone,
     )
 
 

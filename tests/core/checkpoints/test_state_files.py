@@ -15,8 +15,7 @@ from state_engine.core.checkpoints.state_files import (
     position_files,
 )
 from state_engine.core.checkpoints.table_names import base_table, changelog_table
-from state_engine.monitoring.job_audit import head_files
-from state_engine.monitoring.job_history import JobHistory
+from state_engine.monitoring.restorable import needed_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.histories import GROUPS, History, histories
@@ -111,6 +110,6 @@ def test_an_audit_does_not_miss_positions_that_a_compaction_stated_whole() -> No
     path = path_of(history)
     whole, after = (f"write_id=w{i}/part-00000-w{i}-0.parquet" for i in (3, 4))
     assert [f.path for f in position_files(path)] == [whole, after]
-    looked_at = {(at, f.path) for at, f in head_files(JobHistory(LAYOUT, "root", history.rows))}
+    looked_at = {(at, f.path) for at, f in needed_files(LAYOUT, path)}
     operator_state = "write_id=w4/part-00000-w4-0.counter.parquet"
     assert {p for at, p in looked_at if at == LAYOUT.operator_state} == {whole, after, operator_state}
