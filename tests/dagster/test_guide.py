@@ -22,7 +22,7 @@ def test_the_example_of_a_code_location_runs_with_its_checks(tmp_path: Path, spa
     for block in (location, checks):
         exec(block.replace("/lake/", f"{tmp_path}/"), namespace)
     (tmp_path / "inbox").mkdir()
-    clicks = pa.table({"user": ["ann", "ann"], "page": ["/", "/news"]})
+    clicks = pa.table({"user": ["ann", "ann"], "page": ["/", "/help"]})
     pq.write_table(clicks, tmp_path / "inbox" / "clicks.parquet")
     defs = namespace["defs"]
     with dg.DagsterInstance.ephemeral() as instance:
