@@ -147,8 +147,9 @@ class Ui:
         self.page.get_by_role("checkbox").first.evaluate("one => one.click()")  # a drawing lies upon it
 
     def picture(self, name: str) -> None:
-        """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves any more."""
+        """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves or loads any more."""
         self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_function("!document.body.innerText.includes('Loading…')")
         PICTURES.mkdir(parents=True, exist_ok=True)
         taken: bytes = self.page.screenshot(animations="disabled", caret="hide")
         assert taken.startswith(b"\x89PNG")
