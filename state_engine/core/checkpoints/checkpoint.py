@@ -54,7 +54,7 @@ class BaseFile(DataFile):
         entries: how many entries are in it, by column name of their state; None in files of older versions.
     """
 
-    entries: dict[str, int] | None = None
+    entries: dict[str, int] | None = field(default=None, hash=False)  # files are elements of sets
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,9 @@ class History:
             for g in range(b.key_group_start, b.key_group_end + 1)
             if not start <= g <= end
         ]
-        files = [BaseFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g) for g in range(start, end + 1)]
+        files = [
+            BaseFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g, entries={"count": 1}) for g in range(start, end + 1)
+        ]
         new = replace(
             counter, changelog=[], changed_entries=0, base_files=files,
             bases=[*old, BaseRange(start, end, f"w{i}", of.checkpoint_id)],
