@@ -6,28 +6,30 @@ What they do is the engine's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pyspark.sql import DataFrame
 from rich.table import Table
 
-from state_engine.cli.operations import say_moved
+from state_engine.cli.form import for_people
+from state_engine.cli.groups import Group
+from state_engine.cli.operations import move_lines, moved
 from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, Rebatch
-from state_engine.cli.output import AsCsv, AsJson, show
-from state_engine.cli.renamed import Commands
-from state_engine.cli.session import declared, known, listed, opened, progress, say
+from state_engine.cli.output import report, show
+from state_engine.cli.progress import progress
+from state_engine.cli.queries import show_rows
+from state_engine.cli.session import declared, known, listed, opened
+from state_engine.cli.tables import table
 from state_engine.replay.comparison import ComparisonReport
+from state_engine.replay.replay import ReplayReport
+from state_engine.spark.task_progress import task_progress
 
-app = typer.Typer(
-    help="Replays on a branch: look at what other code would have done, then promote or drop it.",
-    no_args_is_help=True,
-    cls=Commands,
-)
+app = Group("Replays on a branch: look at what other code would have done, then promote or drop it.")
 
 
 @app.command(name="list")
-def list_branches(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def list_branches(job: Job) -> None:
     """List the branches of a job that are neither promoted nor dropped."""
     with opened() as engine:
         heads = engine.branches(job)
@@ -36,14 +38,15 @@ def list_branches(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> N
         for name, h in heads.items()
     ]
 
-    def table() -> Table:
-        shown = Table("branch", "head", "UTC", "asked for by")
-        for name, h in heads.items():
-            shown.add_row(name, str(h.checkpoint_id), f"{h.created_at:%Y-%m-%d %H:%M:%S}", h.requested_by)
-        return shown
+    def listing() -> Table:
+        rows = [
+            (name, str(h.checkpoint_id), f"{h.created_at:%Y-%m-%d %H:%M:%S}", h.requested_by)
+            for name, h in heads.items()
+        ]
+        return table(("branch", "head", "UTC", "asked for by"), rows, right=("head",))
 
     columns = ("branch", "head", "created_at", "requested_by")
-    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
+    show(records, listing, columns=columns)
 
 
 @app.command()
@@ -63,7 +66,7 @@ def create(
     """Run recorded micro-batches again with today's code, on a branch that publishes nothing."""
     code = declared(job)
     with opened() as engine, progress(f"{job}: looking up what was recorded") as on_progress:
-        report = engine.replay(
+        done = engine.replay(
             code.job,
             from_checkpoint=from_checkpoint,
             to_checkpoint=to_checkpoint,
@@ -71,16 +74,7 @@ def create(
             rebatch=rebatch,
             on_progress=on_progress,
         )
-    if report.branch_head_id is None:
-        say(f"{job}: there is nothing to replay")
-        return
-    left = f", {report.remaining} left out" if report.remaining else ""
-    say(
-        f"{job}: branch {report.branch}: {len(report.batches)} micro-batches, head {report.branch_head_id}{left}"
-    )
-    say(f"look at it: statelake branch compare {job} {report.branch}")
-    say(f"then:       statelake branch promote {job} {report.branch} --expected-head {report.main_head_id}")
-    say(f"or:         statelake branch drop {job} {report.branch}")
+    report(done, _replayed(done))
 
 
 @app.command()
@@ -90,12 +84,16 @@ def compare(
     rows: Annotated[int, typer.Option(min=0, help="Show so many rows of every difference.")] = 0,
 ) -> None:
     """Show what differs between a branch and main: outputs row by row, and state. Ends with 1 where something does."""
-    with opened("Comparing") as engine:
-        report = engine.compare(job, branch)
-        say(report.summary())
-        for frame in _differing(report) if rows else ():
-            frame.show(rows, truncate=False)
-    if not report.is_equal:
+    with (
+        opened() as engine,
+        progress("Comparing") as on_progress,
+        task_progress(engine.spark, on_progress),
+    ):
+        done = engine.compare(job, branch)
+        report(_compared(done), [done.summary()])
+        for frame in _differing(done) if rows and for_people() else ():
+            show_rows(frame, limit=rows)
+    if not done.is_equal:
         raise typer.Exit(code=1)
 
 
@@ -112,8 +110,12 @@ def promote(
 ) -> None:
     """Make a branch the head of the job, and its outputs those of the sinks."""
     code = known(job)
-    with opened("Promoting") as engine:
-        report = engine.promote(
+    with (
+        opened() as engine,
+        progress("Promoting") as on_progress,
+        task_progress(engine.spark, on_progress),
+    ):
+        done = engine.promote(
             code,
             branch,
             expected_head=expected_head,
@@ -121,7 +123,7 @@ def promote(
             leave_alone=leave_alone or (),
             dry_run=dry_run,
         )
-    say_moved(job, report)
+    report({"job": job, **moved(done)}, move_lines(job, done))
 
 
 @app.command()
@@ -129,12 +131,50 @@ def drop(job: Job, branch: Branch, dry_run: DryRun = False) -> None:
     """Drop a branch: it can neither go on nor be promoted, and vacuum may delete what only it needs."""
     with opened() as engine:
         expired = engine.drop_branch(job, branch, dry_run=dry_run)
-    done = "would be dropped" if dry_run else "is dropped"
-    say(f"{job}: branch {branch} {done}; expired: {listed(expired)}")
+    verb = "would be dropped" if dry_run else "is dropped"
+    record = {"job": job, "branch": branch, "expired": expired, "dry_run": dry_run}
+    report(record, [f"{job}: branch {branch} {verb}; expired: {listed(expired)}"])
 
 
-def _differing(report: ComparisonReport) -> Iterator[DataFrame]:
-    for output in report.outputs.values():
+def _replayed(done: ReplayReport) -> Iterator[str]:
+    job, branch = done.job, done.branch
+    if done.branch_head_id is None:
+        yield f"{job}: there is nothing to replay"
+        return
+    left = f", {done.remaining} left out" if done.remaining else ""
+    yield f"{job}: branch {branch}: {len(done.batches)} micro-batches, head {done.branch_head_id}{left}"
+    yield f"look at it: statelake branch compare {job} {branch}"
+    yield f"then:       statelake branch promote {job} {branch} --expected-head {done.main_head_id}"
+    yield f"or:         statelake branch drop {job} {branch}"
+
+
+def _compared(done: ComparisonReport) -> dict[str, Any]:
+    return {
+        "job": done.job,
+        "old_id": done.old_id,
+        "new_id": done.new_id,
+        "ancestor_id": done.ancestor_id,
+        "is_equal": done.is_equal,
+        "outputs": [
+            {"sink": o.sink, "rows_only_old": o.rows_only_old, "rows_only_new": o.rows_only_new}
+            for o in done.outputs.values()
+        ],
+        "states": [
+            {
+                "operator": s.operator,
+                "state": s.state,
+                "added": s.added,
+                "removed": s.removed,
+                "changed": s.changed,
+            }
+            for s in done.states
+        ],
+        "operator_states": done.operator_states,
+    }
+
+
+def _differing(done: ComparisonReport) -> Iterator[DataFrame]:
+    for output in done.outputs.values():
         sides = ((output.only_old, output.rows_only_old), (output.only_new, output.rows_only_new))
         yield from (frame for frame, rows in sides if rows)
-    yield from (s.changes for s in report.states if s.added or s.removed or s.changed)
+    yield from (s.changes for s in done.states if s.added or s.removed or s.changed)

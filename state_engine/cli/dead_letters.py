@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
+from itertools import islice
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli.form import for_people
+from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun, Job
-from state_engine.cli.output import AsCsv, AsJson, show
-from state_engine.cli.renamed import Commands
-from state_engine.cli.session import declared, opened, progress, say
+from state_engine.cli.output import report, show
+from state_engine.cli.progress import progress
+from state_engine.cli.session import declared, opened, say
+from state_engine.cli.tables import table
+from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
 
-app = typer.Typer(help="Rows that were refused.", no_args_is_help=True, cls=Commands)
-_WIDTH = 60
+app = Group("Rows that were refused.")
+_LONGEST = 60
+_MOST = 10
 
 
 @app.command(name="list")
@@ -24,8 +30,6 @@ def list_letters(
     job: Job,
     sent: Annotated[bool, typer.Option("--sent", help="Also those that were sent again.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 50,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """List the rows that a job refused, and whether they can be sent again."""
     with opened() as engine:
@@ -33,8 +37,8 @@ def list_letters(
     shown = letters[-limit:]
     columns = [f.name for f in fields(DeadLetter) if not f.name.startswith("_")]
     records = [{name: getattr(one, name) for name in columns} for one in shown]
-    show(records, lambda: _table(shown), as_json=as_json, as_csv=as_csv, columns=columns)
-    if not (as_json or as_csv):
+    show(records, lambda: _table(shown), columns=columns)
+    if for_people():
         say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
 
 
@@ -52,7 +56,7 @@ def replay_letters(
     code = declared(job)
     with opened() as engine, progress(f"{job}: sending dead letters") as on_progress:
         code.prepare()
-        report = engine.replay_dead_letters(
+        done = engine.replay_dead_letters(
             code.job,
             ids=ids or None,
             operator=operator,
@@ -60,20 +64,33 @@ def replay_letters(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    done = "would be sent" if dry_run else "were sent"
-    say(f"{job}: {len(report.sent):,} dead letters {done}, {report.refused:,} were refused again")
-    for name, why in list(report.left.items())[:10]:
-        say(f"{job}: {name} cannot be sent: {why}")
+    report(done, _sent(done))
+
+
+def _sent(done: DeadLetterReport) -> Iterator[str]:
+    verb = "would be sent" if done.dry_run else "were sent"
+    yield f"{done.job}: {len(done.sent):,} dead letters {verb}, {done.refused:,} were refused again"
+    for name, why in islice(done.left.items(), _MOST):
+        yield f"{done.job}: {name} cannot be sent: {why}"
+    if len(done.left) > _MOST:
+        yield f"{done.job}: {len(done.left) - _MOST:,} more cannot be sent"
 
 
 def _table(letters: list[DeadLetter]) -> Table:
-    shown = Table("id", "operator", "where from", "error", "row", "")
-    for one in letters:
-        cells = (one.id, one.operator or one.source or "", one.position or "", one.error, one.row or "")
-        state = "sent" if one.sent else one.problem
-        shown.add_row(*(escape(_short(cell)) for cell in cells), escape(_short(state)))
-    return shown
+    rows = [
+        (
+            one.id,
+            one.operator or one.source or "",
+            _short(one.position or ""),
+            _short(one.error),
+            _short(one.row or ""),
+            "sent" if one.sent else _short(one.problem),
+        )
+        for one in letters
+    ]
+    names = ("id", "operator", "where from", "error", "row", "problem")
+    return table(names, rows, folds=names[2:], usual={"problem": ""})
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli.form import for_people
 from state_engine.cli.options import Job
-from state_engine.cli.output import AsCsv, AsJson, show
+from state_engine.cli.output import show
 from state_engine.cli.session import errors, opened, say
+from state_engine.cli.tables import table
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 
 _NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
-_USUAL = {"refused": {"0"}, "kind": {"checkpoint"}, "now": {""}}
-_TEXTS = _NAMES[6:]
+_USUAL = {"refused": "0", "kind": "checkpoint", "now": ""}
 
 
 def checkpoints(
     job: Job,
     last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """List what a job has committed, newest last."""
     with opened() as engine:
@@ -34,9 +31,9 @@ def checkpoints(
         if not rows:
             errors.print(f"job '{job}' has no checkpoint in {engine.root}", soft_wrap=True, markup=False)
             raise typer.Exit(code=1)
-        if not (as_json or as_csv):
+        if for_people():
             say(f"{job}: {len(rows)} checkpoints in {engine.root}")
-    show(records(rows, last=last), lambda: history(rows, last=last), as_json=as_json, as_csv=as_csv)
+    show(records(rows, last=last), lambda: history(rows, last=last))
 
 
 def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
@@ -48,16 +45,7 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
     """
     now = standing(History(rows))
     lines = [_cells(row, now.get(row.checkpoint_id, "")) for row in rows[-last:]]
-    columns = dict(zip(_NAMES, zip(*lines, strict=True), strict=True))
-    columns = {name: cells for name, cells in columns.items() if set(cells) != _USUAL.get(name)}
-    table = Table(box=box.SIMPLE)
-    for name in columns:
-        # only who asked may be broken: half a number would be worse than none
-        justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
-        table.add_column(name, justify=justify, no_wrap=name != _NAMES[-1], overflow="fold")
-    for line in zip(*columns.values(), strict=True):
-        table.add_row(*line)
-    return table
+    return table(_NAMES, lines, folds=_NAMES[-1:], right=_NAMES[:6], usual=_USUAL)
 
 
 def records(rows: Sequence[CheckpointRow], *, last: int) -> list[dict[str, Any]]:
@@ -106,4 +94,4 @@ def _cells(row: CheckpointRow, now: str) -> list[str]:
     parent = "" if row.parent_id is None else str(row.parent_id)
     counts = [f"{number:,}" for number in numbers]
     created = f"{row.created_at:%m-%d %H:%M:%S}"
-    return [str(row.checkpoint_id), parent, *counts, shown_kind(row), created, now, escape(row.requested_by)]
+    return [str(row.checkpoint_id), parent, *counts, shown_kind(row), created, now, row.requested_by]

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from state_engine.cli.session import say
+from state_engine.cli.output import report
 from state_engine.core.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -89,12 +89,14 @@ def init(
     for name, text in files.items():
         with (directory / name).open("x", encoding="utf-8") as file:
             file.write(text)
-    say(f"{directory.absolute()}: {', '.join(sorted(files))}")
-    say("\nNow:")
     steps = [] if directory.resolve() == Path.cwd() else [f"cd {directory}"]
     steps += [f"statelake run {about.job}", f'statelake sql {about.job} "{about.query}"', "dagster dev"]
-    for step in steps:
-        say(f"  {step}")
+    lines = [
+        f"{directory.absolute()}: {', '.join(sorted(files))}",
+        "\nNow:",
+        *(f"  {step}" for step in steps),
+    ]
+    report({"directory": directory.absolute(), "files": sorted(files), "steps": steps}, lines)
 
 
 def project_files(template: Template, project: str) -> dict[str, str]:

@@ -13,20 +13,18 @@ import typer
 from rich.markup import escape
 
 from state_engine.cli import branches, dead_letters, machine, operations, queries, running, savepoints, state
+from state_engine.cli.groups import Group
 from state_engine.cli.history import checkpoints
 from state_engine.cli.init import init
-from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, say
 from state_engine.cli.status import status
 from state_engine.core.errors import StatelakeError
 from state_engine.spark.java_log import has_errors, java_log, new_log_file
 
-app = typer.Typer(
-    help="Flink's state model for scheduled, incremental PySpark batches.",
-    no_args_is_help=True,
+app = Group(
+    "Flink's state model for scheduled, incremental PySpark batches.",
     add_completion=False,
     pretty_exceptions_show_locals=False,
-    cls=Commands,
 )
 
 _ORDER = {

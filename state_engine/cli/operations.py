@@ -5,18 +5,25 @@ They run nothing of the job's code; where the settings name its module, it says 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, Outputs
-from state_engine.cli.session import declared, known, listed, opened, progress, say
+from state_engine.cli.output import plain, report
+from state_engine.cli.progress import progress
+from state_engine.cli.session import declared, known, listed, opened
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError
+from state_engine.engine.rescaling import RescaleReport
+from state_engine.microbatch.reports import CompactionReport
+from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.spark.task_progress import task_progress
 
 
 def restore(
@@ -40,8 +47,12 @@ def restore(
 ) -> None:
     """Go back to a checkpoint or savepoint: state, source positions and sinks."""
     code = known(job)
-    with opened("Restoring") as engine:
-        report = engine.restore(
+    with (
+        opened() as engine,
+        progress("Restoring") as on_progress,
+        task_progress(engine.spark, on_progress),
+    ):
+        done = engine.restore(
             code,
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
@@ -50,7 +61,7 @@ def restore(
             leave_alone=leave_alone or (),
             dry_run=dry_run,
         )
-    say_moved(job, report)
+    report({"job": job, **moved(done)}, move_lines(job, done))
 
 
 def rescale(
@@ -73,16 +84,10 @@ def rescale(
     wanted = dict.fromkeys(operator, parallelism) if operator and parallelism else parallelism
     with opened(f"{job}: rescaling") as engine:
         done = engine.rescale(code.job, parallelism=wanted, max_parallelism=max_parallelism, dry_run=dry_run)
-    groups = done.max_parallelism
-    in_force = listed(f"{uid}: {n} of {groups.get(uid, n)}" for uid, n in done.parallelism.items())
-    if not done.changes:
-        say(f"{job}: nothing changes; in force are {in_force}")
-    elif dry_run:
-        say(f"{job}: would put in force {in_force}")
-    else:
-        say(f"{job}: checkpoint {done.committed_id} puts in force {in_force}")
+    lines = [_rescaled(done)]
     if max_parallelism is not None and not dry_run:
-        say(f"declare max_parallelism={max_parallelism} in the job from now on")
+        lines.append(f"declare max_parallelism={max_parallelism} in the job from now on")
+    report(done, lines)
 
 
 def compact(
@@ -94,17 +99,7 @@ def compact(
     """Fold the keyed state into new bases; micro-batches go on meanwhile."""
     with opened() as engine, progress("Compacting") as on_progress:
         done = engine.compact(job, operator or None, full=full, dry_run=dry_run, on_progress=on_progress)
-    if dry_run:
-        for uid, groups in done.key_groups.items():
-            say(f"{uid}: would write {groups:,} key groups")
-    for uid, entries in done.entries.items():
-        say(f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes")
-    if done.committed_id is not None:
-        say(f"{job}: checkpoint {done.committed_id} puts them in force")
-    elif done.entries:
-        say(f"{job}: dropped: the head moved elsewhere meanwhile; run it again")
-    elif not done.key_groups:
-        say(f"{job}: nothing changed since the last compaction")
+    report({"job": job, **plain(done), "dry_run": dry_run}, _compacted(job, done, dry_run=dry_run))
 
 
 def expire_checkpoints(
@@ -121,7 +116,8 @@ def expire_checkpoints(
     policy = RetentionPolicy(keep_last, younger)
     with opened() as engine:
         expired = engine.expire_checkpoints(job, policy, drop_branches=drop_branch or (), dry_run=dry_run)
-    say(f"{job}: {'would expire' if dry_run else 'expired'} {listed(expired)}")
+    text = f"{job}: {'would expire' if dry_run else 'expired'} {listed(expired)}"
+    report({"job": job, "expired": expired, "dry_run": dry_run}, [text])
 
 
 def vacuum(
@@ -141,30 +137,72 @@ def vacuum(
             dry_run=dry_run,
             on_progress=on_progress,
         )
+    report(done, _vacuumed(done))
+
+
+def moved(done: RestoreReport) -> dict[str, Any]:
+    """Where the head went, or would go, for programs: sinks with their rows in place of their files."""
+    return {
+        "kind": done.kind,
+        "checkpoint_id": done.checkpoint_id,
+        "replaced_id": done.replaced_id,
+        "abandoned": done.abandoned,
+        "rows_withdrawn": done.rows_withdrawn,
+        "rows_added": done.rows_added,
+        "left_alone": {sink.name: sink.path for sink in done.left_alone},
+        "committed_id": done.committed_id,
+    }
+
+
+def move_lines(job: str, done: RestoreReport) -> Iterator[str]:
+    """The same in sentences."""
+    verb = "would go" if done.committed_id is None else "went"
+    if done.replaced_id is None:
+        yield f"{job}: the savepoint of checkpoint {done.checkpoint_id} {verb} into the job"
+    else:
+        yield f"{job}: the head {verb} from checkpoint {done.replaced_id} to {done.checkpoint_id}"
+    if done.abandoned:
+        yield f"abandoned: {listed(done.abandoned)}"
+    for sink in done.sinks:
+        out, back = done.rows_withdrawn[sink.name], done.rows_added[sink.name]
+        yield f"sink {sink.name}: {out:,} rows out, {back:,} rows back"
+    for sink in done.left_alone:
+        yield f"sink {sink.name} at {sink.path} is left alone: it is as it was"
+    if done.committed_id is not None:
+        yield f"checkpoint {done.committed_id} says so; run the job to go on from there"
+
+
+def _rescaled(done: RescaleReport) -> str:
+    groups = done.max_parallelism
+    in_force = listed(f"{uid}: {n} of {groups.get(uid, n)}" for uid, n in done.parallelism.items())
+    if not done.changes:
+        return f"{done.job}: nothing changes; in force are {in_force}"
+    if done.committed_id is None:
+        return f"{done.job}: would put in force {in_force}"
+    return f"{done.job}: checkpoint {done.committed_id} puts in force {in_force}"
+
+
+def _compacted(job: str, done: CompactionReport, *, dry_run: bool) -> Iterator[str]:
+    if dry_run:
+        for uid, groups in done.key_groups.items():
+            yield f"{uid}: would write {groups:,} key groups"
+    for uid, entries in done.entries.items():
+        yield f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes"
+    if done.committed_id is not None:
+        yield f"{job}: checkpoint {done.committed_id} puts them in force"
+    elif done.entries:
+        yield f"{job}: dropped: the head moved elsewhere meanwhile; run it again"
+    elif not done.key_groups:
+        yield f"{job}: nothing changed since the last compaction"
+
+
+def _vacuumed(done: VacuumReport) -> Iterator[str]:
     for step, group in groupby(sorted(done.files, key=_step), key=_step):
         files = list(group)
         text = f"{' '.join(step)}: {len(files):,} files, {sum(f.bytes for f in files):,} bytes"
-        say(f"{'would ' if dry_run else ''}{text}")
+        yield f"{'would ' if done.dry_run else ''}{text}"
     if not done.files:
-        say(f"{job}: no file is to be deleted")
-
-
-def say_moved(job: str, report: RestoreReport) -> None:
-    """Print where the head went, or would go, and what that means for sinks."""
-    done = "would go" if report.committed_id is None else "went"
-    if report.replaced_id is None:
-        say(f"{job}: the savepoint of checkpoint {report.checkpoint_id} {done} into the job")
-    else:
-        say(f"{job}: the head {done} from checkpoint {report.replaced_id} to {report.checkpoint_id}")
-    if report.abandoned:
-        say(f"abandoned: {listed(report.abandoned)}")
-    for sink in report.sinks:
-        out, back = report.rows_withdrawn[sink.name], report.rows_added[sink.name]
-        say(f"sink {sink.name}: {out:,} rows out, {back:,} rows back")
-    for sink in report.left_alone:
-        say(f"sink {sink.name} at {sink.path} is left alone: it is as it was")
-    if report.committed_id is not None:
-        say(f"checkpoint {report.committed_id} says so; run the job to go on from there")
+        yield f"{done.job}: no file is to be deleted"
 
 
 def _step(file: Disposal) -> tuple[str, str]:

@@ -1,7 +1,8 @@
-"""How commands print what they list: as a table for people, as JSON or CSV for programs.
+"""How commands print: as tables and sentences for people, as JSON or CSV for programs.
 
-For programs a line is a record: one JSON object, or the cells of a CSV. What is for people only, such as a remark about
-rows that are not shown, goes to standard error then.
+For programs a line is a record: one JSON object, or the cells of a CSV. What is for people only, such as progress or a
+remark about rows that are not shown, goes to standard error then. Each command has the options for that, see
+``cli.groups``.
 """
 
 from __future__ import annotations
@@ -9,52 +10,61 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from state_engine.cli.session import console
-from state_engine.core.errors import ConfigurationError
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
+from state_engine.cli.form import for_people, form
+from state_engine.cli.session import console, say
+from state_engine.cli.tables import print_table
 
 Record = Mapping[str, Any]
 
 
-def show(
-    records: Sequence[Record],
-    table: Callable[[], Table],
-    *,
-    as_json: bool = False,
-    as_csv: bool = False,
-    columns: Sequence[str] = (),
-) -> None:
+def show(records: Sequence[Record], table: Callable[[], Table], *, columns: Sequence[str] = ()) -> None:
     """Print records, or the table that shows them to people.
 
     Args:
         records: names and plain values; all have the same names.
         columns: names, for the header of a CSV without records.
-
-    Raises:
-        ConfigurationError: both JSON and CSV are asked for.
     """
-    if as_json and as_csv:
-        raise ConfigurationError("give --json or --csv, not both")
-    if as_json:
-        for record in records:
-            typer.echo(json.dumps(plain(record), ensure_ascii=False))
-    elif as_csv:
-        print_csv(list(records[0]) if records else columns, [list(plain(r).values()) for r in records])
+    if for_people():
+        print_table(console, table())
     else:
-        console.print(table())
+        _print_records(records, columns)
+
+
+def report(record: object, lines: Iterable[str]) -> None:
+    """Print what a command did.
+
+    Args:
+        record: a report, or names and plain values.
+        lines: the same in sentences; not asked for where programs read.
+    """
+    if for_people():
+        for line in lines:
+            say(line)
+    else:
+        _print_records([plain(record)], ())
+
+
+def _print_records(records: Sequence[Record], columns: Sequence[str]) -> None:
+    if form() == "json":
+        print_json(records)
+    else:
+        print_csv(list(records[0]) if records else columns, [list(plain(r).values()) for r in records])
+
+
+def print_json(records: Iterable[Record]) -> None:
+    """Print one object a line."""
+    for record in records:
+        typer.echo(json.dumps(plain(record), ensure_ascii=False))
 
 
 def print_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -91,8 +101,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(one) for one in value]
     return value
-
-
-def remark(words: str) -> None:
-    """Print a line for people to standard error."""
-    Console(stderr=True).print(words, soft_wrap=True, highlight=False, markup=False)

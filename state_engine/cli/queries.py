@@ -5,29 +5,27 @@ from __future__ import annotations
 import base64
 import json
 import math
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from state_engine.cli import output as output_of
+from state_engine.cli.form import Form, form, one_form, printing
 from state_engine.cli.options import Job, Limit
-from state_engine.cli.output import AsCsv, AsJson
-from state_engine.cli.session import console, opened
+from state_engine.cli.session import console, opened, remark
+from state_engine.cli.tables import print_table, table
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.walk import Convert, converter
 from state_engine.queries.state_views import SqlView, plain_message, quiet
 
 Format = Annotated[
-    Literal["table", "csv", "json"],
+    Form,
     typer.Option("--format", help="For people; for spreadsheets; or one JSON object a line."),
 ]
 Cells = tuple[Any, ...]
@@ -46,8 +44,6 @@ def sql(
         str | None, typer.Option("--as-of", help="As of this time, such as 2026-03-01T12:30; in UTC.")
     ] = None,
     output: Format = "table",
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
     limit: Limit = 100,
     unrestricted: Annotated[
         bool, typer.Option("--unrestricted", help="Let the query reach Java methods, files and programs.")
@@ -56,24 +52,19 @@ def sql(
     """Ask a job's state, operator state and history with SQL."""
     if (query is None) is not views:
         raise ConfigurationError(f'give a query or --views: statelake sql {job} "SELECT * FROM checkpoints"')
-    wanted = {name for name, asked in (("json", as_json), ("csv", as_csv)) if asked}
-    wanted |= {output} - {"table"}
-    if len(wanted) > 1:
-        raise ConfigurationError("give --json or --csv, not both")
-    output = "json" if "json" in wanted else "csv" if "csv" in wanted else "table"
-    with opened() as engine:
+    with printing(one_form(output, form())), opened() as engine:
         if query is None:
             listed = engine.list_views(job, checkpoint_id=checkpoint_id, as_of=as_of)
             records = [{"view": v.sql_name, "columns": dict(v.columns), "about": v.about} for v in listed]
-            output_of.show(records, lambda: _views(listed), as_json=output == "json", as_csv=output == "csv")
+            output_of.show(records, lambda: _views(listed))
         else:
             answer = engine.sql(
                 job, query, checkpoint_id=checkpoint_id, as_of=as_of, unrestricted=unrestricted
             )
-            show(answer, output=output, limit=limit)
+            show_rows(answer, limit=limit)
 
 
-def show(frame: DataFrame, *, output: str, limit: int) -> None:
+def show_rows(frame: DataFrame, *, limit: int) -> None:
     """Print the rows of a DataFrame; say where there are more."""
     try:
         with quiet():
@@ -83,18 +74,15 @@ def show(frame: DataFrame, *, output: str, limit: int) -> None:
     shown = rows.slice(0, limit) if limit else rows
     turned = (converter(c.type, _plain_leaf, entries=_entries) for c in shown.columns)
     columns = [list(map(turn, c.to_pylist())) for turn, c in zip(turned, shown.columns, strict=True)]
-    _PRINTERS[output](shown.column_names, list(zip(*columns, strict=True)))
+    _PRINTERS[form()](shown.column_names, list(zip(*columns, strict=True)))
     if shown.num_rows < rows.num_rows:
-        print(f"There are more than {limit} rows; --limit 0 shows all.", file=sys.stderr)
+        remark(f"There are more than {limit} rows; --limit 0 shows all.")
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:
-    table = Table(box=box.SIMPLE)
-    for name in names:
-        table.add_column(escape(name), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(output_of.text(cell)) for cell in row))
-    console.print(table)
+    texts = [[output_of.text(cell) for cell in row] for row in rows]
+    sentences = {name for row in texts for name, cell in zip(names, row, strict=True) if " " in cell}
+    print_table(console, table(names, texts, folds=sentences))
 
 
 def _print_json(names: Sequence[str], rows: Sequence[Cells]) -> None:
@@ -127,8 +115,8 @@ def _entries(kind: pa.DataType, pairs: list[tuple[Any, Any]]) -> Any:
 
 
 def _views(views: Sequence[SqlView]) -> Table:
-    table = Table("view", "columns", "a row is", box=box.SIMPLE)
-    for view in views:
-        columns = ", ".join(f"{name} {kind}" for name, kind in view.columns)
-        table.add_row(escape(view.sql_name), escape(columns), escape(view.about))
-    return table
+    rows = [
+        (view.sql_name, ", ".join(f"{name} {kind}" for name, kind in view.columns), view.about)
+        for view in views
+    ]
+    return table(("view", "columns", "a row is"), rows, folds=("columns", "a row is"))

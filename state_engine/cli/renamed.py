@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-import click
 from typer.core import TyperGroup
 
 from state_engine.core.errors import ConfigurationError
@@ -26,7 +26,8 @@ class Commands(TyperGroup):
 
     former: Mapping[str, str] = COMMANDS
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    # Any: typer brings click under a name of its own since 0.26, and before under click's
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """As in any group; raises ConfigurationError for a former name."""
         command = super().get_command(ctx, cmd_name)
         asked = " ".join([*ctx.command_path.split()[1:], cmd_name])

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
+from state_engine.cli.operations import moved
 from state_engine.cli.options import DryRun, Job, Outputs, Rebatch
-from state_engine.cli.output import AsCsv, AsJson, show
+from state_engine.cli.output import plain, report, show
+from state_engine.cli.progress import progress
 from state_engine.cli.session import (
     declared,
     known,
     listed,
     loaded_settings,
     opened,
-    progress,
     registered,
-    say,
 )
+from state_engine.cli.tables import table
 from state_engine.microbatch.partition_runs import PartitionStatus
+from state_engine.microbatch.reports import RunReport
 from state_engine.replay.backfill import BackfillReport
 
 
-def jobs(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def jobs() -> None:
     """List the jobs that the settings and installed packages name; starts neither Spark nor Java."""
     settings = loaded_settings().settings
     records: list[dict[str, Any]] = [
@@ -39,21 +41,8 @@ def jobs(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
         for name, one in registered(settings).items()
     ]
 
-    def table() -> Table:
-        shown = Table("job", "schedule", "operators", "sinks", "about")
-        for one in records:
-            operators = f"{len(one['operators'])}, parallelism {one['parallelism']}"
-            shown.add_row(
-                escape(one["job"]),
-                one["schedule"],
-                operators,
-                escape(listed(one["sinks"])),
-                escape(one["about"]),
-            )
-        return shown
-
     columns = ("job", "schedule", "operators", "parallelism", "sinks", "about")
-    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
+    show(records, lambda: _job_table(records), columns=columns)
 
 
 def run(
@@ -71,20 +60,32 @@ def run(
     code = declared(job)
     with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
         code.prepare()
-        report = engine.run(
+        done = engine.run(
             code.job, partition=partition, max_batches=max_batches, drain=drain, on_progress=on_progress
         )
-    if report.published_pending:
-        say(f"{job}: published first what an earlier run had committed: {listed(report.published_pending)}")
-    for sink, path in report.left_alone.items():
-        say(f"{job}: sink {sink} at {path} is left alone: the code does not have it any more")
-    if report.batches:
-        end = "caught up" if report.caught_up else f"stopped after {len(report.batches)} micro-batches"
-        say(f"{job}: {report.rows_in:,} rows in, {end}, head {report.checkpoint_id}")
+    report(done, run_lines(done))
+
+
+def run_lines(done: RunReport) -> Iterator[str]:
+    """What a run did, in sentences.
+
+    Example:
+        >>> for line in run_lines(RunReport("sums", [], True, [3, 4])):
+        ...     print(line)
+        sums: published first what an earlier run had committed: 3, 4
+        sums: nothing new
+    """
+    if done.published_pending:
+        yield f"{done.job}: published first what an earlier run had committed: {listed(done.published_pending)}"
+    for sink, path in done.left_alone.items():
+        yield f"{done.job}: sink {sink} at {path} is left alone: the code does not have it any more"
+    if done.batches:
+        end = "caught up" if done.caught_up else f"stopped after {len(done.batches)} micro-batches"
+        yield f"{done.job}: {done.rows_in:,} rows in, {end}, head {done.checkpoint_id}"
     else:
-        say(f"{job}: nothing new")
-    for text in report.files_waiting:
-        say(f"{job}: waits: {text}")
+        yield f"{done.job}: nothing new"
+    for text in done.files_waiting:
+        yield f"{done.job}: waits: {text}"
 
 
 def publish_pending(
@@ -100,7 +101,8 @@ def publish_pending(
     with opened("Publishing") as engine:
         done = engine.publish_pending(code, from_checkpoint=from_checkpoint, dry_run=dry_run)
     verb = "would publish" if dry_run else "published"
-    say(f"{job}: {verb} {listed(done)}" if done else f"{job}: everything is published")
+    text = f"{job}: {verb} {listed(done)}" if done else f"{job}: everything is published"
+    report({"job": job, "published": done, "dry_run": dry_run}, [text])
 
 
 def backfill(
@@ -122,7 +124,7 @@ def backfill(
     with opened() as engine, progress(f"{job}: looking up what was recorded") as on_progress:
         if not dry_run:
             code.prepare()
-        report = engine.backfill(
+        done = engine.backfill(
             code.job,
             start,
             end,
@@ -132,10 +134,11 @@ def backfill(
             dry_run=dry_run,
             on_progress=on_progress,
         )
-    say(backfill_text(report, dry_run=dry_run))
+    record = {**plain(done), "move": done.move and moved(done.move), "dry_run": dry_run}
+    report(record, [backfill_text(done, dry_run=dry_run)])
 
 
-def partitions(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def partitions(job: Job) -> None:
     """List the time partitions of a job: done, stale or missing."""
     code = declared(job)
     with opened() as engine:
@@ -151,7 +154,7 @@ def partitions(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None
         for one in states
     ]
     columns = ("partition", "state", "checkpoint", "rows", "late_rows")
-    show(records, lambda: _partition_table(job, states), as_json=as_json, as_csv=as_csv, columns=columns)
+    show(records, lambda: _partition_table(states), columns=columns)
 
 
 def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
@@ -204,9 +207,32 @@ def _span(report: BackfillReport) -> str:
     return f"{report.job}: {len(keys)} partitions, {keys[0]} to {keys[-1]}"
 
 
-def _partition_table(job: str, states: list[PartitionStatus]) -> Table:
-    table = Table("partition", "state", "checkpoint", "rows", "late", title=job, title_justify="left")
-    for one in states:
-        checkpoint = "" if one.checkpoint_id is None else str(one.checkpoint_id)
-        table.add_row(one.key, one.state, checkpoint, f"{one.rows:,}", f"{one.late_rows:,}")
-    return table
+def _job_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            one["job"],
+            one["schedule"],
+            f"{len(one['operators'])}, parallelism {one['parallelism']}",
+            listed(one["sinks"]),
+            one["about"],
+        )
+        for one in records
+    ]
+    return table(
+        ("job", "schedule", "operators", "sinks", "about"), rows, folds=("operators", "sinks", "about")
+    )
+
+
+def _partition_table(states: Sequence[PartitionStatus]) -> Table:
+    rows = [
+        (
+            one.key,
+            one.state,
+            "" if one.checkpoint_id is None else str(one.checkpoint_id),
+            f"{one.rows:,}",
+            f"{one.late_rows:,}",
+        )
+        for one in states
+    ]
+    numbers = ("checkpoint", "rows", "late")
+    return table(("partition", "state", *numbers), rows, right=numbers)

@@ -7,14 +7,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun, Job
-from state_engine.cli.output import AsCsv, AsJson, show
-from state_engine.cli.renamed import Commands
-from state_engine.cli.session import console, opened, progress, say
+from state_engine.cli.output import plain, report, show
+from state_engine.cli.progress import progress
+from state_engine.cli.session import errors, opened
+from state_engine.cli.tables import table
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri
 
-app = typer.Typer(help="Copies of checkpoints that can be moved.", no_args_is_help=True, cls=Commands)
+app = Group("Copies of checkpoints that can be moved.")
 
 Name = Annotated[str, typer.Argument(help="Name of the savepoint.")]
 
@@ -31,14 +33,15 @@ def create(
     """Copy the head into a directory that can be moved; micro-batches go on."""
     with opened() as engine, progress("Copying") as on_progress:
         made = engine.savepoints(job).create(name, path, checkpoint_id=checkpoint_id, on_progress=on_progress)
-    say(
+    text = (
         f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "
         f"{made.path}"
     )
+    report({"job": job, **plain(made)}, [text])
 
 
 @app.command(name="list")
-def list_savepoints(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def list_savepoints(job: Job) -> None:
     """List the savepoints of a job."""
     with opened() as engine:
         savepoints = engine.savepoints(job).list()
@@ -48,22 +51,20 @@ def list_savepoints(job: Job, as_json: AsJson = False, as_csv: AsCsv = False) ->
         for name, pin in sorted(savepoints.items())
     ]
 
-    def table() -> Table:
-        shown = Table(*columns)
-        for record in records:
-            shown.add_row(*map(str, record.values()))
-        return shown
+    def listing() -> Table:
+        rows = [[str(cell) for cell in record.values()] for record in records]
+        return table(columns, rows, right=("checkpoint",))
 
-    show(records, table, as_json=as_json, as_csv=as_csv, columns=columns)
+    show(records, listing, columns=columns)
 
 
 @app.command()
 def verify(path: Annotated[str, typer.Argument(help="Directory of the savepoint.")]) -> None:
     """Compare all files of a savepoint with their checksums."""
-    with console.status("Reading …"):
+    with errors.status("Reading …"):
         uri = normal_uri(path)
         savepoint = described(uri, verified(uri))
-    say(f"savepoint {savepoint.name}: {savepoint.files} files are what was written")
+    report(savepoint, [f"savepoint {savepoint.name}: {savepoint.files} files are what was written"])
 
 
 @app.command()
@@ -76,7 +77,9 @@ def delete(
     """Delete a savepoint's files and let its checkpoint go."""
     with opened() as engine:
         files = engine.savepoints(job).delete(name, keep_files=keep_files, dry_run=dry_run)
-    if dry_run:
-        say(f"{job}: would delete savepoint {name}: {len(files):,} files")
-    else:
-        say(f"{job}: savepoint {name} is deleted")
+    text = (
+        f"{job}: would delete savepoint {name}: {len(files):,} files"
+        if dry_run
+        else f"{job}: savepoint {name} is deleted"
+    )
+    report({"job": job, "savepoint": name, "files": files, "dry_run": dry_run}, [text])

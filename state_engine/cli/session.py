@@ -7,35 +7,38 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from state_engine.cli.form import for_people
 from state_engine.cli.logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import LoadedSettings, Settings, load
-from state_engine.microbatch.reports import BatchReport
 from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
 
-
-def _width() -> int | None:
-    """In a pipe a line is a line, however long; on a terminal, and where COLUMNS is set, lines are folded."""
-    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else 1_000
-
-
-console = Console(width=_width())
+console = Console()
 errors = Console(stderr=True)
 
 
 def say(text: str) -> None:
     """Print a line as it is: nothing in it is markup, and it is not wrapped."""
     console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def remark(text: str) -> None:
+    """Print a line to standard error: for people only, where programs read the rest."""
+    errors.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def progressed(text: str) -> None:
+    """Print a line about work that goes on."""
+    (say if for_people() else remark)(text)
 
 
 def listed(values: Iterable[object], *, none: str = "none") -> str:
@@ -57,44 +60,15 @@ def opened(doing: str = "") -> Iterator[StateEngine]:
     Args:
         doing: shown while the command works.
     """
-    with console.status("Starting Spark …"):
+    with errors.status("Starting Spark …"):
         settings = loaded_settings().settings
         engine = StateEngine(settings.root, local_session(), durability=settings.durability)
     with engine:
         if not doing:
             yield engine
             return
-        with console.status(f"{doing} …"):
+        with errors.status(f"{doing} …"):
             yield engine
-
-
-@contextmanager
-def progress(doing: str) -> Iterator[Callable[[Any], None]]:
-    """What long work is given as ``on_progress``: a line for every micro-batch, and below them what is going on."""
-    with console.status(f"{doing} …") as status:
-
-        def show(at: Any) -> None:
-            if isinstance(at, BatchReport):
-                say(batch_line(at))
-                status.update(f"after {at.partition or f'checkpoint {at.checkpoint_id}'} …")
-            elif path := getattr(at, "path", None):
-                status.update(f"{path} …")
-            else:
-                status.update(f"{doing}: {at.done} of {at.of} tasks …")
-
-        yield show
-
-
-def batch_line(batch: BatchReport) -> str:
-    """One committed micro-batch."""
-    partition = f"{batch.partition}, " if batch.partition else ""
-    late = f", {batch.late_rows:,} late" if batch.late_rows else ""
-    refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
-    out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
-    return (
-        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{refused}{out} "
-        f"({batch.seconds:.1f} s)"
-    )
 
 
 def look_for_modules_here() -> None:

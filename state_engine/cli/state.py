@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from pyspark.sql import functions as F
 from rich.table import Table
 
+from state_engine.cli.form import for_people
+from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun, Job, Limit
-from state_engine.cli.queries import show
-from state_engine.cli.renamed import Commands
+from state_engine.cli.output import plain, report
+from state_engine.cli.queries import show_rows
 from state_engine.cli.session import console, declared, listed, opened, say
+from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.errors import ConfigurationError
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.key_change import KeyTypeReport
 
-app = typer.Typer(help="Look at keyed state, and erase keys.", no_args_is_help=True, cls=Commands)
+app = Group("Look at keyed state, and erase keys.")
 
 
 @app.command()
@@ -34,10 +39,13 @@ def diff(
         ends = [int(at) if at.isdigit() else moment(at) for at in (before, after)]
         for change in engine.diff(job, *ends, operator=operator, state=name):
             counts = change.counts()
-            text = listed((f"{n:,} {kind}" for kind, n in counts.items() if n), none="no change")
-            say(f"{change.operator}.{change.state}: {text}")
+            if for_people():
+                text = listed((f"{n:,} {kind}" for kind, n in counts.items() if n), none="no change")
+                say(f"{change.operator}.{change.state}: {text}")
             if any(counts.values()):
-                show(change.changes, output="table", limit=limit)
+                names = (F.lit(change.operator).alias("operator"), F.lit(change.state).alias("state"))
+                rows = change.changes if for_people() else change.changes.select(*names, "*")
+                show_rows(rows, limit=limit)
 
 
 @app.command()
@@ -63,7 +71,7 @@ def erase_keys(
     """Erase keys from all states and timers, and show what else still holds them."""
     keys = [_parsed(text) for text in key]
     with opened("Erasing") as engine:
-        report = engine.state_processor(job).erase_keys(
+        done = engine.state_processor(job).erase_keys(
             keys,
             operator=operator,
             dry_run=dry_run,
@@ -71,7 +79,9 @@ def erase_keys(
             sinks=sinks,
             drop_branches=drop_branch or (),
         )
-    _say_erased(report, dry_run=dry_run)
+    report({**plain(done), "dry_run": dry_run}, _erased(done, dry_run=dry_run))
+    if done.traces and for_people():
+        print_table(console, _traces(done))
 
 
 def change_key_type(
@@ -88,9 +98,8 @@ def change_key_type(
     with opened(f"{job}: reading the state of {operator}") as engine:
         code.prepare()
         processor = engine.state_processor(code.job)
-        report = processor.change_key_type(operator, key_type=key_type, dry_run=dry_run)
-    for line in _key_type_lines(report, dry_run=dry_run):
-        say(line)
+        done = processor.change_key_type(operator, key_type=key_type, dry_run=dry_run)
+    report({**plain(done), "dry_run": dry_run}, _key_type_lines(done, dry_run=dry_run))
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -105,26 +114,26 @@ def _parsed(text: str) -> dict[str, Any]:
     return key
 
 
-def _say_erased(report: EraseReport, *, dry_run: bool) -> None:
+def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     done = report.transform
     verb = "would leave" if dry_run else "left"
     for one in (s for s in done.states if s.deleted):
-        say(f"{one.operator}, {one.state}: {one.deleted:,} entries {verb} the state")
+        yield f"{one.operator}, {one.state}: {one.deleted:,} entries {verb} the state"
     if not done.changes:
-        say(f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys")
+        yield f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys"
     if done.committed_id is not None:
-        say(f"{report.job}: checkpoint {done.committed_id} says so")
+        yield f"{report.job}: checkpoint {done.committed_id} says so"
     if report.expired:
-        say(f"expired: checkpoints {listed(report.expired)}")
-    if report.traces:
-        table = Table("still held by", "", "rows", "what takes them away", title_justify="left")
-        for trace in report.traces:
-            table.add_row(trace.kind, trace.name, f"{trace.rows:,}", trace.remedy)
-        console.print(table)
-    else:
-        say("nothing that was looked at holds them any more")
+        yield f"expired: checkpoints {listed(report.expired)}"
     for what in report.not_looked_at:
-        say(f"not looked at: {what}")
+        yield f"not looked at: {what}"
+    yield "still held by:" if report.traces else "nothing that was looked at holds them any more"
+
+
+def _traces(report: EraseReport) -> Table:
+    rows = [(one.kind, one.name, f"{one.rows:,}", one.remedy) for one in report.traces]
+    names = ("where", "name", "rows", "what takes them away")
+    return table(names, rows, folds=("name", names[-1]), right=("rows",))
 
 
 def _key_type_lines(report: KeyTypeReport, *, dry_run: bool) -> list[str]:

@@ -16,9 +16,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from state_engine.cli.output import AsCsv, print_csv
+from state_engine.cli.form import form
+from state_engine.cli.output import print_csv
 from state_engine.cli.session import console, loaded_settings, registered
+from state_engine.cli.tables import print_table, table
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
@@ -42,8 +45,6 @@ def status(
     job: Annotated[
         str | None, typer.Argument(help="Name of the job; all registered ones by default.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, by job.")] = False,
-    as_csv: AsCsv = False,
     stuck_minutes: Annotated[
         float,
         typer.Option(
@@ -58,13 +59,13 @@ def status(
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
-    if as_json:
+    if form() == "json":  # one object for all jobs
         typer.echo(json.dumps({one.job: one.to_json() for one in statuses}, indent=2))
-    elif as_csv:
+    elif form() == "csv":
         records = [one.to_json() for one in statuses]
         print_csv(list(records[0]) if records else [], [list(record.values()) for record in records])
     else:
-        console.print(table(statuses))
+        print_table(console, status_table(statuses))
         for one in statuses:
             for text in notes(one):
                 console.print(f"{escape(one.job)}: {escape(text)}", soft_wrap=True, highlight=False)
@@ -119,8 +120,8 @@ def notes(one: JobStatus) -> list[str]:
     return [*gone, *waiting, *([one.problem] if one.problem else [])]
 
 
-def table(statuses: list[JobStatus]) -> Table:
-    """One line a job."""
+def status_table(statuses: list[JobStatus]) -> Table:
+    """One line a job; columns in which nothing happened are left out."""
     names = (
         "job",
         "is",
@@ -133,11 +134,10 @@ def table(statuses: list[JobStatus]) -> Table:
         "changelog files",
         "dead letters",
     )
-    shown = Table(*names)
-    for one in statuses:
-        shown.add_row(
-            escape(one.job),
-            f"[{_STYLES[one.state]}]{one.state}[/]",
+    rows = [
+        (
+            one.job,
+            Text(one.state, _STYLES[one.state]),
             _text(one.head_id),
             _text(one.head_kind),
             _age(one.head_age_s),
@@ -147,7 +147,11 @@ def table(statuses: list[JobStatus]) -> Table:
             str(one.changelog_files),
             f"{one.dead_letters:,}",
         )
-    return shown
+        for one in statuses
+    ]
+    usual = {"kind": "checkpoint", "unpublished": "", "new data": "", "dead letters": "0"}
+    right = ("head", "age", "last batch", "changelog files", "dead letters")
+    return table(names, rows, folds=("unpublished", "new data"), right=right, usual=usual)
 
 
 _ANSWERS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}

@@ -49,7 +49,7 @@ def test_config_show_prints_values_origins_and_masks(tmp_path: Path) -> None:
     )
     done = statelake("config", "show", cwd=tmp_path, STATELAKE__ROOT="s3a://bucket/[prod]")
     assert done.returncode == 0, done.stderr
-    lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert "local[3]" in lines["spark.master"]
     assert "statelake.toml" in lines["spark.master"]
     assert "s3a://bucket/[prod]" in lines["root"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from importlib import metadata
 from typing import Any, cast
@@ -14,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
-from state_engine.cli import running, session
+from state_engine.cli import branches, operations, running, session
 from state_engine.cli.main import app
 from state_engine.cli.renamed import COMMANDS
 from state_engine.errors import ConfigurationError
@@ -31,7 +32,7 @@ class Calls:
 
     def __init__(self, of: type = StateEngine, prefix: str = "") -> None:
         self._of, self._prefix = of, prefix
-        self.root = "root"
+        self.root, self.spark = "root", None
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._of, name)
@@ -66,6 +67,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         session, "loaded_settings", lambda: LoadedSettings(settings=settings, origins={}, file=None)
     )
+    for module in (branches, operations):
+        monkeypatch.setattr(module, "task_progress", lambda *_: nullcontext())
     for module in (session, running):
         monkeypatch.setattr(module, "registered", lambda _: {"sums": RegisteredJob(job=JOB)})
 

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-import typer
-from rich.table import Table
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from state_engine.cli.groups import Group
 from state_engine.cli.main import app
-from state_engine.cli.output import plain, show
+from state_engine.cli.output import plain, report, show
+from state_engine.cli.session import progressed
+from state_engine.cli.tables import table
 from state_engine.core.errors import ConfigurationError
 
-LISTS = (
-    "jobs", "status", "checkpoints", "partitions", "sql", "branch list", "savepoint list", "dead-letters list",
-    "config show", "doctor",
-)  # fmt: skip
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RECORDS: list[dict[str, Any]] = [
     {"job": "a", "sinks": ["x", "y"], "at": AT, "parent": None},
@@ -30,30 +26,31 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def shown(*, as_json: bool = False, as_csv: bool = False) -> Result:
-    one = typer.Typer()
+def shown(*options: str) -> Result:
+    app = Group("Commands.")
 
-    @one.command()
+    @app.command()
     def listing() -> None:
-        def table() -> Table:
-            made = Table("job")
-            for record in RECORDS:
-                made.add_row(str(record["job"]))
-            return made
+        """List."""
+        show(RECORDS, lambda: table(("job",), [(str(one["job"]),) for one in RECORDS]))
 
-        show(RECORDS, table, as_json=as_json, as_csv=as_csv)
+    @app.command()
+    def doing() -> None:
+        """Do something."""
+        progressed("half of it")
+        report({"job": "a", "expired": (1, 2), "at": AT}, ["a: 1 and 2 are expired"])
 
-    return CliRunner().invoke(one)
+    return CliRunner().invoke(app, options)
 
 
 def test_json_is_an_object_a_line() -> None:
-    records = [json.loads(line) for line in shown(as_json=True).stdout.splitlines()]
+    records = [json.loads(line) for line in shown("listing", "--json").stdout.splitlines()]
     assert records[0] == {"job": "a", "sinks": ["x", "y"], "at": "2026-03-01T12:00:00Z", "parent": None}
     assert records[1]["job"] == "b, c"
 
 
 def test_csv_has_a_header_and_one_cell_a_name() -> None:
-    header, *rows = csv.reader(io.StringIO(shown(as_csv=True).stdout))
+    header, *rows = csv.reader(io.StringIO(shown("listing", "--csv").stdout))
     assert header == ["job", "sinks", "at", "parent"]
     assert rows == [
         ["a", '["x", "y"]', "2026-03-01T12:00:00Z", ""],
@@ -62,11 +59,11 @@ def test_csv_has_a_header_and_one_cell_a_name() -> None:
 
 
 def test_people_get_the_table() -> None:
-    assert "b, c" in shown().stdout
+    assert "b, c" in shown("listing").stdout
 
 
 def test_both_at_once_is_refused() -> None:
-    result = shown(as_json=True, as_csv=True)
+    result = shown("listing", "--json", "--csv")
     assert isinstance(result.exception, ConfigurationError)
 
 
@@ -77,14 +74,23 @@ def commands() -> dict[str, Any]:
     return {name: one for name, one in root.commands.items() if name not in groups} | inside
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_every_list_can_be_read_by_programs(name: str) -> None:
-    options = {option for parameter in commands()[name].params for option in parameter.opts}
-    assert {"--json", "--csv"} <= options
+def test_every_command_can_be_read_by_programs() -> None:
+    for name, command in commands().items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--json", "--csv"} <= options, name
 
 
-def test_no_list_is_forgotten_here() -> None:
-    assert {name for name in commands() if name.endswith((" list", " show"))} <= set(LISTS)
+def test_a_report_is_sentences_for_people_and_one_record_for_programs() -> None:
+    assert shown("doing").stdout.splitlines() == ["half of it", "a: 1 and 2 are expired"]
+    as_json = shown("doing", "--json")
+    assert json.loads(as_json.stdout) == {"job": "a", "expired": [1, 2], "at": "2026-03-01T12:00:00Z"}
+    assert as_json.stderr == "half of it\n"
+    as_csv = list(csv.reader(io.StringIO(shown("doing", "--csv").stdout)))
+    assert as_csv == [["job", "expired", "at"], ["a", "[1, 2]", "2026-03-01T12:00:00Z"]]
+
+
+def test_one_command_does_not_change_how_the_next_one_prints() -> None:
+    assert shown("doing", "--json").stdout != shown("doing").stdout
 
 
 def test_reports_are_objects() -> None:

@@ -122,7 +122,8 @@ class History:
             if not start <= g <= end
         ]
         files = [
-            BaseFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g, entries={"count": 1}) for g in range(start, end + 1)
+            BaseFile(f"base_id=w{i}/b{g}", 1, 1, 0, g, g, g, g, entries={"count": 1})
+            for g in range(start, end + 1)
         ]
         new = replace(
             counter, changelog=[], changed_entries=0, base_files=files,

@@ -1,0 +1,97 @@
+"""``progress``: what a terminal shows of long work, with a bar where its end is known, and rates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from state_engine.cli.session import errors, progressed
+from state_engine.microbatch.reports import BatchReport
+from state_engine.spark.task_progress import TaskProgress
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[Any], None]]:
+    """What long work is given as ``on_progress``: a line for every micro-batch, and below them how far the work is.
+
+    Args:
+        doing: shown until the first report.
+    """
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    )
+    with bar:
+        yield _Reports(doing, bar)
+
+
+class _Reports:
+    """Shows the reports of one piece of work.
+
+    Args:
+        doing: what the work is.
+        bar: where they are shown.
+        now_s: gives seconds of a clock that only goes forward.
+    """
+
+    def __init__(self, doing: str, bar: Progress, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._doing, self._bar, self._now_s = doing, bar, now_s
+        self._task = bar.add_task(f"{doing} …", total=None)
+        self._began_s = now_s()
+        self._files = self._batches = self._rows = 0
+
+    def __call__(self, at: Any) -> None:
+        if isinstance(at, BatchReport):
+            progressed(batch_line(at))
+            self._batches += 1
+            self._rows += at.rows_in
+            self._show(f"{self._batches:,} micro-batches, {self._rows:,} rows", self._rows, "rows")
+        elif isinstance(at, TaskProgress):
+            self._bar.update(self._task, completed=at.done, total=at.of)
+            self._show(f"{self._doing}: {at.done:,} of {at.of:,} tasks", at.done, "tasks")
+        else:
+            self._files += 1
+            self._show(f"{self._doing}: {self._files:,} files, {at.path}", self._files, "files")
+
+    def _show(self, text: str, count: int, of: str) -> None:
+        rate = rate_text(count, self._now_s() - self._began_s, of)
+        self._bar.update(self._task, description=f"{text}{rate}")
+
+
+def rate_text(count: int, seconds: float, of: str) -> str:
+    """So many a second, to be put behind a number; nothing where there is nothing to divide.
+
+    Example:
+        >>> rate_text(9_000, 2.0, "rows"), rate_text(3, 2.0, "files"), rate_text(0, 2.0, "rows")
+        (', 4,500 rows/s', ', 1.5 files/s', '')
+    """
+    if not count or seconds <= 0:
+        return ""
+    rate = count / seconds
+    return f", {rate:,.0f} {of}/s" if rate >= 10 else f", {rate:.1f} {of}/s"
+
+
+def batch_line(batch: BatchReport) -> str:
+    """One committed micro-batch.
+
+    Example:
+        >>> batch_line(BatchReport(7, 9_000, 0, {"out": 12}, 0, {}, 2.0, {}, 3))
+        'checkpoint 7: 9,000 rows in, 12 to out (2.0 s, 4,500 rows/s)'
+    """
+    partition = f"{batch.partition}, " if batch.partition else ""
+    late = f", {batch.late_rows:,} late" if batch.late_rows else ""
+    refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
+    out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
+    return (
+        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{refused}{out} "
+        f"({batch.seconds:.1f} s{rate_text(batch.rows_in, batch.seconds, 'rows')})"
+    )
