@@ -14,36 +14,19 @@ Example::
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import datetime
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.time_travel import (
-    METADATA,
-    DeclaredState,
-    Expiry,
-    declared_state,
-    expiry_of,
-    path_as_of,
-    why_missing,
-)
+from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import MissingFilesError
-from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.names import check_name
-from state_engine.core.types.columns import one_chunk
 from state_engine.monitoring.job_history import read_history
+from state_engine.queries.state_table import read_state_table
 from state_engine.storage.files import normal_uri
-from state_engine.storage.layout import JobLayout, state_column
-from state_engine.storage.state.base import BaseSpec, read_entries
-from state_engine.storage.state.changelog import KeyGroups
-from state_engine.storage.state.located_files import state_files
-
-_TIME = pa.timestamp("us", "UTC")
+from state_engine.storage.layout import JobLayout
 
 
 def checkpoints(root: str | os.PathLike[str], job: str) -> list[CheckpointRow]:
@@ -71,86 +54,9 @@ def read_state(
     history = History(checkpoints(root, job))
     layout = JobLayout(normal_uri(root), job)
     path = path_as_of(history, job=job, root=layout.root, checkpoint_id=checkpoint_id, as_of=as_of)
-    declared = declared_state(path, operator, state)
-    expiry = expiry_of(declared, include_expired=include_expired)
     try:
-        entries = _entries(layout, path, declared, expiry)
+        return read_state_table(
+            layout, path, operator, state, include_expired=include_expired, metadata=metadata
+        )
     except MissingFilesError as error:
         raise why_missing(error, history, path) from error
-    return _columns(declared, expiry, entries, metadata=metadata)
-
-
-def _entries(
-    layout: JobLayout, path: list[CheckpointRow], declared: DeclaredState, expiry: Expiry
-) -> pa.Table | None:
-    """The entries as a base would hold them; None where there are none."""
-    shown = expiry.hidden_ms is None
-    groups = declared.operator.max_parallelism
-    spec = BaseSpec(
-        uri=layout.base(declared.operator.uid),
-        base_id="",
-        key_type=declared.key_type,
-        states=(replace(declared.schema, ttl="" if shown else declared.schema.ttl),),
-        max_parallelism=groups,
-        clock_ms=declared.row.clock_ms,
-        watermark_ms=declared.row.watermark_ms,
-        full_snapshot=True,
-    )
-    files = [f.listed for f in state_files(layout, path, declared.operator.uid)]
-    tables = read_entries(spec, files, KeyGroups(groups, (KeyGroupRange(0, groups - 1),)))
-    return tables[0].combine_chunks() if tables else None
-
-
-def _columns(
-    declared: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, metadata: bool
-) -> pa.Table:
-    """What readers see of the entries."""
-    wanted = [c for c in declared.columns() if metadata or c[0] not in METADATA]
-    names = [*declared.key_names(metadata=metadata), *(name for name, _ in wanted[len(declared.key_type) :])]
-    schema = pa.schema([(name, kind) for name, (_, kind) in zip(names, wanted, strict=True)])
-    if entries is None:
-        return schema.empty_table()
-    # fields are called as they were declared: some are stored under the names that they had before
-    column = one_chunk(entries[state_column(declared.schema.column_name)]).view(declared.shown_type)
-    arrays = [*one_chunk(entries["key"]).flatten()]
-    updated = lasting = one_chunk(entries["updated_at"])
-    if declared.shape == "map":
-        arrays += [column.field("key"), column.field("value")]
-    elif declared.shape == "list":
-        elements = column.flatten()
-        arrays.append(_lists(column.value_lengths(), elements.field("value")))
-        updated, lasting = _times_of_lists(column.value_lengths(), elements.field("updated_at"))
-    else:
-        arrays.append(column)
-    if metadata:
-        hashes = entries["key_hash"].to_numpy()
-        groups = pa.array(np.mod(hashes, declared.operator.max_parallelism), pa.int64())
-        arrays += [*_times(expiry, updated, lasting), groups]
-    return pa.table(arrays, schema=schema)
-
-
-def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Array]:
-    never = pa.nulls(len(updated), _TIME)
-    if expiry.ttl_ms is None:
-        return [never, never]
-    if expiry.latest_ms is None:
-        return [updated, never]
-    last_us = lasting.cast(pa.int64())
-    shown = pc.less_equal(last_us, expiry.latest_ms * 1000 + 999)
-    ends = pc.if_else(shown, pc.add(last_us, expiry.ttl_ms * 1000), pa.scalar(None, pa.int64()))
-    return [updated, ends.cast(_TIME)]
-
-
-def _times_of_lists(lengths: pa.Array, times: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Of each list the newest time, and the same where all elements have one: others stay for ever."""
-    owner = np.repeat(np.arange(len(lengths)), lengths.to_numpy())
-    grouped = pa.table({"owner": owner, "at": times.cast(pa.int64())}).group_by("owner", use_threads=False)
-    newest_of_lists = grouped.aggregate([("at", "max"), ("at", "count")]).sort_by("owner")
-    newest = one_chunk(newest_of_lists["at_max"]).cast(_TIME)
-    whole = pc.equal(one_chunk(newest_of_lists["at_count"]), lengths.cast(pa.int64()))
-    return newest, pc.if_else(whole, newest, pa.scalar(None, _TIME))
-
-
-def _lists(lengths: pa.Array, values: pa.Array) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values)

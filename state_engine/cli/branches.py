@@ -19,8 +19,9 @@ from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, R
 from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.queries import show_rows
-from state_engine.cli.session import declared, known, listed, opened
+from state_engine.cli.session import declared, history_of, known, listed, opened
 from state_engine.cli.tables import table
+from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.task_progress import task_progress
@@ -31,8 +32,7 @@ app = Group("Replays on a branch: look at what other code would have done, then 
 @app.command(name="list")
 def list_branches(job: Job) -> None:
     """List the branches of a job that are neither promoted nor dropped."""
-    with opened() as engine:
-        heads = engine.branches(job)
+    heads = {name: row for name, row in history_of(job).checkpoints.open_branches.items() if name != MAIN}
     records = [
         {"branch": name, "head": h.checkpoint_id, "created_at": h.created_at, "requested_by": h.requested_by}
         for name, h in heads.items()

@@ -15,10 +15,11 @@ from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun, Job
 from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
-from state_engine.cli.session import declared, opened, say
+from state_engine.cli.session import declared, loaded_settings, opened, say
 from state_engine.cli.tables import table
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
+from state_engine.monitoring.job_history import read_history
 
 app = Group("Rows that were refused.")
 _LONGEST = 60
@@ -32,8 +33,9 @@ def list_letters(
     limit: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 50,
 ) -> None:
     """List the rows that a job refused, and whether they can be sent again."""
-    with opened() as engine:
-        letters = engine.list_dead_letters(declared(job).job, sent=sent)
+    code = declared(job).job
+    past = read_history(loaded_settings().settings.root, job)
+    letters = [one for one in past.dead_letters(code) if sent or not one.sent] if past else []
     shown = letters[-limit:]
     columns = [f.name for f in fields(DeadLetter) if not f.name.startswith("_")]
     records = [{name: getattr(one, name) for name in columns} for one in shown]

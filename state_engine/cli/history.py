@@ -11,7 +11,7 @@ from rich.table import Table
 from state_engine.cli.form import for_people
 from state_engine.cli.options import Job
 from state_engine.cli.output import show
-from state_engine.cli.session import errors, opened, say
+from state_engine.cli.session import history_of, say
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
@@ -26,13 +26,10 @@ def checkpoints(
     last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
 ) -> None:
     """List what a job has committed, newest last."""
-    with opened() as engine:
-        rows = engine.checkpoints(job)
-        if not rows:
-            errors.print(f"job '{job}' has no checkpoint in {engine.root}", soft_wrap=True, markup=False)
-            raise typer.Exit(code=1)
-        if for_people():
-            say(f"{job}: {len(rows)} checkpoints in {engine.root}")
+    past = history_of(job)
+    rows = list(past.checkpoints.values())
+    if for_people():
+        say(f"{job}: {len(rows)} checkpoints in {past.layout.root}")
     show(records(rows, last=last), lambda: history(rows, last=last))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -21,8 +22,10 @@ from state_engine.cli.session import (
     registered,
 )
 from state_engine.cli.tables import table
-from state_engine.microbatch.partition_runs import PartitionStatus
+from state_engine.core.checkpoints.history import History
+from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import RunReport
+from state_engine.monitoring.job_history import read_history
 from state_engine.replay.backfill import BackfillReport
 
 
@@ -140,9 +143,11 @@ def backfill(
 
 def partitions(job: Job) -> None:
     """List the time partitions of a job: done, stale or missing."""
-    code = declared(job)
-    with opened() as engine:
-        states = engine.partitions(code.job)
+    code = declared(job).job
+    past = read_history(loaded_settings().settings.root, job)
+    now_ms = time.time_ns() // 1_000_000
+    history = past.checkpoints if past else History()
+    states = partition_states(partitions_of(code, "statelake partitions"), history, now_ms=now_ms)
     records = [
         {
             "partition": one.key,

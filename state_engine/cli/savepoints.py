@@ -11,7 +11,7 @@ from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun, Job
 from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import progress
-from state_engine.cli.session import errors, opened
+from state_engine.cli.session import errors, history_of, opened
 from state_engine.cli.tables import table
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri
@@ -43,8 +43,7 @@ def create(
 @app.command(name="list")
 def list_savepoints(job: Job) -> None:
     """List the savepoints of a job."""
-    with opened() as engine:
-        savepoints = engine.savepoints(job).list()
+    savepoints = history_of(job).checkpoints.pins
     columns = ("name", "checkpoint", "directory")
     records = [
         dict(zip(columns, (name, pin.checkpoint_id, pin.path), strict=True))

@@ -16,11 +16,14 @@ from rich.console import Console
 from state_engine.cli.form import for_people
 from state_engine.cli.logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.names import check_name
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import LoadedSettings, Settings, load
+from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.registry import RegisteredJob, load_jobs
 from state_engine.spark.session import local_session
+from state_engine.storage.files import normal_uri
 
 console = Console()
 errors = Console(stderr=True)
@@ -69,6 +72,19 @@ def opened(doing: str = "") -> Iterator[StateEngine]:
             return
         with errors.status(f"{doing} …"):
             yield engine
+
+
+def history_of(name: str) -> JobHistory:
+    """What a job has recorded, read without Spark.
+
+    Raises:
+        ConfigurationError: the job never ran in this root.
+    """
+    root = loaded_settings().settings.root
+    history = read_history(root, check_name(name, what="job"))
+    if history is None:
+        raise ConfigurationError(f"job '{name}' has no checkpoint in {normal_uri(root)} yet: run it first")
+    return history
 
 
 def look_for_modules_here() -> None:

@@ -15,6 +15,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.pending import PathChanges, in_order
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.dead_letters import DeadLetter, letters_of
 from state_engine.publication.publishers import seen_without_java
 from state_engine.publication.sink_places import SinkPlaces
 from state_engine.sources.base import Element, Source
@@ -74,6 +75,15 @@ class JobHistory:
             name: has_new_data(node.source, positions.elements(self.path, name))
             for name, node in job.sources.items()
         }
+
+    def dead_letters(self, job: StatefulJob) -> list[DeadLetter]:
+        """The dead letters on the head's path, oldest first, and whether the job's code could take them."""
+        uri = self.layout.dead_letters
+        table = DeltaLog(uri).newest() if any(row.dead_letters for row in self.path) else None
+        if table is None:
+            return []
+        positions = SourcePositions(self.layout.operator_state)
+        return letters_of(self.path, job, positions, uri=uri, active=table.files)
 
     def waiting(self, job: StatefulJob) -> list[str]:
         """Files before the sources that no batch reads yet, each with the source and the reason."""

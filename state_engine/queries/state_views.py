@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -32,7 +32,9 @@ from state_engine.queries import history_views as history
 from state_engine.queries.key_group_load import KEY_GROUPS, key_group_load
 from state_engine.queries.safe_sql import FILES_AS_TABLES, check_safe
 from state_engine.queries.state_reader import read_state
+from state_engine.queries.state_table import read_state_table
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, OPERATOR_STATE_SCHEMA, WRITE_ID, JobLayout
+from state_engine.storage.state.located_files import state_files
 
 CHECKPOINT_ID = pa.field("checkpoint_id", pa.int64())
 _IDENTIFIER = re.compile(r"[a-z_]\w*\Z", re.ASCII | re.IGNORECASE)
@@ -47,12 +49,16 @@ class SqlView:
         columns: name and SQL type of each.
         about: what a row is.
         frame: makes its DataFrame in a session.
+        table: gives the same rows without Spark; None where only Spark can.
+        bytes: of the files that these rows are in.
     """
 
     name: str
     columns: tuple[tuple[str, str], ...]
     about: str
     frame: Callable[[SparkSession], DataFrame]
+    table: Callable[[], pa.Table] | None = None
+    bytes: Callable[[], int] = int  # none
 
     @property
     def sql_name(self) -> str:
@@ -185,6 +191,8 @@ def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> SqlView:
         tuple((column, ddl_text(kind)) for column, kind in state.columns()),
         f"{state.schema.kind} state '{own_name}' of operator '{uid}'",
         lambda session: read_state(session, job.layout, job.path, uid, own_name, metadata=True),
+        lambda: read_state_table(job.layout, job.path, uid, own_name, metadata=True),
+        lambda: sum(file.listed.bytes or 0 for file in state_files(job.layout, job.path, uid)),
     )
 
 
@@ -194,23 +202,23 @@ def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> SqlView:
 def _common(job: ViewedJob) -> list[SqlView]:
     letters = pa.schema([CHECKPOINT_ID, *DEAD_LETTERS_SCHEMA])
     return [
-        _view(
+        _local_view(
             "checkpoints",
             history.CHECKPOINTS,
             "a checkpoint, of any branch",
-            partial(_local, lambda: history.checkpoints_table(job.history, job.path)),
+            lambda: history.checkpoints_table(job.history, job.path),
         ),
-        _view(
+        _local_view(
             "sources",
             history.SOURCES,
             "what a checkpoint consumed of a source",
-            partial(_local, lambda: history.sources_table(job.history, job.path)),
+            lambda: history.sources_table(job.history, job.path),
         ),
-        _view(
+        _local_view(
             "sinks",
             history.SINKS,
             "what a checkpoint brought to a sink",
-            partial(_local, lambda: history.sinks_table(job.history, job.path)),
+            lambda: history.sinks_table(job.history, job.path),
         ),
         _view(
             "operator_state",
@@ -232,8 +240,9 @@ def _view(name: str, schema: pa.Schema, about: str, frame: Callable[[SparkSessio
     return SqlView(name, tuple((f.name, ddl_text(f.type)) for f in schema), about, frame)
 
 
-def _local(table: Callable[[], pa.Table], session: SparkSession) -> DataFrame:
-    return session.createDataFrame(table())
+def _local_view(name: str, schema: pa.Schema, about: str, table: Callable[[], pa.Table]) -> SqlView:
+    view = _view(name, schema, about, lambda session: session.createDataFrame(table()))
+    return replace(view, table=table)
 
 
 def _dead_letters(job: ViewedJob, session: SparkSession) -> DataFrame:

@@ -34,12 +34,12 @@ def init(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def own_modules() -> Iterator[None]:
+def own_modules(tmp_path: Path) -> Iterator[None]:
     """The modules of a project are imported from its directory: nothing of them stays."""
     before, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - before:
-        if "." not in name:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
     sys.path[:] = path
 
