@@ -329,7 +329,8 @@ class Mover:
         if self._waits:
             ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN)
             inside = [self._at.inside(name).path for name in names_in(self._at) if name.startswith(ours)]
-            sync_directories([self._at.path, *inside], below=self._at.path)
+            # another runner that publishes the same may take away an empty one, whose names it has synced
+            sync_directories([self._at.path, *inside], below=self._at.path, missing_ok=True)
 
     def _inside_of(self, directory: str) -> list[str]:
         """Names in one of our directories; none where it is not there."""

@@ -63,17 +63,19 @@ def sync_files(files: Iterable[str], *, below: str, missing_ok: bool = False) ->
         missing_ok: whether files that are not there are passed over.
     """
     paths = sorted(set(files))
-    if missing_ok:
-        _each(paths, _fsync_if_there)
-    else:
-        _side_by_side(paths)
+    _each(paths, _fsync_if_there if missing_ok else fsync_path)
     sync_directories({os.path.dirname(path) for path in paths}, below=below)
 
 
-def sync_directories(directories: Iterable[str], *, below: str) -> None:
+def sync_directories(directories: Iterable[str], *, below: str, missing_ok: bool = False) -> None:
     """Sync the names in directories, and their own names, up to that of ``below``; skips what did not change.
 
     The names of directories above ``below`` are synced when this process first comes there.
+
+    Args:
+        directories: local paths.
+        below: see ``sync_files``.
+        missing_ok: whether directories that are not there are passed over.
     """
     wanted: set[str] = set()
     top = os.path.dirname(below.rstrip("/")) or "/"
@@ -82,8 +84,9 @@ def sync_directories(directories: Iterable[str], *, below: str) -> None:
         while path not in wanted and len(path) >= len(top):
             wanted.add(path)
             path = os.path.dirname(path)
-    changed = {path: mark for path in wanted if _synced.get(path) != (mark := _mark(path))}
-    _side_by_side(sorted(changed.keys() - {top}))
+    marks = {path: mark for path in wanted if (mark := _mark(path, missing_ok=missing_ok)) is not None}
+    changed = {path: mark for path, mark in marks.items() if _synced.get(path) != mark}
+    _each(sorted(changed.keys() - {top}), _fsync_if_there if missing_ok else fsync_path)
     if top in changed:
         with suppress(StorageError):  # above the root there may be no right to it
             fsync_path(top)
@@ -98,7 +101,7 @@ def sync_directories(directories: Iterable[str], *, below: str) -> None:
 
 def _sync_own_names(path: str) -> None:
     """Sync the name of a directory, and those of all above it: any may have been made with it. Once a process."""
-    while (parent := os.path.dirname(path)) != path and _named.get(path) != (inode := _mark(path)[0]):
+    while (parent := os.path.dirname(path)) != path and _named.get(path) != (inode := _inode(path)):
         with suppress(StorageError):  # above the root there may be no right to it
             fsync_path(parent)
         _named[path] = inode
@@ -111,14 +114,17 @@ def forget() -> None:
     _named.clear()
 
 
-def _mark(path: str) -> tuple[int, int]:
-    with storage_errors(path, "looked at"):
+def _mark(path: str, *, missing_ok: bool) -> tuple[int, int] | None:
+    """Inode and time of the last change; None where there is none, and that may be."""
+    with suppress(*([FileNotFoundError] if missing_ok else [])), storage_errors(path, "looked at"):
         status = os.stat(path)
-    return status.st_ino, status.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
-def _side_by_side(paths: list[str]) -> None:
-    _each(paths, fsync_path)
+def _inode(path: str) -> int:
+    with storage_errors(path, "looked at"):
+        return os.stat(path).st_ino
 
 
 def _each(paths: list[str], sync: Callable[[str], None]) -> None:

@@ -18,7 +18,8 @@ from state_engine import FileSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.microbatch.subtask.output_files import write_sink_file
-from state_engine.sinks.file_moves import Mover
+from state_engine.sinks import file_moves
+from state_engine.sinks.file_moves import STAGED_PREFIX, Mover
 from state_engine.sinks.files import FilePublisher
 from state_engine.storage.layout import file_name
 from tests.sinks.requests import APP, asked, move, staged_files
@@ -215,6 +216,20 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, survived: int, *, of: int) -> I
         with suppress(KeyboardInterrupt) if survived < of else nullcontext():
             yield
     assert left == [0], "a step more or less than the test knows"
+
+
+def test_a_directory_that_another_runner_takes_away_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    one = staged(out, "w1", [10, 11])
+    listed = file_moves.names_in
+    gone = f"{STAGED_PREFIX}w9"
+    monkeypatch.setattr(
+        file_moves, "names_in", lambda at, *inside: [*listed(at, *inside), *([] if inside else [gone])]
+    )
+    FilePublisher().publish(one, APP, 1)
+    assert rows(out) == [10, 11]
 
 
 STEPS_OF_A_MOVE = 13

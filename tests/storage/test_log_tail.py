@@ -192,3 +192,14 @@ def test_files_that_were_deleted_before_their_commit_are_reported_as_such(table:
 def test_an_entry_that_was_cleaned_up_needs_no_sync(table: Path) -> None:
     entry(table, 1).unlink()
     LogDurability("sync").entry(table.as_uri(), 2, since=0)
+
+
+def test_a_directory_that_is_gone_is_passed_over_where_that_may_be(tmp_path: Path, synced: list[str]) -> None:
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    there.mkdir()
+    with pytest.raises(FileNotFoundError):
+        sync_directories([str(gone), str(there)], below=str(tmp_path))
+    synced.clear()
+    sync_directories([str(gone), str(there)], below=str(tmp_path), missing_ok=True)
+    assert str(there) in synced
+    assert str(gone) not in synced
