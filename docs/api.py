@@ -41,7 +41,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     "What calls return and report": (
         "Values that calls of the engine give, or hand to `on_progress`.",
         ["RunReport", "BatchReport", "OperatorReport", "TaskProgress", "CheckpointRow", "PinnedCheckpoint",
-         "PartitionStatus", "SqlView", "StateDiff", "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport",
+         "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+         "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
          "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "UpgradeReport"],
     ),

@@ -107,6 +107,8 @@ if TYPE_CHECKING:
     from state_engine.replay.backfill import BackfillReport
     from state_engine.replay.comparison import ComparisonReport
     from state_engine.replay.differences import StateDiff
+    from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
+    from state_engine.replay.key_inputs import RowsOfKey
     from state_engine.replay.replay import ReplayReport
     from state_engine.sources.python_data_source import PythonDataSource
     from state_engine.spark.session import local_session
@@ -130,6 +132,11 @@ _WITH_SPARK = {
     "SqlView": "queries.state_views",
     "BackfillReport": "replay.backfill",
     "ComparisonReport": "replay.comparison",
+    "KeyEvent": "replay.key_history",
+    "KeyHistory": "replay.key_history",
+    "StateOfKey": "replay.key_history",
+    "TimersOfKey": "replay.key_history",
+    "RowsOfKey": "replay.key_inputs",
     "ReplayReport": "replay.replay",
     "StateDiff": "replay.differences",
     "PythonDataSource": "sources.python_data_source",
@@ -164,6 +171,7 @@ __all__ = [
     "ComparisonReport", "DeadLetterReport", "EraseReport", "KeyTypeReport", "ReplayReport", "RescaleReport",
     "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
+    "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

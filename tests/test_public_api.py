@@ -38,7 +38,7 @@ NAMES = {
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport", "TransformReport",
     "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
-    "StateDiff", "TaskProgress",
+    "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
 }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ CALLS = {
 }
 LOOKS = {
     "branches", "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters",
-    "partitions", "compare", "list", "verify", "close", "savepoints", "state_processor",
+    "partitions", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor",
 }  # fmt: skip
 RUNS = {"run", "replay", "create"}
 """A replay is what a run would do; a savepoint adds files of its own."""

@@ -6,19 +6,24 @@ An entry point: the one place besides ``orchestration`` that reads the environme
 
 from __future__ import annotations
 
+import traceback
 from importlib import metadata
 from typing import Annotated
 
 import typer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from rich.markup import escape
 
 from state_engine.cli import branches, dead_letters, machine, operations, queries, running, savepoints, state
+from state_engine.cli.explain import explain
 from state_engine.cli.groups import Group
 from state_engine.cli.history import checkpoints
 from state_engine.cli.init import init
 from state_engine.cli.session import errors, say
 from state_engine.cli.status import status
 from state_engine.core.errors import StatelakeError
+from state_engine.queries.state_views import plain_message
 from state_engine.spark.java_log import has_errors, java_log, new_log_file
 
 app = Group(
@@ -30,7 +35,14 @@ app = Group(
 _ORDER = {
     "Set up": (init, machine.setup, machine.doctor, ("config", machine.config)),
     "Run": (running.jobs, running.run, running.publish_pending, running.backfill, running.partitions),
-    "Look": (status, checkpoints, queries.sql, ("state", state.app), ("dead-letters", dead_letters.app)),
+    "Look": (
+        status,
+        checkpoints,
+        queries.sql,
+        explain,
+        ("state", state.app),
+        ("dead-letters", dead_letters.app),
+    ),
     "Go back, or try again": (
         operations.restore,
         ("savepoint", savepoints.app),
@@ -73,4 +85,12 @@ def main() -> None:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         if has_errors(log):
             errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
+        raise SystemExit(1) from None
+    except (PySparkException, Py4JError) as error:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(traceback.format_exc())
+        what = plain_message(error) if isinstance(error, PySparkException) else str(error).partition("\n")[0]
+        errors.print(f"[red]error[/]: Spark failed: {escape(what)}", soft_wrap=True, highlight=False)
+        errors.print(f"Its stack trace is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None

@@ -37,7 +37,7 @@ def show(records: Sequence[Record], table: Callable[[], Table], *, columns: Sequ
     if for_people():
         print_table(console, table())
     else:
-        _print_records(records, columns)
+        print_records(records, columns)
 
 
 def report(record: object, lines: Iterable[str]) -> None:
@@ -51,10 +51,11 @@ def report(record: object, lines: Iterable[str]) -> None:
         for line in lines:
             say(line)
     else:
-        _print_records([plain(record)], ())
+        print_records([plain(record)])
 
 
-def _print_records(records: Sequence[Record], columns: Sequence[str]) -> None:
+def print_records(records: Sequence[Record], columns: Sequence[str] = ()) -> None:
+    """Print records for programs; ``columns`` are names, for the header of a CSV without records."""
     if form() == "json":
         print_json(records)
     else:

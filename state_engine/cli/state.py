@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pyspark.sql import functions as F
@@ -12,13 +11,13 @@ from rich.table import Table
 
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
+from state_engine.cli.keys import key_columns
 from state_engine.cli.options import DryRun, Job, Limit
 from state_engine.cli.output import plain, report
 from state_engine.cli.queries import show_rows
 from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
-from state_engine.core.errors import ConfigurationError
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.key_change import KeyTypeReport
 
@@ -69,7 +68,7 @@ def erase_keys(
     dry_run: DryRun = False,
 ) -> None:
     """Erase keys from all states and timers, and show what else still holds them."""
-    keys = [_parsed(text) for text in key]
+    keys = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
         done = engine.state_processor(job).erase_keys(
             keys,
@@ -100,18 +99,6 @@ def change_key_type(
         processor = engine.state_processor(code.job)
         done = processor.change_key_type(operator, key_type=key_type, dry_run=dry_run)
     report({**plain(done), "dry_run": dry_run}, _key_type_lines(done, dry_run=dry_run))
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        key = json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"--key {text!r} is no JSON ({error}): give the columns of the key"
-        ) from None
-    if not isinstance(key, dict) or not key:
-        raise ConfigurationError(f"--key {text!r} is no JSON object with the columns of the key")
-    return key
 
 
 def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:

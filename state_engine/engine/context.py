@@ -117,7 +117,8 @@ class EngineContext:
             return frozenset(key for key in sinks if key[0] not in leave_alone)
         return publication.recorded(tables.log.load().values(), but=leave_alone) if leave_alone else None
 
-    def _router(self, job: StatefulJob) -> Router:
+    def router(self, job: StatefulJob) -> Router:
+        """Routes rows of a job; kept, because what it sends to every subtask is."""
         at = (job.name, job.max_parallelism)
         if at not in self._routers:
             self._routers[at] = Router(self.spark, max_parallelism=job.max_parallelism)
@@ -151,7 +152,7 @@ class EngineContext:
             positions=self.positions(job.name),
             kernel=self.kernel,
             spark=self.spark,
-            router=self._router(job),
+            router=self.router(job),
             publication=self.publication(tables),
             options=options,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +25,7 @@ from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, re
 from state_engine.engine.backfills import JobBackfill, backfill_request, check_outputs
 from state_engine.engine.context import EngineContext
 from state_engine.engine.dead_letters import DeadLetterReport
+from state_engine.engine.explaining import explain
 from state_engine.engine.guard import guarded
 from state_engine.engine.queries import PastOf
 from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
@@ -45,6 +46,7 @@ from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.backfill_plan import Mode
 from state_engine.replay.comparison import ComparisonReport, compare
 from state_engine.replay.differences import StateDiff
+from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
 from state_engine.sinks.staging import Staging
 from state_engine.spark.task_progress import OnProgress, task_progress
@@ -276,6 +278,46 @@ class StateEngine:
             MissingFilesError: files that the checkpoints need are gone or changed.
         """
         return queries.diff(self.context, job_name(job), before, after, operator=operator, state=state)
+
+    def explain(
+        self,
+        job: StatefulJob | str,
+        key: Any,
+        *,
+        operator: str | None = None,
+        from_checkpoint: int | None = None,
+        to_checkpoint: int | None = None,
+        last: int = 20,
+        limit: int = 20,
+        on_progress: Callable[[CheckpointRow], object] | None = None,
+    ) -> KeyHistory:
+        """What happened to one key: inputs, states before and after, timers and outputs, checkpoint by checkpoint.
+
+        Inputs are the rows that the sources gave then; they are read again, and today's code parses them and makes
+        their keys. What is not there any more (a file that is gone, state of an expired checkpoint, a sink without the
+        columns of the key) is named, and the rest is given.
+
+        Args:
+            job: a job, or a name; without its code, inputs are not known.
+            key: as functions see it, or a dict by column.
+            operator: only of this one; all that are keyed like this by default.
+            from_checkpoint, to_checkpoint: on the path of the head, both included; the newest ``last`` by default.
+            limit: so many rows of each input and output are given; all are counted.
+            on_progress: called before each checkpoint is looked at.
+
+        Raises:
+            ConfigurationError: the job never ran, there is no such operator or checkpoint, or nothing has such keys.
+
+        Example::
+
+            for event in engine.explain(job, "N121DE").events:
+                print(event.checkpoint_id, event.inputs, event.states)
+        """
+        return explain(
+            self.context, job_name(job), job if isinstance(job, StatefulJob) else None, key,
+            operator=operator, first=from_checkpoint, last=to_checkpoint, newest=last, limit=limit,
+            on_progress=on_progress,
+        )  # fmt: skip
 
     def partitions(self, job: StatefulJob, *, clock: Clock = None) -> list[PartitionStatus]:
         """The time partitions of a job, in order: done, stale or missing.

@@ -47,7 +47,7 @@ from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
-from state_engine.microbatch.routing.routing import Router, nothing_new
+from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
 from state_engine.microbatch.run_always import runs_without_input
 from state_engine.microbatch.subtask.output_files import exchange_reader, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
@@ -127,6 +127,30 @@ class GraphExecutor:
         return running_driver_code(
             self._spark, code, lambda: self._execute(batch, outputs), job=job, frames=frames
         )
+
+    def rows_of_key(
+        self, operator: OperatorNode, place: int, batch: BatchContext, key_hash: int, *, limit: int
+    ) -> KeyRows:
+        """The rows of one key among those that one input of an operator has of the slices of a batch.
+
+        Args:
+            place: of the input. Its stream comes from sources; what other operators put out is not made again.
+            key_hash: hash of the key.
+            limit: so many rows are given.
+        """
+        one = operator.inputs[place]
+
+        def read() -> KeyRows:
+            frame = self._frame(one.parent, batch, {})
+            if frame is None:
+                return KeyRows(0, pa.table({}))
+            declared = declared_columns(one.parent)
+            given = RoutedInput(place, replace(frame, refused=()), is_scalar(one.parent), declared=declared)
+            return self._router.rows_of_key(given, operator, key_hash, limit=limit)
+
+        transforms = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
+        code = list(code_of(self._job))
+        return running_driver_code(self._spark, code, read, job=self._job.name, frames=transforms)
 
     def _execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
         done, frames = Execution(outputs), Frames()

@@ -129,6 +129,27 @@ class InputPlanner:
                 return None
         return PlannedInput(slices, clock_ms, drain, rescaled=row.rescaled if row is not None else None)
 
+    def recorded(
+        self, name: str, source: Source, path: Sequence[CheckpointRow], reads: RecordedInput
+    ) -> Slice | None:
+        """What a source gave to micro-batches before; None where that was nothing.
+
+        Args:
+            name: of the source.
+            path: to the checkpoint after which it is to be read.
+
+        Raises:
+            SourceError: the source does not have it any more; names the checkpoint.
+        """
+        appended = self._positions.elements(list(reads.batches), name)
+        if not appended:
+            return None
+        before = self._positions.elements(path, name)
+        with self._naming(name, reads.batches[-1]):
+            if reads.anew:
+                return source.rebatch(self._spark, before, appended)
+            return source.replan(self._spark, before, appended)
+
     def _slices(self, path: list[CheckpointRow], step: Step) -> dict[str, Slice]:
         """What each source gives; those that give nothing are absent."""
         slices: dict[str, Slice] = {}
@@ -137,7 +158,7 @@ class InputPlanner:
                 case NewInput() as reads:
                     part = self._new(name, node.source, path, reads)
                 case RecordedInput() as reads:
-                    part = self._recorded(name, node.source, path, reads)
+                    part = self.recorded(name, node.source, path, reads)
                 case PartitionInput() as reads:
                     part = self._of_partition(name, node.source, path, reads)
                 case None:
@@ -154,24 +175,12 @@ class InputPlanner:
             self._exhausted.add(name)
         return part
 
-    def _recorded(
-        self, name: str, source: Source, path: list[CheckpointRow], reads: RecordedInput
-    ) -> Slice | None:
-        appended = self._positions.elements(list(reads.batches), name)
-        if not appended:
-            return None
-        before = self._positions.elements(path, name)
-        with self._naming(name, reads.batches[-1]):
-            if reads.anew:
-                return source.rebatch(self._spark, before, appended)
-            return source.replan(self._spark, before, appended)
-
     def _of_partition(
         self, name: str, source: Source, path: list[CheckpointRow], reads: PartitionInput
     ) -> Slice | None:
         row = reads.recorded
         if row is not None and _stands(name, source, path) == _stood(name, row):
-            part = self._recorded(name, source, path, RecordedInput([row]))
+            part = self.recorded(name, source, path, RecordedInput([row]))
             if part is not None:
                 return part
         elements = self._positions.elements(path, name)

@@ -5,8 +5,9 @@ pyarrow reads and folds the files as a compaction does. The whole state must fit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,12 +46,41 @@ def read_state_table(
     return _columns(declared, expiry, _entries(layout, path, declared, expiry), metadata=metadata)
 
 
+def read_state_of_key(
+    layout: JobLayout,
+    path: Sequence[CheckpointRow],
+    declared: DeclaredState,
+    key: Mapping[str, Any],
+    key_hash: int,
+) -> pa.Table:
+    """The entries of one key, as ``read_state_table`` has them; reads the files of its key group.
+
+    Args:
+        declared: the state, at the end of the path.
+        key: as it is stored.
+        key_hash: of the key.
+    """
+    expiry = expiry_of(declared, include_expired=False)
+    group = key_hash % declared.operator.max_parallelism
+    entries = _entries(layout, path, declared, expiry, KeyGroupRange(group, group))
+    if entries is not None:
+        same = entries.filter(pc.equal(entries["key_hash"], key_hash))
+        entries = same.filter(pa.array([one == key for one in same["key"].to_pylist()], pa.bool_()))
+    has_any = entries is not None and entries.num_rows
+    return _columns(declared, expiry, entries if has_any else None, metadata=False)
+
+
 def _entries(
-    layout: JobLayout, path: Sequence[CheckpointRow], declared: DeclaredState, expiry: Expiry
+    layout: JobLayout,
+    path: Sequence[CheckpointRow],
+    declared: DeclaredState,
+    expiry: Expiry,
+    wanted: KeyGroupRange | None = None,
 ) -> pa.Table | None:
-    """The entries as a base would hold them; None where there are none."""
+    """The entries of key groups, all by default, as a base would hold them; None where there are none."""
     shown = expiry.hidden_ms is None
     groups = declared.operator.max_parallelism
+    wanted = wanted or KeyGroupRange(0, groups - 1)
     spec = BaseSpec(
         uri=layout.base(declared.operator.uid),
         base_id="",
@@ -61,8 +91,12 @@ def _entries(
         watermark_ms=declared.row.watermark_ms,
         full_snapshot=True,
     )
-    files = [f.listed for f in state_files(layout, path, declared.operator.uid)]
-    tables = read_entries(spec, files, KeyGroups(groups, (KeyGroupRange(0, groups - 1),)))
+    files = [
+        file.listed
+        for file in state_files(layout, path, declared.operator.uid)
+        if file.key_group_min <= wanted.end and wanted.start <= file.key_group_max
+    ]
+    tables = read_entries(spec, files, KeyGroups(groups, (wanted,)))
     return tables[0].combine_chunks() if tables else None
 
 

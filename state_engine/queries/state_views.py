@@ -146,7 +146,7 @@ def plain_message(error: PySparkException) -> str:
     """What Spark says, without its plans and stack traces."""
     text = error.getMessage() or str(error)
     text = re.split(r";\n|\n\n== SQL|\n== SQL|\n\nJVM stacktrace", text)[0]
-    return re.sub(r"\s*SQLSTATE: \w+", "", text).strip()
+    return re.sub(r"^\[None\] |\s*SQLSTATE: \w+", "", text).strip()
 
 
 def _check_is_query(parser: object, text: str) -> None:

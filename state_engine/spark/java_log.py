@@ -6,6 +6,7 @@ Java inherits standard error from the process that starts it, so it is replaced 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,9 +60,15 @@ def new_log_file(directory: Path | None = None) -> Path:
     return directory / f"spark-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.log"
 
 
+_NO_ERROR = re.compile(
+    r"WARNING|\d\d/\d\d/\d\d [\d:]+ (?:WARN|INFO) |"
+    r"Using Spark's default log4j|Setting default log level|To adjust logging"
+)
+
+
 def has_errors(file: Path) -> bool:
-    """Whether Java wrote more than its warnings."""
+    """Whether Java or Spark wrote more than warnings."""
     if not file.exists():
         return False
     with file.open(encoding="utf-8", errors="replace") as lines:
-        return any(line.strip() and not line.startswith("WARNING") for line in lines)
+        return any(line.strip() and not _NO_ERROR.match(line) for line in lines)

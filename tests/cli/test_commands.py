@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
-from state_engine.cli import branches, operations, running, session
+from state_engine.cli import branches, explain, operations, running, session
 from state_engine.cli.main import app
 from state_engine.cli.renamed import COMMANDS
 from state_engine.errors import ConfigurationError
@@ -69,7 +69,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for module in (branches, operations):
         monkeypatch.setattr(module, "task_progress", lambda *_: nullcontext())
-    for module in (session, running):
+    for module in (session, running, explain):
         monkeypatch.setattr(module, "registered", lambda _: {"sums": RegisteredJob(job=JOB)})
 
 
@@ -99,6 +99,8 @@ MOVE = {"outputs": "withdraw", "leave_alone": (), "dry_run": False}
          {"orphan_age": timedelta(hours=48), "delta_vacuum": True, "dry_run": False}),
         ("branch create sums --from 0 --to 4 --branch b --rebatch", "replay",
          {"from_checkpoint": 0, "to_checkpoint": 4, "branch": "b", "rebatch": True}),
+        ('explain sums --key {"k":1} --operator a --from 2 --to 4 --limit 3', "explain",
+         {"key": {"k": 1}, "operator": "a", "from_checkpoint": 2, "to_checkpoint": 4, "last": 20, "limit": 3}),
         ("branch compare sums b", "compare", {"branch": "b"}),
         ("branch promote sums b --expected-head 4", "promote", {**MOVE, "branch": "b", "expected_head": 4}),
         ("branch drop sums b --dry-run", "drop_branch", {"branch": "b", "dry_run": True}),

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
+from state_engine.cli import main
 from state_engine.spark.java_log import has_errors, java_is_starting, java_log, new_log_file
 
 
@@ -45,5 +47,26 @@ def test_warnings_of_java_alone_are_no_errors(tmp_path: Path) -> None:
     file.write_text("WARNING: Using incubator modules: jdk.incubator.vector\n")
     assert not has_errors(file)
     with file.open("a") as log:
+        log.write('Setting default log level to "WARN".\n26/11/23 12:00:00 WARN NativeCodeLoader: none\n')
+    assert not has_errors(file)
+    with file.open("a") as log:
         log.write("12:00:00 ERROR Executor: Exception in task 0.0\n")
     assert has_errors(file)
+
+
+def test_an_error_of_spark_is_one_message_and_its_stack_trace_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise PySparkException("the executor is lost;\nmany lines of a plan")
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main, "new_log_file", lambda: tmp_path / "logs" / "spark.log")
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: Spark failed: the executor is lost",
+        f"Its stack trace is in {tmp_path / 'logs' / 'spark.log'}",
+    ]
+    assert "in fails" in (tmp_path / "logs" / "spark.log").read_text()

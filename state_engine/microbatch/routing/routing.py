@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,7 +31,7 @@ from state_engine.microbatch.routing.arrow_router import (
     with_watermarks,
     without_watermarks,
 )
-from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed
+from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed, unpacked
 from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, steps_in
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
@@ -92,6 +93,19 @@ class Routed:
     layout: RoutedLayout
     steps: pa.Table | None = None
     newest_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """Rows of one key.
+
+    Attributes:
+        count: how many there are.
+        rows: the first of them in their order, with the columns that functions see.
+    """
+
+    count: int
+    rows: pa.Table
 
 
 @dataclass(frozen=True)
@@ -157,6 +171,42 @@ class Router:
         parts.append(self._marker_blocks(planned_inputs, layout, parallelism))
         blocks = reduce(DataFrame.union, parts)
         return Routed(blocks.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
+
+    def rows_of_key(self, one: RoutedInput, operator: OperatorNode, key_hash: int, *, limit: int) -> KeyRows:
+        """Of an input's rows those with one key; ``limit`` of them are given."""
+        ready = replace(one, frame=one.frame.ordered())
+        (edge,), layout = planned([ready], operator)
+        function, max_parallelism = KeyFunction.of(ready, operator), self._max_parallelism
+        order = [(name, "ascending") for name in edge.order]
+        sent = shipped(function, [] if function is None else function.code)
+
+        def find(rows: pa.Table, function: KeyFunction | None) -> pa.RecordBatch:
+            keyed = rows if function is None else function.add_to(rows)
+            routed = routed_rows(keyed, edge, parallelism=1, max_parallelism=max_parallelism)
+            held = routed.filter(pc.equal(routed[HASH], key_hash)).sort_by(order)
+            return pa.record_batch(
+                {
+                    SUBTASK: pa.array([held.num_rows], pa.int32()),
+                    BLOCK: pa.array([packed(held.slice(0, limit))], pa.binary()),
+                }
+            )
+
+        def find_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            own = sent.unpacked()
+            for rows in gathered(batches):
+                yield find(rows, own)
+
+        if ready.frame.table is not None:
+            copied = cloudpickle.loads(cloudpickle.dumps(function))
+            blocks = pa.Table.from_batches([find(ready.frame.table, copied)])
+        else:
+            blocks = _needed(ready.frame, edge).mapInArrow(find_there, _BLOCKS_SCHEMA).toArrow()
+        rows = unpacked(blocks[BLOCK].to_pylist())
+        if rows is None:
+            return KeyRows(0, pa.table({}))
+        shown = layout.inputs[one.place]
+        first = rows.sort_by(order).slice(0, limit).select(shown.columns).rename_columns(shown.names)
+        return KeyRows(sum(blocks[SUBTASK].to_pylist()), first)
 
     def _routed(self, one: _Input, rows: pa.Table, parallelism: int) -> pa.Table:
         """Rows that the driver has, routed here."""

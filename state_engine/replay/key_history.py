@@ -1,0 +1,316 @@
+"""What happened to one key, checkpoint by checkpoint: its inputs, its state before and after, its timers, its outputs.
+
+    inputs   the rows of the recorded slices that have the key, read from the sources again
+    state    the entries of the key as of a checkpoint and as of the one before it; only files of its key group are read
+    timers   those that came and went
+    outputs  rows that were staged for sinks and have the columns of the key with its values
+
+What cannot be known is said, and the rest is shown: a source that lost a slice, files of expired checkpoints, a sink
+without the columns. Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StagedSink
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
+from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.types.ddl import quoted
+from state_engine.publication.output_reader import OutputReader
+from state_engine.queries.history_views import instant
+from state_engine.queries.state_rows import KEY, KEY_HASH
+from state_engine.queries.state_table import read_state_of_key
+from state_engine.queries.state_views import plain_message
+from state_engine.queries.stored_entries import key_schema, keys_frame
+from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
+from state_engine.storage.layout import JobLayout
+
+
+@dataclass(frozen=True)
+class StateOfKey:
+    """What a checkpoint did to one state of the key.
+
+    Attributes:
+        operator, state: names.
+        before, after: the value; a list; pairs of key and value of a map; None where there is nothing.
+    """
+
+    operator: str
+    state: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class TimersOfKey:
+    """What a checkpoint did to the timers of the key, each as its domain and time.
+
+    Attributes:
+        operator: its uid.
+        set: that there were not before.
+        gone: that fired or were deleted.
+    """
+
+    operator: str
+    set: list[str]
+    gone: list[str]
+
+
+@dataclass(frozen=True)
+class KeyEvent:
+    """What happened to the key in one checkpoint.
+
+    Attributes:
+        checkpoint_id, kind, created_at, partition: of the checkpoint.
+        inputs, outputs: rows of the key.
+        states: those that changed.
+        timers: by operator, where any came or went.
+        problems: what is not known of it, and why.
+    """
+
+    checkpoint_id: int
+    kind: str
+    created_at: datetime
+    partition: str
+    inputs: list[RowsOfKey] = field(default_factory=list)
+    states: list[StateOfKey] = field(default_factory=list)
+    timers: list[TimersOfKey] = field(default_factory=list)
+    outputs: list[RowsOfKey] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known to have happened."""
+        known = any(one.count for one in (*self.inputs, *self.outputs))
+        return not (known or self.states or self.timers or self.problems)
+
+
+@dataclass(frozen=True)
+class KeyHistory:
+    """What happened to one key.
+
+    Attributes:
+        job: name.
+        keys: the key as each operator that has it stores it, by uid.
+        events: of checkpoints on the path of the head, oldest first; those in which nothing happened are left out.
+        looked_at: ids of all checkpoints that were looked at.
+        notes: what is not looked at, and why.
+    """
+
+    job: str
+    keys: dict[str, dict[str, Any]]
+    events: list[KeyEvent]
+    looked_at: list[int]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The key as one operator stores it."""
+
+    uid: str
+    stored: Mapping[str, Any]
+    hash: int
+
+
+_CHANGE_STATE = frozenset(
+    (CheckpointKind.CHECKPOINT, CheckpointKind.TRANSFORM, CheckpointKind.BOOTSTRAP, CheckpointKind.IMPORT)
+)
+OnEvent = Callable[[CheckpointRow], object]
+
+
+@dataclass(frozen=True)
+class KeyExplainer:
+    """Explains keys of one job.
+
+    Attributes:
+        spark: session.
+        layout: of the job's tables.
+        history: its checkpoints.
+        outputs: reads staged outputs.
+        inputs: reads recorded slices; None where the job's code is not known.
+        limit: so many rows of a list are given.
+    """
+
+    spark: SparkSession
+    layout: JobLayout
+    history: History
+    outputs: OutputReader
+    inputs: KeyInputs | None
+    limit: int
+
+    def explain(
+        self,
+        key: Any,
+        *,
+        operator: str | None,
+        first: int | None,
+        last: int | None,
+        newest: int,
+        on_progress: OnEvent | None,
+    ) -> KeyHistory:
+        """See ``StateEngine.explain``."""
+        path = self.history.main_path
+        chosen = self._chosen(path, first, last, newest)
+        keys = self._keys(path, key, operator)
+        notes = [] if self.inputs is not None else ["inputs: the job's code is not known here"]
+        for one in keys:
+            notes += self.inputs.notes(one.uid) if self.inputs is not None else []
+        events = []
+        for row in chosen:
+            if on_progress is not None:
+                on_progress(row)
+            event = self._event(path[: path.index(row) + 1], keys)
+            if not event.is_empty:
+                events.append(event)
+        stored = {one.uid: dict(one.stored) for one in keys}
+        return KeyHistory(self.layout.job, stored, events, [r.checkpoint_id for r in chosen], notes)
+
+    # -- what to look at -------------------------------------------------------------------------------------------
+
+    def _chosen(
+        self, path: Sequence[CheckpointRow], first: int | None, last: int | None, newest: int
+    ) -> list[CheckpointRow]:
+        known = [row.checkpoint_id for row in path]
+        for asked in (first, last):
+            if asked is not None and asked not in known:
+                raise ConfigurationError(
+                    f"job '{self.layout.job}': checkpoint {asked} is not on the path of the head, which is {known}"
+                )
+        begin = 0 if first is None else known.index(first)
+        end = len(path) if last is None else known.index(last) + 1
+        changing = [row for row in path[begin:end] if row.kind in _CHANGE_STATE]
+        return changing if first is not None else changing[-newest:]
+
+    def _keys(self, path: Sequence[CheckpointRow], key: Any, only: str | None) -> list[_Key]:
+        newest: dict[str, OperatorCheckpoint] = {}
+        for row in path:
+            newest |= {o.uid: o for o in row.operators if key_schema(o).names}
+        columns = set(key) if isinstance(key, Mapping) else None
+        width = len(key) if isinstance(key, tuple) else 1
+        fitting = [
+            o
+            for uid, o in sorted(newest.items())
+            if only in (None, uid)
+            and (
+                len(key_schema(o).names) == width if columns is None else set(key_schema(o).names) == columns
+            )
+        ]
+        if not fitting:
+            known = {uid: list(key_schema(o).names) for uid, o in sorted(newest.items())}
+            raise ConfigurationError(
+                f"job '{self.layout.job}': {only or 'no operator'} is {'not ' if only else ''}keyed like {key!r}; "
+                f"operators and their keys: {known}"
+            )
+        return [self._stored(o, key) for o in fitting]
+
+    def _stored(self, operator: OperatorCheckpoint, key: Any) -> _Key:
+        what = f"job '{self.layout.job}', operator '{operator.uid}'"
+        (row,) = keys_frame(self.spark, [key], key_schema(operator), what=what).toArrow().to_pylist()
+        return _Key(operator.uid, row[KEY], row[KEY_HASH])
+
+    # -- one checkpoint --------------------------------------------------------------------------------------------
+
+    def _event(self, path: Sequence[CheckpointRow], keys: Sequence[_Key]) -> KeyEvent:
+        row = path[-1]
+        event = KeyEvent(row.checkpoint_id, str(row.kind), row.created_at, row.partition)
+        for key in keys:
+            self._add_states(event, path, key)
+            if row.kind.is_micro_batch and self.inputs is not None:
+                event.inputs.extend(self.inputs.rows(path, key.uid, key.hash, limit=self.limit))
+        if any(s.name == LETTERS for s in row.sources):
+            event.problems.append(
+                "inputs: the micro-batch sent dead letters again; they are not read again here"
+            )
+        for sink in row.sinks:
+            event.outputs.extend(self._outputs(sink, keys))
+        return event
+
+    def _add_states(self, event: KeyEvent, path: Sequence[CheckpointRow], key: _Key) -> None:
+        try:
+            before, after = (self._values(part, key) for part in (path[:-1], path))
+        except StatelakeError as error:
+            event.problems.append(f"state of {key.uid}: {error}")
+            return
+        for name in sorted(before.keys() | after.keys()):
+            old, new = before.get(name), after.get(name)
+            if old == new:
+                continue
+            if name == TIMERS:
+                there, then = ([_timer(one["key"]) for one in side or []] for side in (old, new))
+                event.timers.append(
+                    TimersOfKey(key.uid, sorted(set(then) - set(there)), sorted(set(there) - set(then)))
+                )
+            else:
+                event.states.append(StateOfKey(key.uid, name, old, new))
+
+    def _values(self, path: Sequence[CheckpointRow], key: _Key) -> dict[str, Any]:
+        """The states of the key at the end of a path, by name; those without anything are absent."""
+        values: dict[str, Any] = {}
+        for declared in declared_states(path):
+            if declared.operator.uid == key.uid and not set(key.stored) - set(declared.key_type.names):
+                rows = read_state_of_key(self.layout, path, declared, key.stored, key.hash).to_pylist()
+                if rows:
+                    values[declared.schema.name] = _value(declared, rows)
+        return values
+
+    def _outputs(self, sink: StagedSink, keys: Sequence[_Key]) -> Iterator[RowsOfKey]:
+        if not sink.files:
+            return
+        try:
+            frame = self.outputs.read(sink, sink.files)
+            fitting = next((k for k in keys if set(k.stored) <= set(frame.columns)), None)
+            if fitting is None:
+                columns = ", ".join(sorted({name for k in keys for name in k.stored}))
+                yield RowsOfKey("", sink.name, 0, [], f"it has no columns {columns}")
+                return
+            held = frame.where(_has(frame, fitting.stored))
+            rows = held.limit(self.limit).toArrow().to_pylist()
+            count = held.count() if len(rows) == self.limit else len(rows)
+            yield RowsOfKey("", sink.name, count, rows)
+        except (StatelakeError, PySparkException) as error:
+            yield RowsOfKey("", sink.name, 0, [], _message(error))
+
+
+def _value(declared: DeclaredState, rows: list[dict[str, Any]]) -> Any:
+    if declared.shape == "map":
+        pairs = [{"key": row["map_key"], "value": row["value"]} for row in rows]
+        return sorted(pairs, key=repr)
+    return rows[0]["value"]
+
+
+def _timer(key: Mapping[str, Any]) -> str:
+    """A timer as text.
+
+    Example:
+        >>> _timer({"time": 1_772_368_200_000, "domain": "event"})
+        'event time 2026-03-01T12:30:00+00:00'
+    """
+    at = instant(key["time"])
+    return (
+        f"{key['domain']} time {key['time']} ms" if at is None else f"{key['domain']} time {at.isoformat()}"
+    )
+
+
+def _has(frame: DataFrame, key: Mapping[str, Any]) -> Any:
+    types = {f.name: f.dataType for f in frame.schema.fields}
+    condition = F.lit(True)
+    for name, value in key.items():
+        condition = condition & F.col(quoted(name)).eqNullSafe(F.lit(value).cast(types[name]))
+    return condition
+
+
+def _message(error: Exception) -> str:
+    return plain_message(error) if isinstance(error, PySparkException) else str(error)

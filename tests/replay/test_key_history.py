@@ -1,0 +1,245 @@
+"""What happened to one key: inputs, states before and after, timers and outputs, checkpoint by checkpoint."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    FileSource,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RetentionPolicy,
+    RuntimeContext,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.cli.explain import event_lines, history_lines
+from state_engine.errors import ConfigurationError
+from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
+from state_engine.replay.key_inputs import RowsOfKey
+from tests.support.pipelines import Pipeline
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+Context = KeyedProcessFunction.Context
+MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BATCHES = (
+    [("ann", 1, 10), ("bob", 1, 5), ("ann", 2, 20)],
+    [("bob", 3, 6)],
+    [("ann", 1, 30), ("cid", 4, 1)],
+)
+
+
+class Remembers(KeyedProcessFunction):
+    """Sum, all amounts, the last of each kind, and a timer for each amount."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
+        self.amounts = runtime_context.get_list_state(ListStateDescriptor("amounts", int))
+        self.kinds = runtime_context.get_map_state(MapStateDescriptor("kinds", int, int))
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
+        total = (self.total.value() or 0) + value.amount
+        self.total.update(total)
+        self.amounts.add(value.amount)
+        self.kinds.put(value.kind, value.amount)
+        ctx.timer_service().register_event_time_timer(value.amount * 1000)
+        yield value.user, total
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        return []
+
+
+class Largest(KeyedProcessFunction):
+    """The largest sum of a user."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.largest = runtime_context.get_state(ValueStateDescriptor("largest", int))
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
+        self.largest.update(max(self.largest.value() or 0, value.total))
+        yield (value.total,)
+
+
+def pipeline(directory: Path, spark: SparkSession) -> Pipeline:
+    inbox = directory / "inbox"
+    inbox.mkdir(exist_ok=True)
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        source = FileSource(
+            str(inbox), schema="user string, kind bigint, amount bigint, at timestamp", format="json"
+        )
+        rows = job.source("events", source, event_time="at")
+        sums = rows.key_by("user").process(Remembers(), uid="sums", output_type="user string, total bigint")
+        most = sums.key_by("user").process(Largest(), uid="most", output_type="total bigint")
+        return {"sums": sums, "most": most}
+
+    return Pipeline(directory, spark, build, parallelism=2, max_parallelism=8)
+
+
+def put(directory: Path, number: int) -> Path:
+    file = directory / "inbox" / f"{number}.json"
+    rows = [
+        {"user": user, "kind": kind, "amount": amount, "at": f"1970-01-01T00:00:{4 * number:02}Z"}
+        for user, kind, amount in BATCHES[number]
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Pipeline:
+    """Three micro-batches; the second was left by a restore and run again."""
+    directory = tmp_path_factory.mktemp("explained")
+    made = pipeline(directory, spark)
+    for number in range(2):
+        put(directory, number)
+        made.run()
+    with made.engine() as engine:
+        engine.restore(made.job(), checkpoint_id=1)
+    put(directory, 2)
+    made.run(max_batches=1)
+    made.run()
+    return made
+
+
+def explained(site: Pipeline, key: Any, **options: Any) -> KeyHistory:
+    with site.engine() as engine:
+        return engine.explain(options.pop("job", site.job()), key, **options)
+
+
+def states(event: KeyEvent) -> dict[str, tuple[Any, Any]]:
+    return {f"{one.operator}.{one.state}": (one.before, one.after) for one in event.states}
+
+
+def test_a_key_is_followed_along_the_path_of_the_head(site: Pipeline) -> None:
+    history = explained(site, "ann")
+    assert history.keys == {"sums": {"user": "ann"}, "most": {"user": "ann"}}
+    first, last = history.events
+    assert first.checkpoint_id == 1
+    assert last.checkpoint_id > 3, "the one that a restore left is not on the path"
+    assert 2 not in history.looked_at
+
+    assert [(one.operator, one.place, one.count) for one in first.inputs] == [("sums", "events", 2)]
+    assert [row["amount"] for row in first.inputs[0].rows] == [10, 20]
+    assert states(first) == {
+        "sums.total": (None, 30),
+        "sums.amounts": (None, [10, 20]),
+        "sums.kinds": (None, [{"key": 1, "value": 10}, {"key": 2, "value": 20}]),
+        "most.largest": (None, 30),
+    }
+    assert states(last)["sums.total"] == (30, 60)
+    assert states(last)["sums.kinds"][1] == [{"key": 1, "value": 30}, {"key": 2, "value": 20}]
+    (timers,) = first.timers
+    assert timers.set == [f"event time 1970-01-01T00:00:{s}+00:00" for s in (10, 20)]
+    assert [row["amount"] for row in last.inputs[0].rows] == [30]
+
+
+def test_outputs_are_those_of_the_key_where_the_sink_has_its_columns(site: Pipeline) -> None:
+    first = explained(site, {"user": "ann"}).events[0]
+    by_sink = {one.place: one for one in first.outputs}
+    assert [row["total"] for row in by_sink["sums"].rows] == [10, 30]
+    assert by_sink["most"].problem == "it has no columns user"
+    assert not by_sink["most"].rows
+
+
+def test_inputs_that_other_operators_make_are_not_made_up(site: Pipeline) -> None:
+    history = explained(site, "ann", operator="most")
+    assert history.keys == {"most": {"user": "ann"}}
+    assert history.notes == ["inputs of most: they are outputs of sums: explain a key of that"]
+    assert not any(one.inputs for one in history.events)
+
+
+def test_rows_are_counted_and_only_some_given(site: Pipeline) -> None:
+    first = explained(site, "ann", limit=1).events[0]
+    assert (first.inputs[0].count, len(first.inputs[0].rows)) == (2, 1)
+    sums = next(one for one in first.outputs if one.place == "sums")
+    assert (sums.count, len(sums.rows)) == (2, 1)
+
+
+def test_checkpoints_can_be_chosen(site: Pipeline) -> None:
+    every = explained(site, "bob")
+    assert [one.checkpoint_id for one in every.events] == [every.looked_at[0], every.looked_at[1]]
+    begin = every.looked_at[1]
+    assert explained(site, "bob", from_checkpoint=begin).looked_at == every.looked_at[1:]
+    assert explained(site, "bob", to_checkpoint=1).looked_at == [1]
+    assert explained(site, "bob", last=1).looked_at == every.looked_at[-1:]
+    assert not explained(site, "nobody").events
+
+
+def test_without_the_code_all_but_inputs_is_known(site: Pipeline) -> None:
+    history = explained(site, "ann", job="pipeline")
+    assert history.notes == ["inputs: the job's code is not known here"]
+    assert states(history.events[0])["sums.total"] == (None, 30)
+
+
+def test_keys_operators_and_checkpoints_that_are_not_there_are_named(site: Pipeline) -> None:
+    for key in (("ann", 1), {"name": "ann"}):
+        with pytest.raises(
+            ConfigurationError, match=r"operators and their keys: \{'most': \['user'\], 'sums'"
+        ):
+            explained(site, key)
+    with pytest.raises(ConfigurationError, match="none is not keyed like"):
+        explained(site, "ann", operator="none")
+    with pytest.raises(ConfigurationError, match="checkpoint 2 is not on the path of the head, which is"):
+        explained(site, "ann", from_checkpoint=2)
+    with pytest.raises(ConfigurationError, match="has no checkpoint"):
+        explained(site, "ann", job="nothing")
+
+
+def test_what_is_gone_is_named_and_the_rest_is_shown(tmp_path: Path, spark: SparkSession) -> None:
+    made = pipeline(tmp_path, spark)
+    for number in (0, 2):
+        file = put(tmp_path, number)
+        made.run()
+    file.unlink()
+    first, last = explained(made, "ann").events
+    assert not first.inputs[0].problem
+    assert "2.json" in last.inputs[0].problem
+    assert states(last)["sums.total"] == (30, 60)
+    with made.engine() as engine:
+        engine.compact("pipeline")
+        engine.expire_checkpoints("pipeline", RetentionPolicy(1))
+    for gone in (tmp_path / "root/pipeline/operators/sums/changelog").rglob("*.parquet"):
+        gone.unlink()
+    first, last = explained(made, "ann").events
+    assert all("state of sums" in event.problems[0] for event in (first, last))
+    assert first.inputs[0].count == 2
+
+
+def test_it_reads_well() -> None:
+    site_event = KeyEvent(
+        checkpoint_id=3, kind="checkpoint", created_at=MOMENT, partition="2026-03-01",
+        inputs=[RowsOfKey("sums", "events", 3, [{"user": "ann", "amount": 1}])],
+        states=[StateOfKey("sums", "total", None, 1)],
+        timers=[TimersOfKey("sums", ["event time x"], ["event time y"])],
+        outputs=[RowsOfKey("", "out", problem="it has no columns user")],
+        problems=["state of most: gone"],
+    )  # fmt: skip
+    assert list(event_lines(site_event)) == [
+        "checkpoint 3, 2026-03-01 12:00:00 UTC, checkpoint, 2026-03-01",
+        "  in    events: 3 rows",
+        '    {"user": "ann", "amount": 1}',
+        "    and 2 more",
+        "  state sums.total",
+        "    before nothing",
+        "    after  1",
+        "  timer sums: set event time x",
+        "  timer sums: fired or deleted event time y",
+        "  out   out: not known: it has no columns user",
+        "  not known: state of most: gone",
+    ]
+    empty = KeyHistory("job", {"sums": {"user": "ann"}}, [], [], [])
+    assert list(history_lines(empty))[-1] == "there are no checkpoints: nothing of it is known"
