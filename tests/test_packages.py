@@ -118,6 +118,22 @@ def test_the_version_has_its_part_of_the_changelog() -> None:
     assert set(upgrades) <= set(released)
 
 
+def test_the_engine_imports_what_it_declares_and_nothing_that_only_comes_along() -> None:
+    extras = (text for texts in PROJECT["optional-dependencies"].values() for text in texts)
+    declared = {Requirement(text).name.replace("-", "_") for text in (*PROJECT["dependencies"], *extras)}
+    declared |= {"delta", "py4j"}  # as delta-spark is imported; PySpark's own way to Java
+    used = set()
+    for file in (REPOSITORY / "state_engine").rglob("*.py"):
+        if "templates" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                used |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                used.add(str(node.module).partition(".")[0])
+    assert used - sys.stdlib_module_names - declared == {"state_engine"}
+
+
 def test_extras_bring_what_messages_say_they_bring() -> None:
     extras = PROJECT["optional-dependencies"]
     brought = {
