@@ -480,7 +480,7 @@ def jobs(settings):
     seen = output_of("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--dry-run")
     assert "would run on branch backfill_1 from checkpoint 1 2013-01-02: 3 rows were read before" in seen
     done = output_of("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--mode", "stop")
-    assert "2013-01-02: 3 rows in, checkpoint 4" in done
+    assert "2013-01-02, checkpoint 4: 3 rows in" in done
     assert "sink out: 3 rows left, 3 came stale until they run again: 2013-01-03" in done
     assert "stale" in output_of("partitions", "days")
 
