@@ -307,11 +307,9 @@ def test_an_old_attempt_refuses_to_commit(site: CollectedSite, monkeypatch: pyte
     assert len(site.engine().checkpoints("tiny")) == 4
 
 
-@pytest.mark.parametrize(
-    ("hours", "why"), [(25, r"began 25\.0 hours ago"), (0, "its files are not what it wrote any more")]
-)
+@pytest.mark.parametrize("hours", [25, 0])
 def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
-    site: CollectedSite, monkeypatch: pytest.MonkeyPatch, hours: int, why: str
+    site: CollectedSite, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """It was young enough when it looked at its age; then its files went, and so did its id."""
     append, written_ms = DeltaKernel.append, store_clock.written_ms
@@ -331,7 +329,7 @@ def test_an_attempt_that_slept_just_before_its_commit_changes_nothing(
     monkeypatch.setattr(DeltaKernel, "append", sleeps)
     monkeypatch.setattr(store_clock, "written_ms", later)
     outputs = site.outputs()
-    with pytest.raises(CommitFailedError, match=why):
+    with pytest.raises(CommitFailedError, match="so old that a collection took it for an orphan"):
         site.run(3)
     monkeypatch.undo()
     assert site.outputs() == outputs
@@ -378,11 +376,11 @@ def test_vacuum_takes_only_what_is_in_no_log_and_old(site: CollectedSite) -> Non
     week_ago = time.time() - 8 * 24 * 3600
     for path in [old, *changelog.rglob("part-*.parquet")]:
         os.utime(path, (week_ago, week_ago))
-    printed = site.collect(hours=0, vacuum=True, dry_run=True)
+    printed = site.collect(hours=0, delta_vacuum=True, dry_run=True)
     assert {uri.split("/root/tiny/")[1] for uri in printed.vacuumed} == {
         "checkpoints", "operator_state", "operators/sums/changelog",
     }  # fmt: skip
     assert site.files() == before
-    assert site.collect(hours=0, vacuum=True).vacuumed == printed.vacuumed
+    assert site.collect(hours=0, delta_vacuum=True).vacuumed == printed.vacuumed
     assert before - site.files() == {str(old.relative_to(site.directory))}
     assert site.restorable() == states

@@ -240,7 +240,7 @@ def test_outputs_are_compared(spark: SparkSession, capsys: pytest.CaptureFixture
         "new_output": spark.createDataFrame([("N123", 6), ("N456", 8)], schema),
     }
     exec(block("compare_outputs"), names)
-    outputs = names["found"]
+    outputs = names["difference"]
     assert (outputs.is_equal, outputs.rows_only_old, outputs.rows_only_new) == (False, 1, 1)
     assert "N456" in capsys.readouterr().out
 

@@ -123,7 +123,7 @@ def _counting(
     later = [_range(base) for base in last.bases if base.checkpoint_id >= row.checkpoint_id]
     for file in operator.changelog:
         groups = _inside(file, last)
-        if later and operator.max_parallelism != last.max_parallelism:  # its key groups were others
+        if operator.max_parallelism != last.max_parallelism:  # its key groups were others
             groups = KeyGroupRange(0, last.max_parallelism - 1)
         left = remaining(groups, later)
         if left == (groups,):

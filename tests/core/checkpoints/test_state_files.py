@@ -77,6 +77,20 @@ def test_changes_come_oldest_first_and_without_those_of_another_max_parallelism(
     assert names(keyed_state_files(path_of(history), "counter")) == (["b"], [])
 
 
+def test_changes_after_bases_of_another_max_parallelism_may_be_in_any_of_its_key_groups() -> None:
+    """So it is while a rescale writes bases in other key groups, and micro-batches go on in the old ones."""
+    history = History()
+    history.batch((3,))
+    history.batch((1,))
+    more = replace(
+        history.rows[2].operators[0], changelog=[], max_parallelism=6, bases=[BaseRange(0, 5, "w3", 1)],
+        base_files=[BaseFile("b", 1, 1, 0, 0, 5)],
+    )  # fmt: skip
+    path = [*path_of(history), checkpoint(3, 2, write_id="w3", kind="rescale", operators=[more])]
+    (changed,) = keyed_state_files(path, "counter").changelog
+    assert (changed.file.path, changed.groups.start, changed.groups.end) == ("write_id=w2/c1", 0, 5)
+
+
 def test_a_base_may_stand_for_its_own_row() -> None:
     history = History()
     history.batch(())
