@@ -275,7 +275,11 @@ def read_manifest(path: str) -> SavepointManifest:
 
 
 def _delete_copy(path: str, copy_id: str) -> None:
-    """Delete what one attempt has copied to a directory, and nothing that another one has."""
+    """Delete what one attempt has copied to a directory, the manifest first, and nothing that another one has."""
+    manifest = open_location(join(path, MANIFEST))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if copy_id.encode() in manifest.read():
+            manifest.delete()
     _delete_files(path, [file for file in open_location(path).files() if copy_id in file])
 
 

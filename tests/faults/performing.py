@@ -139,7 +139,9 @@ def perform_again(site: Site, operation: str) -> None:
     if operation == "savepoint":
         with site.engine() as engine:
             if SAVEPOINT in engine.savepoints(name).list():
-                engine.savepoints(name).delete(SAVEPOINT)
+                # as the message of a delete says: what was not finished is nothing that a delete would know
+                shutil.rmtree(site.directory / SAVEPOINT, ignore_errors=True)
+                engine.savepoints(name).delete(SAVEPOINT, keep_files=True)
     perform(site, operation)
 
 

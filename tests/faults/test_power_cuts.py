@@ -85,7 +85,7 @@ def test_without_syncs_a_power_cut_does_harm(
 ) -> None:
     """The tests fail without syncs."""
     saved_site = saved_sites("batch")
-    monkeypatch.setattr("state_engine.storage.durability._side_by_side", lambda paths: None)
+    monkeypatch.setattr("state_engine.storage.durability._each", lambda paths, sync: None)
     disk = _cut(saved_site, None)
     disk.lose_all_content()
     with in_this_process() as clock, pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):
