@@ -26,10 +26,10 @@ from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.task_progress import task_progress
 
-app = Group("Replays on a branch: look at what other code would have done, then promote or drop it.")
+branch = Group("Replays on a branch: look at what other code would have done, then promote or drop it.")
 
 
-@app.command(name="list")
+@branch.command(name="list")
 def list_branches(job: Job) -> None:
     """List the branches of a job that are neither promoted nor dropped."""
     heads = {name: row for name, row in history_of(job).checkpoints.open_branches.items() if name != MAIN}
@@ -49,7 +49,7 @@ def list_branches(job: Job) -> None:
     show(records, listing, columns=columns)
 
 
-@app.command()
+@branch.command()
 def create(
     job: Job,
     from_checkpoint: Annotated[
@@ -77,7 +77,7 @@ def create(
     report(done, _replayed(done))
 
 
-@app.command()
+@branch.command()
 def compare(
     job: Job,
     branch: Branch,
@@ -97,7 +97,7 @@ def compare(
         raise typer.Exit(code=1)
 
 
-@app.command()
+@branch.command()
 def promote(
     job: Job,
     branch: Branch,
@@ -126,7 +126,7 @@ def promote(
     report({"job": job, **moved(done)}, move_lines(job, done))
 
 
-@app.command()
+@branch.command()
 def drop(job: Job, branch: Branch, dry_run: DryRun = False) -> None:
     """Drop a branch: it can neither go on nor be promoted, and vacuum may delete what only it needs."""
     with opened() as engine:

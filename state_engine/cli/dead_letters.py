@@ -21,12 +21,12 @@ from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.monitoring.job_history import read_history
 
-app = Group("Rows that were refused.")
+dead_letters = Group("Rows that were refused.")
 _LONGEST = 60
 _MOST = 10
 
 
-@app.command(name="list")
+@dead_letters.command(name="list")
 def list_letters(
     job: Job,
     sent: Annotated[bool, typer.Option("--sent", help="Also those that were sent again.")] = False,
@@ -44,7 +44,7 @@ def list_letters(
         say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
 
 
-@app.command(name="replay")
+@dead_letters.command(name="replay")
 def replay_letters(
     job: Job,
     ids: Annotated[

@@ -25,11 +25,12 @@ class Group(typer.Typer):
 
     Args:
         help: what the commands are about.
+        cls: of the group.
         options: of ``typer.Typer``.
     """
 
-    def __init__(self, help: str, **options: Any) -> None:
-        super().__init__(help=help, no_args_is_help=True, cls=Commands, **options)
+    def __init__(self, help: str, *, cls: type[Commands] = Commands, **options: Any) -> None:
+        super().__init__(help=help, no_args_is_help=True, cls=cls, **options)
 
     def command(self, *args: Any, **options: Any) -> Callable[[_Function], _Function]:
         """As in Typer."""

@@ -7,56 +7,77 @@ An entry point: the one place besides ``orchestration`` that reads the environme
 from __future__ import annotations
 
 import traceback
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from rich.markup import escape
 
-from state_engine.cli import branches, dead_letters, machine, operations, queries, running, savepoints, state
-from state_engine.cli.explain import explain
 from state_engine.cli.groups import Group
-from state_engine.cli.history import checkpoints
-from state_engine.cli.init import init
+from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, say
-from state_engine.cli.status import status
 from state_engine.core.errors import StatelakeError
-from state_engine.queries.state_views import plain_message
 from state_engine.spark.java_log import has_errors, java_log, new_log_file
+
+_PANELS = {
+    "Set up": ("init.init", "machine.setup", "machine.doctor", "machine.config"),
+    "Run": (
+        "running.jobs",
+        "running.run",
+        "running.publish_pending",
+        "running.backfill",
+        "running.partitions",
+    ),
+    "Look": (
+        "status.status",
+        "history.checkpoints",
+        "queries.sql",
+        "explain.explain",
+        "state.state",
+        "dead_letters.dead_letters",
+    ),
+    "Go back, or try again": ("operations.restore", "savepoints.savepoint", "branches.branch"),
+    "Change": ("operations.rescale", "state.change_key_type", "machine.upgrade"),
+    "Upkeep": ("operations.compact", "operations.expire_checkpoints", "operations.vacuum"),
+}
+"""Modules of this package, and what each has: a command, or a group of commands."""
+
+
+class _CommandsByModule(Commands):
+    """Imports the module of a command when the command is asked for: those that start no Spark load little."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        places = [(place, panel) for panel in _PANELS for place in _PANELS[panel]]
+        self._places = {place.split(".")[1].replace("_", "-"): (place, panel) for place, panel in places}
+        self.commands: dict[str, Any] = dict.fromkeys(self._places)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self._places and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _loaded(cmd_name, *self._places[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+
+def _loaded(name: str, place: str, panel: str) -> Any:
+    module, attribute = place.split(".")
+    declared = getattr(import_module(f"state_engine.cli.{module}"), attribute)
+    command: Any
+    if isinstance(declared, Group):
+        command = typer.main.get_group(declared)
+    else:
+        alone = Group("")
+        alone.command(name)(declared)
+        command = typer.main.get_group(alone).commands[name]
+    command.name, command.rich_help_panel = name, panel
+    return command
+
 
 app = Group(
     "Flink's state model for scheduled, incremental PySpark batches.",
+    cls=_CommandsByModule,
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-
-_ORDER = {
-    "Set up": (init, machine.setup, machine.doctor, ("config", machine.config)),
-    "Run": (running.jobs, running.run, running.publish_pending, running.backfill, running.partitions),
-    "Look": (
-        status,
-        checkpoints,
-        queries.sql,
-        explain,
-        ("state", state.app),
-        ("dead-letters", dead_letters.app),
-    ),
-    "Go back, or try again": (
-        operations.restore,
-        ("savepoint", savepoints.app),
-        ("branch", branches.app),
-    ),
-    "Change": (operations.rescale, state.change_key_type, machine.upgrade),
-    "Upkeep": (operations.compact, operations.expire_checkpoints, operations.vacuum),
-}
-for _panel, _commands in _ORDER.items():
-    for _command in _commands:
-        if isinstance(_command, tuple):
-            app.add_typer(_command[1], name=_command[0], rich_help_panel=_panel)
-        else:
-            app.command(rich_help_panel=_panel)(_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -86,11 +107,25 @@ def main() -> None:
         if has_errors(log):
             errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:
+        what = _of_spark(error)
+        if what is None:
+            raise
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
             file.write(traceback.format_exc())
-        what = plain_message(error) if isinstance(error, PySparkException) else str(error).partition("\n")[0]
         errors.print(f"[red]error[/]: Spark failed: {escape(what)}", soft_wrap=True, highlight=False)
         errors.print(f"Its stack trace is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None
+
+
+def _of_spark(error: Exception) -> str | None:
+    """What an error says that Spark raised; None for others."""
+    from py4j.protocol import Py4JError  # here: commands that start no Spark do not load it
+    from pyspark.errors import PySparkException
+
+    from state_engine.queries.spark_sql import plain_message
+
+    if isinstance(error, PySparkException):
+        return plain_message(error)
+    return str(error).partition("\n")[0] if isinstance(error, Py4JError) else None

@@ -7,12 +7,10 @@ import json
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from rich.table import Table
 
 from state_engine.cli import output as output_of
@@ -24,7 +22,10 @@ from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.types.walk import Convert, converter
 from state_engine.queries.local_sql import answer
-from state_engine.queries.state_views import SqlView, ViewedJob, plain_message, quiet, views_of
+from state_engine.queries.state_views import SqlView, ViewedJob, views_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Format = Annotated[
     Form,
@@ -97,12 +98,9 @@ def _answered(past: ViewedJob, query: str) -> pa.Table | None:
 
 def show_rows(frame: DataFrame, *, limit: int) -> None:
     """Print the rows of a DataFrame; say where there are more."""
-    try:
-        with quiet():
-            rows = (frame.limit(limit + 1) if limit else frame).toArrow()
-    except PySparkException as error:
-        raise ConfigurationError(f"the query failed: {plain_message(error)}") from None
-    _show_table(rows, limit=limit)
+    from state_engine.queries.spark_sql import fetched  # here: what Spark is not asked for does not load it
+
+    _show_table(fetched(frame.limit(limit + 1) if limit else frame), limit=limit)
 
 
 def _show_table(rows: pa.Table, *, limit: int) -> None:

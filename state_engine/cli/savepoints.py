@@ -16,12 +16,12 @@ from state_engine.cli.tables import table
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri
 
-app = Group("Copies of checkpoints that can be moved.")
+savepoint = Group("Copies of checkpoints that can be moved.")
 
 Name = Annotated[str, typer.Argument(help="Name of the savepoint.")]
 
 
-@app.command()
+@savepoint.command()
 def create(
     job: Job,
     name: Name,
@@ -40,7 +40,7 @@ def create(
     report({"job": job, **plain(made)}, [text])
 
 
-@app.command(name="list")
+@savepoint.command(name="list")
 def list_savepoints(job: Job) -> None:
     """List the savepoints of a job."""
     savepoints = history_of(job).checkpoints.pins
@@ -57,7 +57,7 @@ def list_savepoints(job: Job) -> None:
     show(records, listing, columns=columns)
 
 
-@app.command()
+@savepoint.command()
 def verify(path: Annotated[str, typer.Argument(help="Directory of the savepoint.")]) -> None:
     """Compare all files of a savepoint with their checksums."""
     with errors.status("Reading …"):
@@ -66,7 +66,7 @@ def verify(path: Annotated[str, typer.Argument(help="Directory of the savepoint.
     report(savepoint, [f"savepoint {savepoint.name}: {savepoint.files} files are what was written"])
 
 
-@app.command()
+@savepoint.command()
 def delete(
     job: Job,
     name: Name,

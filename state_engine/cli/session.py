@@ -10,20 +10,23 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from rich.console import Console
 
 from state_engine.cli.form import for_people
 from state_engine.cli.logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
-from state_engine.engine.engine import StateEngine
-from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import LoadedSettings, Settings, load
 from state_engine.monitoring.job_history import JobHistory, read_history
-from state_engine.registry import RegisteredJob, load_jobs
-from state_engine.spark.session import local_session
 from state_engine.storage.files import normal_uri
+
+if TYPE_CHECKING:
+    from state_engine.engine.engine import StateEngine
+    from state_engine.job.job import StatefulJob
+    from state_engine.registry import RegisteredJob
 
 console = Console()
 errors = Console(stderr=True)
@@ -64,6 +67,11 @@ def opened(doing: str = "") -> Iterator[StateEngine]:
         doing: shown while the command works.
     """
     with errors.status("Starting Spark …"):
+        from state_engine.engine.engine import (
+            StateEngine,
+        )  # here: most of the engine is needed only with Spark
+        from state_engine.spark.session import local_session
+
         settings = loaded_settings().settings
         engine = StateEngine(settings.root, local_session(), durability=settings.durability)
     with engine:
@@ -81,10 +89,33 @@ def history_of(name: str) -> JobHistory:
         ConfigurationError: the job never ran in this root.
     """
     root = loaded_settings().settings.root
+    _leave_pandas_alone()
     history = read_history(root, check_name(name, what="job"))
     if history is None:
         raise ConfigurationError(f"job '{name}' has no checkpoint in {normal_uri(root)} yet: run it first")
     return history
+
+
+class _NoPandas:
+    """A finder of modules, for a moment the first, that says there is no pandas."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _leave_pandas_alone() -> None:
+    """Have pyarrow look for pandas now, and not find it: with its first array it looks once, and imports it.
+
+    That takes a third of a second, and commands that only look make no data frames. What asks pyarrow for one later
+    still gets it.
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def look_for_modules_here() -> None:
@@ -117,5 +148,7 @@ def known(name: str) -> StatefulJob | str:
 
 def registered(settings: Settings) -> dict[str, RegisteredJob]:
     """All jobs that the settings name, by their names."""
+    from state_engine.registry import load_jobs  # here: jobs are not needed by those that only look
+
     look_for_modules_here()
     return {one.job.name: one for one in load_jobs(settings)}

@@ -21,10 +21,10 @@ from state_engine.core.checkpoints.time_travel import moment
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.key_change import KeyTypeReport
 
-app = Group("Look at keyed state, and erase keys.")
+state = Group("Look at keyed state, and erase keys.")
 
 
-@app.command()
+@state.command()
 def diff(
     job: Job,
     before: Annotated[str, typer.Argument(metavar="FROM", help="Id of a checkpoint, or a time.")],
@@ -47,7 +47,7 @@ def diff(
                 show_rows(rows, limit=limit)
 
 
-@app.command()
+@state.command()
 def erase_keys(
     job: Job,
     key: Annotated[

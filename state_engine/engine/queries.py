@@ -17,8 +17,9 @@ from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.engine.context import EngineContext
+from state_engine.queries.spark_sql import query
 from state_engine.queries.state_reader import read_state as read_state_of
-from state_engine.queries.state_views import SqlView, ViewedJob, query, views_of
+from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 from state_engine.replay.differences import StateDiff, diff_states
 from state_engine.sinks.base import verify_files
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout

@@ -10,26 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.queries.state_reader import check_files, read_state
+from state_engine.queries.history_views import KEY_GROUPS
+from state_engine.queries.state_reader import read_state
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
+from state_engine.storage.state.changelog import check_files
 from state_engine.storage.state.located_files import state_files
-
-KEY_GROUPS = pa.schema(
-    [
-        ("operator", pa.string()),
-        ("key_group", pa.int64()),
-        ("subtask", pa.int64()),
-        ("entries", pa.int64()),
-        ("bytes", pa.int64()),
-        ("skew", pa.float64()),
-    ]
-)
 
 
 def key_group_load(session: SparkSession, layout: JobLayout, path: Sequence[CheckpointRow]) -> DataFrame:

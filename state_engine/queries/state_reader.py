@@ -9,7 +9,6 @@ exact name, and their row counts must be what the rows recorded. Mirrors what Fl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -30,7 +29,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.queries.stored_columns import renamed
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
-from state_engine.storage.state.changelog import ListedFile, op_of_entry, open_state_file
+from state_engine.storage.state.changelog import check_files, op_of_entry
 from state_engine.storage.state.located_files import StateFile, state_files
 
 _ORDER = "_statelake_order"
@@ -86,17 +85,6 @@ def folded_state(
     """
     column = _column(declared, shown or declared.shown_type)
     return _FOLDS[declared.shape](_changes(spark, declared, files), column, _alive(expiry))
-
-
-def check_files(files: Sequence[ListedFile]) -> None:
-    """Check, before Spark reads them, that files have the footers and rows that their checkpoints recorded.
-
-    Raises:
-        MissingFilesError: a file is gone or has other rows.
-        DamagedFileError: it is not what was written.
-    """
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda f: open_state_file(f).close(), files))
 
 
 def _changes(spark: SparkSession, declared: DeclaredState, files: Sequence[StateFile]) -> DataFrame:

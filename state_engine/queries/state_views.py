@@ -8,33 +8,28 @@ table connector.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.logger import PySparkLogger
-from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
-from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.queries import history_views as history
-from state_engine.queries.key_group_load import KEY_GROUPS, key_group_load
-from state_engine.queries.safe_sql import FILES_AS_TABLES, check_safe
-from state_engine.queries.state_reader import read_state
 from state_engine.queries.state_table import read_state_table
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, OPERATOR_STATE_SCHEMA, WRITE_ID, JobLayout
 from state_engine.storage.state.located_files import state_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 CHECKPOINT_ID = pa.field("checkpoint_id", pa.int64())
 _IDENTIFIER = re.compile(r"[a-z_]\w*\Z", re.ASCII | re.IGNORECASE)
@@ -98,75 +93,6 @@ def views_of(job: ViewedJob) -> list[SqlView]:
     return [*common, *views]
 
 
-def query(
-    session: SparkSession, views: Sequence[SqlView], text: str, *, unrestricted: bool = False
-) -> DataFrame:
-    """The answer to a query over views, of which only those are made that it names.
-
-    Args:
-        session: of its own, for views stay in it.
-        unrestricted: whether it may reach Java methods, files and programs.
-
-    Raises:
-        ConfigurationError: it is no query, or cannot be understood; says why and what there is.
-    """
-    text = text.strip().removesuffix(";")
-    names = set(re.findall(r"\w+", text.lower()))
-    names.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
-    try:
-        parser = session._jsparkSession.sessionState().sqlParser()
-        plan = parser.parsePlan(text)
-        _check_is_query(parser, text)
-        if not unrestricted:
-            check_safe(session, plan)
-            session.conf.set(FILES_AS_TABLES, "false")
-        for view in views:
-            if view.name.lower() in names:
-                view.frame(session).createOrReplaceTempView(view.sql_name)
-        with quiet():
-            return session.sql(text)
-    except AnalysisException as error:
-        raise ConfigurationError(_explained(error, views)) from None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PySpark from writing errors of queries to stderr, stack trace and all: they are raised as well."""
-    # of PySpark's own kind: a plain one, made first, would be in its way for ever
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def plain_message(error: PySparkException) -> str:
-    """What Spark says, without its plans and stack traces."""
-    text = error.getMessage() or str(error)
-    text = re.split(r";\n|\n\n== SQL|\n== SQL|\n\nJVM stacktrace", text)[0]
-    return re.sub(r"^\[None\] |\s*SQLSTATE: \w+", "", text).strip()
-
-
-def _check_is_query(parser: object, text: str) -> None:
-    """Whether it can stand in parentheses: what changes anything cannot."""
-    try:
-        parser.parsePlan(f"SELECT * FROM (\n{text}\n)")  # type: ignore[attr-defined]
-    except ParseException:
-        raise ConfigurationError(
-            f"only queries can be run over the views of a job (SELECT, WITH, VALUES): {text}"
-        ) from None
-
-
-def _explained(error: AnalysisException, views: Sequence[SqlView]) -> str:
-    problem = plain_message(error)
-    if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-        name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
-        problem = f"there is no view {name}; there are {', '.join(v.sql_name for v in views)}"
-    return f"the query cannot be run: {problem}"
-
-
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +116,7 @@ def _state_view(job: ViewedJob, state: DeclaredState, name: str) -> SqlView:
         name,
         tuple((column, ddl_text(kind)) for column, kind in state.columns()),
         f"{state.schema.kind} state '{own_name}' of operator '{uid}'",
-        lambda session: read_state(session, job.layout, job.path, uid, own_name, metadata=True),
+        partial(_state, job, uid, own_name),
         lambda: read_state_table(job.layout, job.path, uid, own_name, metadata=True),
         lambda: sum(file.listed.bytes or 0 for file in state_files(job.layout, job.path, uid)),
     )
@@ -224,14 +150,14 @@ def _common(job: ViewedJob) -> list[SqlView]:
             "operator_state",
             OPERATOR_STATE_SCHEMA,
             "an element of operator state, as JSON; raw state in bytes",
-            lambda session: history.operator_state_frame(session, job.layout, job.path),
+            partial(_operator_state, job),
         ),
         _view("dead_letters", letters, "an input row that was refused", partial(_dead_letters, job)),
         _view(
             "key_groups",
-            KEY_GROUPS,
+            history.KEY_GROUPS,
             "a key group of an operator, and what lies in it",
-            lambda session: key_group_load(session, job.layout, job.path),
+            partial(_key_groups, job),
         ),
     ]
 
@@ -243,6 +169,27 @@ def _view(name: str, schema: pa.Schema, about: str, frame: Callable[[SparkSessio
 def _local_view(name: str, schema: pa.Schema, about: str, table: Callable[[], pa.Table]) -> SqlView:
     view = _view(name, schema, about, lambda session: session.createDataFrame(table()))
     return replace(view, table=table)
+
+
+# Spark's side is imported where Spark is asked: its packages take as long as an answer without it.
+
+
+def _state(job: ViewedJob, uid: str, name: str, session: SparkSession) -> DataFrame:
+    from state_engine.queries.state_reader import read_state
+
+    return read_state(session, job.layout, job.path, uid, name, metadata=True)
+
+
+def _operator_state(job: ViewedJob, session: SparkSession) -> DataFrame:
+    from state_engine.queries.operator_state import operator_state_frame
+
+    return operator_state_frame(session, job.layout, job.path)
+
+
+def _key_groups(job: ViewedJob, session: SparkSession) -> DataFrame:
+    from state_engine.queries.key_group_load import key_group_load
+
+    return key_group_load(session, job.layout, job.path)
 
 
 def _dead_letters(job: ViewedJob, session: SparkSession) -> DataFrame:

@@ -27,7 +27,6 @@ from state_engine.core.types.durations import Instant
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.core.types.type_text import type_from_text
-from state_engine.queries.state_reader import check_files
 from state_engine.queries.state_rows import (
     KEY,
     KEY_HASH,
@@ -41,7 +40,7 @@ from state_engine.queries.stored_columns import renamed, spark_data_type
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
-from state_engine.storage.state.changelog import KeyGroups, ListedFile
+from state_engine.storage.state.changelog import KeyGroups, ListedFile, check_files
 from state_engine.storage.state.located_files import state_files
 
 _ROWS_AT_ONCE = 300_000

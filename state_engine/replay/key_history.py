@@ -30,9 +30,9 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.types.ddl import quoted
 from state_engine.publication.output_reader import OutputReader
 from state_engine.queries.history_views import instant
+from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.state_table import read_state_of_key
-from state_engine.queries.state_views import plain_message
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
 from state_engine.storage.layout import JobLayout

@@ -15,7 +15,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.planning import InputPlanner, RecordedInput
-from state_engine.queries.state_views import plain_message
+from state_engine.queries.spark_sql import plain_message
 from state_engine.sources.base import Slice
 
 

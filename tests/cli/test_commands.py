@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 import click
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
@@ -21,6 +19,7 @@ from state_engine.cli.renamed import COMMANDS
 from state_engine.errors import ConfigurationError
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob
+from tests.support.commands import every_command
 
 
 class CalledError(Exception):
@@ -62,8 +61,8 @@ JOB.source("rows", FileSource("rows", schema="k string"))
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(root="root")
-    monkeypatch.setattr(session, "StateEngine", lambda *_, **__: Calls())
-    monkeypatch.setattr(session, "local_session", lambda: None)
+    monkeypatch.setattr("state_engine.engine.engine.StateEngine", lambda *_, **__: Calls())
+    monkeypatch.setattr("state_engine.spark.session.local_session", lambda: None)
     monkeypatch.setattr(
         session, "loaded_settings", lambda: LoadedSettings(settings=settings, origins={}, file=None)
     )
@@ -138,7 +137,7 @@ def test_a_former_name_is_an_error_that_says_the_present_one(old: str) -> None:
     assert isinstance(done.exception, ConfigurationError)
     assert str(done.exception) == f"statelake {old} is called statelake {COMMANDS[old]} now"
     if COMMANDS[old] != "--version":
-        assert " ".join(COMMANDS[old].split()) in {name for name, _ in commands()}
+        assert " ".join(COMMANDS[old].split()) in every_command()
     unknown = CliRunner().invoke(app, ["nothing"])
     assert "No such command 'nothing'" in unknown.output
 
@@ -153,18 +152,8 @@ def test_jobs_are_listed_with_what_they_are() -> None:
     assert "sums" in done.output
 
 
-def commands(group: click.Group | None = None, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
-    group = group or cast(click.Group, typer.main.get_command(app))
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{prefix}{name} ")
-        else:
-            yield prefix + name, command
-
-
 def test_commands_stand_in_the_order_in_which_people_need_them() -> None:
-    group = cast(click.Group, typer.main.get_command(app))
-    listed = group.list_commands(click.Context(group))
+    listed = list(every_command())
     order = [
         "setup",
         "doctor",
@@ -183,7 +172,7 @@ def test_commands_stand_in_the_order_in_which_people_need_them() -> None:
 def test_an_option_means_the_same_everywhere() -> None:
     """Every command that changes something has ``--dry-run`` with the same help; the job is the first argument."""
     meanings: dict[str, set[str]] = {}
-    for _, command in commands():
+    for command in every_command().values():
         for parameter in command.params:
             if isinstance(parameter, click.Option) and parameter.name in (
                 "dry_run",
@@ -193,7 +182,7 @@ def test_an_option_means_the_same_everywhere() -> None:
                 meanings.setdefault(str(parameter.name), set()).add(str(parameter.help))
     meanings["dry_run"].discard("With --repair: only show what would be done.")
     assert all(len(texts) == 1 for texts in meanings.values()), meanings
-    for name, command in commands():
+    for name, command in every_command().items():
         assert command.help, name
         arguments = [p.name for p in command.params if isinstance(p, click.Argument)]
         if "job" in arguments:

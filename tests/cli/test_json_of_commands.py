@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine.cli.main import app
-from tests.cli.test_output import commands
+from tests.support.commands import every_command
 
 JOBS = """
 from state_engine.registry import RegisteredJob
@@ -95,4 +95,4 @@ def test_every_command_prints_json_and_nothing_else(here: Path) -> None:
 def test_no_command_is_forgotten_above() -> None:
     tried = {" ".join(line.split() if isinstance(line, str) else line) for line in LINES}
     # what setup does takes minutes, and is done in the set-up of this project
-    assert [name for name in commands() if not any(one.startswith(name) for one in tried)] == ["setup"]
+    assert [name for name in every_command() if not any(one.startswith(name) for one in tried)] == ["setup"]

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from state_engine.cli.groups import Group
-from state_engine.cli.main import app
 from state_engine.cli.output import plain, report, show
 from state_engine.cli.session import progressed
 from state_engine.cli.tables import table
 from state_engine.core.errors import ConfigurationError
+from tests.support.commands import every_command
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RECORDS: list[dict[str, Any]] = [
@@ -67,15 +66,8 @@ def test_both_at_once_is_refused() -> None:
     assert isinstance(result.exception, ConfigurationError)
 
 
-def commands() -> dict[str, Any]:
-    root: Any = get_command(app)
-    groups = {name: one for name, one in root.commands.items() if hasattr(one, "commands")}
-    inside = {f"{name} {of}": one for name, group in groups.items() for of, one in group.commands.items()}
-    return {name: one for name, one in root.commands.items() if name not in groups} | inside
-
-
 def test_every_command_can_be_read_by_programs() -> None:
-    for name, command in commands().items():
+    for name, command in every_command().items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--json", "--csv"} <= options, name
 

@@ -33,8 +33,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "DeltaKernel", kernel)
     monkeypatch.setattr(context, "check_session", lambda spark: None)
     monkeypatch.setattr(context, "ship_code", lambda spark: None)
-    monkeypatch.setattr(cli_session, "local_session", lambda: SESSION)
-    monkeypatch.setattr("state_engine.spark.session.local_session", lambda settings: SESSION)
+    monkeypatch.setattr("state_engine.spark.session.local_session", lambda *_: SESSION)
     monkeypatch.setattr(SparkContext, "_active_spark_context", SESSION)
 
 

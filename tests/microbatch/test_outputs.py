@@ -22,6 +22,7 @@ from state_engine.storage.layout import JobLayout
 from tests.core.checkpoints.rows import checkpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])
+FIRST, SECOND = "first", "second"
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def files_of(write_id: str, directory: Path) -> list[str]:
 
 
 def test_what_is_staged_is_listed_in_the_row_and_published(of_job: OutputsOfJob, tmp_path: Path) -> None:
-    outputs = written(of_job, "a1", tmp_path)
+    outputs = written(of_job, FIRST, tmp_path)
     row = outputs.stage(checkpoint(1), History())
     assert [(sink.name, sink.rows) for sink in row.sinks] == [("files", 1), ("sql", 1)]
     assert outputs.publish(row) == 0, "neither is a Delta table"
@@ -62,17 +63,17 @@ def test_what_is_staged_is_listed_in_the_row_and_published(of_job: OutputsOfJob,
 
 
 def test_a_file_that_is_gone_stops_the_attempt(of_job: OutputsOfJob, tmp_path: Path) -> None:
-    outputs = written(of_job, "a1", tmp_path)
+    outputs = written(of_job, FIRST, tmp_path)
     next((tmp_path / "files").rglob("*.parquet")).unlink()
     with pytest.raises(MissingFilesError, match="sink 'files'"):
         outputs.stage(checkpoint(1), History())
 
 
 def test_an_attempt_that_is_given_up_leaves_what_others_wrote(of_job: OutputsOfJob, tmp_path: Path) -> None:
-    kept, given_up = written(of_job, "a1", tmp_path), written(of_job, "a2", tmp_path)
-    before = files_of("a1", tmp_path)
-    assert len(before) == len(files_of("a2", tmp_path)) == 3
+    kept, given_up = written(of_job, FIRST, tmp_path), written(of_job, SECOND, tmp_path)
+    before = files_of(FIRST, tmp_path)
+    assert len(before) == len(files_of(SECOND, tmp_path)) == 3
     given_up.give_up()
     given_up.give_up()
-    assert (files_of("a1", tmp_path), files_of("a2", tmp_path)) == (before, [])
+    assert (files_of(FIRST, tmp_path), files_of(SECOND, tmp_path)) == (before, [])
     assert len(kept.stage(checkpoint(1), History()).sinks) == 2

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -188,6 +191,22 @@ def test_all_states_and_the_history_are_read_without_spark(memory: Memory) -> No
         assert here.column_names == there.column_names, view.name
         assert rows(here, text) == rows(there, text), view.name
         assert (view.bytes() > 0) is (view.name not in ("checkpoints", "sources", "sinks")), view.name
+
+
+def test_the_command_loads_neither_the_engine_nor_pyspark_nor_pandas(memory: Memory) -> None:
+    """Each of them takes as long as the answer."""
+    code = (
+        "import sys; from state_engine.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
+        "print(*{'duckdb', 'pandas', 'pyspark', 'state_engine.engine.engine'} & set(sys.modules))"
+    )
+    line = ("sql", "memory", "SELECT count(*) AS rows FROM last", "--csv")
+    shown = subprocess.run(
+        [sys.executable, "-c", code, *line],
+        env=os.environ | {"STATELAKE__ROOT": str(memory.root)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = memory.engine.sql("memory", "SELECT * FROM last").count()
+    assert shown.stdout.split() == ["rows", str(expected), "duckdb"]
 
 
 def test_files_that_are_gone_are_an_error_and_no_reason_to_ask_spark(memory: Memory) -> None:

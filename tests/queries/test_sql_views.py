@@ -23,7 +23,7 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_groups import subtask_for_key_group
 from state_engine.queries import state_reader
-from state_engine.queries.state_views import quiet
+from state_engine.queries.spark_sql import quiet
 from tests.microbatch.test_bad_input import raises
 from tests.queries.test_open_state import BATCHES, opened
 from tests.support.remembering import STATES, Memory, by_key, entries, model

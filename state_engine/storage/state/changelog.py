@@ -10,6 +10,7 @@ RocksDB backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -184,6 +185,17 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
             "it was changed by something else. Restore an older checkpoint or a savepoint"
         )
     return file
+
+
+def check_files(files: Sequence[ListedFile]) -> None:
+    """Check, before Spark reads them, that files have the footers and rows that their checkpoints recorded.
+
+    Raises:
+        MissingFilesError: a file is gone or has other rows.
+        DamagedFileError: it is not what was written.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda f: open_state_file(f).close(), files))
 
 
 def op_of_entry(shape: str) -> str:
