@@ -185,8 +185,8 @@ def a_backfill_that_is_killed(day: Site) -> None:
     assert SECOND in day.finish(begun, code=-9)
     assert day.outputs("daily") == before  # until the swap
     gone_on = day.run(*backfill)
-    assert f"{SECOND}: " not in gone_on
-    assert f"{THIRD}: " in gone_on
+    assert f"{SECOND}, checkpoint" not in gone_on
+    assert f"{THIRD}, checkpoint" in gone_on
     assert "nothing new" in day.run("statelake", "run", "daily")
 
 
