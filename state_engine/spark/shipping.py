@@ -1,10 +1,10 @@
 """Sends the engine and the code of jobs to executors on other machines, which need not have them installed.
 
 Only pure Python packages go, each as one archive: what they import from elsewhere (pyarrow, numpy, …) must be in the
-Python that the executors run. Of a package its ``*.py`` files go and what the settings declare as its data, nothing
-else: what happens to lie beside the code (``.env``, keys, data) stays here. An archive is named after its content, so
-changed code is sent again. Functions written in the main script or a notebook travel with the tasks anyway. Plays the
-part of the job's JAR that Flink's client uploads. Decision 0012.
+Python that the executors run. Of a package its ``*.py`` and ``*.pyi`` files go and what the settings declare as its
+data, nothing else: what happens to lie beside the code (``.env``, keys, data) stays here. An archive is named after
+its content, so changed code is sent again. Functions written in the main script or a notebook travel with the tasks
+anyway. Plays the part of the job's JAR that Flink's client uploads. Decision 0012.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _files_of(package: Path, above: Path, package_data: Sequence[str]) -> list[P
         parts = file.relative_to(above).parts
         if not file.is_file() or "__pycache__" in parts:
             continue
-        is_code = file.suffix == ".py" and not any(part.startswith(".") for part in parts)
+        is_code = file.suffix in (".py", ".pyi") and not any(part.startswith(".") for part in parts)
         if is_code or any(file.relative_to(above).match(pattern) for pattern in package_data):
             files.add(file)
     return sorted(files)

@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,6 @@ from typer.testing import CliRunner
 
 from state_engine.cli import session as cli_session
 from state_engine.cli.main import app
-from state_engine.cli.session import console
 from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring import doctor
@@ -91,7 +91,7 @@ def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) ->
 
 def test_checks_of_others_are_shown_and_their_failure_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = [EntryPoint("gone", "no_such_module:checks", doctor.OTHERS), *entry_points(group=doctor.OTHERS)]
-    monkeypatch.setattr(doctor.metadata, "entry_points", lambda group: offered)
+    monkeypatch.setattr(doctor, "metadata", SimpleNamespace(entry_points=lambda group: offered))
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     [check] = doctor.other_checks()  # Dagster has nothing to say where there is no instance
     assert (check.name, check.status) == ("gone", "failed")
@@ -186,7 +186,6 @@ def test_checkpoints_are_listed_newest_last(
     site = Site(tmp_path, spark).put(ROWS)
     site.engine().run(site.job(batch_rows=2), requested_by="the night shift")
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    monkeypatch.setattr(console, "width", 200)
     listed = CliRunner().invoke(app, ["checkpoints", "tiny"])
     assert listed.exit_code == 0, listed.output
     lines = [line.split() for line in listed.output.splitlines() if "night shift" in line]
@@ -204,7 +203,6 @@ def test_a_job_is_operated_from_the_command_line(
     site = Site(tmp_path, spark).put(ROWS)
     site.engine().run(site.job(batch_rows=2))
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    monkeypatch.setattr(console, "width", 200)
 
     def shown(*arguments: str) -> str:
         done = CliRunner().invoke(app, arguments)
@@ -257,7 +255,6 @@ def jobs(settings):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
     monkeypatch.setenv("STATELAKE__JOBS__MODULES", "sums_job")
-    monkeypatch.setattr(console, "width", 200)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "sums_job", raising=False)
     return tmp_path / "sums_job.py"

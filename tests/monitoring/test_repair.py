@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from state_engine import DataStream, DeltaSink, FileSink, FileSource, SqlSink, StatefulJob
 from state_engine.cli.main import app
-from state_engine.cli.session import console
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
 from state_engine.monitoring import repairs
@@ -47,11 +46,6 @@ def doctor(root: Path, *options: str) -> tuple[int, str]:
     """Exit code and text of ``statelake doctor`` on a root."""
     done = CliRunner().invoke(app, ["doctor", *options], env={"STATELAKE__ROOT": str(root)})
     return done.exit_code, " ".join(done.output.split())
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "width", 400)
 
 
 def test_a_lost_marker_is_written_anew_after_it_was_shown(tmp_path: Path) -> None:

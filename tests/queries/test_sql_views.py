@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from state_engine import KeyedProcessFunction, RuntimeContext, StatefulJob, ValueStateDescriptor
 from state_engine.cli.main import app
-from state_engine.cli.session import console
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_groups import subtask_for_key_group
@@ -337,7 +336,6 @@ def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
 @pytest.mark.long
 def test_the_command_prints_tables_csv_and_json(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
-    monkeypatch.setattr(console, "width", 200)
 
     def printed(*arguments: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, ["sql", "memory", *arguments])

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine.cli.main import app
-from state_engine.cli.session import console
 from state_engine.core.errors import ConfigurationError
 from tests.queries.test_open_state import BATCHES
 from tests.support.remembering import Memory, model
@@ -69,7 +68,6 @@ def test_checkpoints_of_a_path_that_was_left_can_be_compared(tmp_path: Path, spa
 @pytest.mark.long
 def test_the_command_prints_what_changed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATELAKE__ROOT", str(memory.root))
-    monkeypatch.setattr(console, "width", 200)
     arguments = ["state", "diff", "memory", "1", "3", "--operator", "remembers", "--state", "total"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

@@ -447,7 +447,6 @@ def test_from_the_command_line(site: Site, spark: SparkSession, monkeypatch: pyt
     from typer.testing import CliRunner
 
     from state_engine.cli.main import app
-    from state_engine.cli.session import console
 
     (site.directory / "days_job.py").write_text(
         f"""
@@ -467,7 +466,6 @@ def jobs(settings):
     monkeypatch.chdir(site.directory)
     monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     monkeypatch.setenv("STATELAKE__JOBS__MODULES", "days_job")
-    monkeypatch.setattr(console, "width", 200)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def output_of(*arguments: str) -> str:

@@ -32,7 +32,6 @@ from state_engine import (
 )
 from state_engine.cli import state as cli_state
 from state_engine.cli.main import app
-from state_engine.cli.session import console
 from state_engine.core.errors import (
     ConfigurationError,
     InvalidKeyError,
@@ -340,7 +339,6 @@ def test_the_command_shows_its_plan_and_carries_it_out(
     site.engine().run(site.job())
     registered = SimpleNamespace(job=site.job(through=cast("string")), prepare=lambda: None)
     monkeypatch.setattr(cli_state, "declared", {"tiny": registered}.__getitem__)
-    monkeypatch.setattr(console, "width", 200)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
     for options, message in (
         (["--dry-run"], "2 keys would be written anew; entries: total 2"),
