@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from state_engine.storage.delta.kernel import DeltaKernel
 
 
-collect_ignore = ["fixtures/release_0_1_0/make.py"]
+collect_ignore = ["fixtures/releases/make.py"]
 """Runs with another release only."""
 
 # The profile of all property tests. Half of Hypothesis' own number of examples: a run looks elsewhere each time, and

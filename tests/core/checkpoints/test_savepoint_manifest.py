@@ -149,7 +149,7 @@ def test_state_that_the_job_does_not_have_is_refused_unless_allowed() -> None:
 
 
 def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
-    archive = Path(__file__).parents[2] / "fixtures" / "release_0_1_0" / "release_0_1_0.tar.gz"
+    archive = Path(__file__).parents[2] / "fixtures" / "releases" / "0.1.0" / "archive.tar.gz"
     with tarfile.open(archive) as packed:
         member = packed.extractfile("savepoint/savepoint.json")
         assert member is not None

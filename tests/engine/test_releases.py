@@ -1,0 +1,109 @@
+"""A root and a savepoint that a release made are opened, read, run on, restored and imported, and give what it gives.
+
+See ``tests/fixtures/releases/README.md``. The results that are expected are those of the release itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import StateEngine
+from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
+from state_engine.core.errors import RootError
+from tests.fixtures.releases import release_jobs as jobs
+
+FIXTURES = Path(jobs.__file__).parent
+FORMATS = {"0.1.0": 5, "0.2.0": 6}
+"""The format of roots of each release that has a fixture."""
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:state .* folding state is deprecated:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def home(release: str) -> Iterator[Path]:
+    """The fixture, where it was made; one process at a time, of all on this machine."""
+    made = jobs.home_of(release)
+    if made.parent.resolve() != made.parent:
+        pytest.skip(f"{made.parent} is a link here, and fixtures name their paths without links")
+    with open(f"{made}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(made, ignore_errors=True)
+        with tarfile.open(FIXTURES / release / "archive.tar.gz") as archive:
+            archive.extractall(made, filter="data")
+        yield made
+        shutil.rmtree(made)
+
+
+@pytest.fixture
+def expected(release: str) -> dict[str, Any]:
+    return dict(json.loads(gzip.decompress((FIXTURES / release / "expected.json.gz").read_bytes())))
+
+
+def test_each_release_has_its_fixture() -> None:
+    assert sorted(path.parent.name for path in FIXTURES.glob("*/archive.tar.gz")) == sorted(FORMATS)
+    assert max(FORMATS.values()) == FORMAT_VERSION
+
+
+@pytest.mark.parametrize("release", FORMATS)
+def test_the_archive_is_the_one_that_was_made(release: str) -> None:
+    digest, name = (FIXTURES / release / "sha256").read_text().split()
+    assert digest == sha256((FIXTURES / release / name).read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("release", ["0.1.0", pytest.param("0.2.0", marks=pytest.mark.long)])
+def test_what_a_release_left_goes_on(
+    release: str, home: Path, expected: dict[str, Any], spark: SparkSession
+) -> None:
+    def engine() -> StateEngine:
+        """As another process would have it."""
+        return StateEngine(home / "root", spark)
+
+    if FORMATS[release] < FORMAT_VERSION:
+        with pytest.raises(RootError, match=f"format {FORMATS[release]} of an older Statelake"):
+            engine().checkpoints("everything")
+    upgraded = StateEngine.upgrade(home / "root", spark)
+    assert (upgraded.before, upgraded.after) == (FORMATS[release], FORMAT_VERSION)
+    assert upgraded.jobs == (["counted", "everything"] if FORMATS[release] < FORMAT_VERSION else [])
+
+    assert len(engine().checkpoints("everything")) == expected["checkpoints"]
+    as_of_6 = jobs.states(home / "root", "everything", jobs.KEYED_STATES, 6)
+    assert jobs.seen(home) | {"as_of_6": as_of_6} == expected["before"]
+    assert jobs.counted_seen(home) == expected["counted_before"]
+    sums = engine().read_state("everything", "keyed", "sum", checkpoint_id=6).collect()
+    assert sorted(repr(list(row)) for row in sums) == as_of_6["keyed.sum"]
+
+    jobs.put_events(home, 5)
+    jobs.put_rules(home, 2, {"c": 7})
+    jobs.put_words(home, "three three FOUR")
+    engine().run(jobs.everything(home), clock=jobs.CLOCK_MS + 5_000)
+    assert jobs.seen(home) == expected["run"]
+    engine().run(jobs.counted(home), clock=jobs.CLOCK_MS + 5_000, max_batches=1)
+    assert jobs.counted_seen(home) == expected["counted_run"]
+
+    engine().restore("everything", checkpoint_id=3)
+    assert jobs.seen(home) == expected["restored"]
+    engine().run(jobs.everything(home), clock=jobs.CLOCK_MS + 6_000)
+    assert jobs.seen(home) == expected["restored_run"]
+
+    moved = home / "moved"
+    (moved / "sinks").mkdir(parents=True)
+    jobs.constrain(spark, moved / "sinks")
+    other, job = StateEngine(moved / "root", spark), jobs.everything(home, "moved", sinks=moved / "sinks")
+    other.restore(job, savepoint=home / "savepoint")
+    assert jobs.states(moved / "root", "moved", jobs.KEYED_STATES) == expected["imported"]
+    other.run(job, clock=jobs.CLOCK_MS + 7_000)
+    assert jobs.seen(moved, "moved") == expected["imported_run"]
