@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -53,6 +54,7 @@ from state_engine.publication.publication import Publication
 from state_engine.sources.base import BadFile
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
+from state_engine.storage.delta.java_calls import java_threads
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.storage_failures import keeping
@@ -268,19 +270,19 @@ class CheckpointCoordinator:
 
     def commit_files(self, attempt: Executed) -> Listed:
         """Steps 5 and 6, side by side: files of changes and of operator state become rows of their tables."""
-        with self._step("commit_files"), ThreadPoolExecutor(4, thread_name_prefix="statelake-commit") as pool:
+        with self._step("commit_files"):
+            pool = java_threads()
             changelogs = {
                 uid: pool.submit(self.commit_changelog, attempt, uid) for uid in attempt.done.operators
             }
             positions = pool.submit(self.commit_operator_state, attempt)
-            versions: dict[str, int] = {}
-            for uid, future in changelogs.items():
-                version = future.result()
-                if version is not None:
-                    versions[changelog_table(uid)] = version
-            files, version = positions.result()
-            if version is not None:
-                versions["operator_state"] = version
+            submitted: list[Future[Any]] = [*changelogs.values(), positions]
+            try:
+                found = {changelog_table(uid): future.result() for uid, future in changelogs.items()}
+                files, found["operator_state"] = positions.result()
+            finally:
+                wait(submitted)  # none goes on behind an error
+            versions = {table: version for table, version in found.items() if version is not None}
             return Listed(attempt.batch, attempt.positions, attempt.outputs, attempt.done, versions, files)
 
     def commit_changelog(self, attempt: Executed, uid: str) -> int | None:

@@ -41,7 +41,6 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.few_subtasks import attempt_here, runs_in_this_process
 from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
@@ -74,6 +73,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.spark.execution import collected
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.shipped_code import running_driver_code
+from state_engine.spark.task_attempts import attempt_here, runs_in_this_process
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 

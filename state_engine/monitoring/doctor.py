@@ -24,6 +24,7 @@ from state_engine.machine.jars import DELTA_VERSION, default_jars_dir, jar_probl
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring.repairs import damages
+from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.file_systems import mount_of, mounts, refuse_network_root
 from state_engine.storage.files import is_local, local_path, normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
@@ -231,8 +232,8 @@ def probe() -> None:
         sys.exit(str(error.__cause__ or error))
     # Classes that load are not yet classes that work: make Kernel's engine.
     jvm: Any = spark._jvm
-    jvm.io.delta.kernel.defaults.engine.DefaultEngine.create(spark._jsc.hadoopConfiguration())
-    java = jvm.java.lang.System.getProperty("java.version")
+    java_class(jvm, "io.delta.kernel.defaults.engine.DefaultEngine").create(spark._jsc.hadoopConfiguration())
+    java = java_class(jvm, "java.lang.System").getProperty("java.version")
     print(
         f"{spark.version} on Java {java}, Delta Kernel {DELTA_VERSION} loaded, master {spark.sparkContext.master}"
     )

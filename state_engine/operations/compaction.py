@@ -23,7 +23,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange, check_max_paralleli
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
 from state_engine.spark.execution import execution
-from state_engine.spark.task_reports import Report, reports_of, written_files
+from state_engine.spark.task_reports import Report, reports_of_tasks, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import KeyGroups
@@ -96,8 +96,9 @@ def write_base(
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):
-        numbers = spark.range(0, len(chunks), 1, len(chunks))  # a task each, so that progress can be reported
-        reports = reports_of(numbers, partial(_fold, spec, chunks), prefix=f"job '{layout.job}': ")
+        # a task each, so that progress can be reported
+        fold = partial(_fold, spec, chunks)
+        reports = reports_of_tasks(spark, len(chunks), fold, prefix=f"job '{layout.job}': ")
     return written_files(reports, BaseFile)
 
 
@@ -204,14 +205,12 @@ class _Chunk:
 
 
 def _fold(
-    spec: BaseSpec, chunks: Sequence[_Chunk], batches: Iterable[pa.RecordBatch], task: int, attempt: int
+    spec: BaseSpec, chunks: Sequence[_Chunk], _: Iterable[pa.RecordBatch], task: int, attempt: int
 ) -> Report:
-    """What a task does: the numbers of its chunks come in, files go out."""
-    written: list[BaseFile] = []
-    for chunk in (chunks[n] for batch in batches for n in batch.column(0).to_pylist()):
-        files = [f.listed for f in chunk.files]
-        written += write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
-    return {"files": written}
+    """What a task does with its chunk."""
+    chunk = chunks[task]
+    files = [f.listed for f in chunk.files]
+    return {"files": write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)}
 
 
 def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
@@ -31,6 +32,7 @@ from state_engine.storage.delta.action_json import (
     uri_of,
     with_properties,
 )
+from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import open_location
 
@@ -99,11 +101,10 @@ class SourceTable:
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.uri, self._spark = uri, spark
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        none = self._jvm.scala.Option.empty()
+        self._java = partial(java_class, spark._jvm)
+        none = self._java("scala.Option").empty()
         with self._explained("its log cannot be read"):
-            self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, uri)
+            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, uri)
             self._newest = self._log.update(False, none, none)
             self.version = int(self._newest.version())
             if self.version < 0:
@@ -149,14 +150,14 @@ class SourceTable:
 
     def scan(self, files: Sequence[TableFile], version: int) -> DataFrame:
         """The rows of files, with the columns that the table had in a version."""
-        from_json = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
-        adds = self._jvm.java.util.ArrayList()
+        from_json = self._java("org.apache.spark.sql.delta.actions.Action").fromJson
+        adds = self._java("java.util.ArrayList")()
         for file in files:
             adds.add(from_json(file.action))
         with self._explained(f"version {version} cannot be read"):
-            sequence = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(adds).toSeq()
+            sequence = self._java("scala.jdk.javaapi.CollectionConverters").asScala(adds).toSeq()
             snapshot = self._with_row_index(self._snapshot(version))
-            frame = self._log.createDataFrame(snapshot, sequence, False, self._jvm.scala.Option.empty())
+            frame = self._log.createDataFrame(snapshot, sequence, False, self._java("scala.Option").empty())
             return self._frame(frame)
 
     def _with_row_index(self, snapshot: Any) -> Any:
@@ -170,14 +171,14 @@ class SourceTable:
         text = with_properties(
             snapshot.metadata().json(), kept=_READ_PROPERTIES, added={"delta.enableDeletionVectors": "true"}
         )
-        metadata = self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(text)
-        path, none = self._log.logPath(), self._jvm.scala.Option.empty()
-        return self._jvm.org.apache.spark.sql.delta.DummySnapshot(path, self._log, metadata, none, none)
+        metadata = self._java("org.apache.spark.sql.delta.actions.Action").fromJson(text)
+        path, none = self._log.logPath(), self._java("scala.Option").empty()
+        return self._java("org.apache.spark.sql.delta.DummySnapshot")(path, self._log, metadata, none, none)
 
     def _snapshot(self, version: int) -> Any:
         if version == self.version:
             return self._newest
-        none = self._jvm.scala.Option.empty()
+        none = self._java("scala.Option").empty()
         with self._explained(f"version {version} cannot be rebuilt from the log any more"):
             return self._log.getSnapshotAt(version, none, none, False)
 

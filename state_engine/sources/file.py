@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -47,6 +48,7 @@ from state_engine.sources.records import (
     parsed_records,
     reads_as_bytes,
     text_columns,
+    with_refused_text,
 )
 from state_engine.sources.row_places import place_columns, scan_uris
 from state_engine.spark.spark_names import F, T
@@ -173,7 +175,7 @@ class FileSource(Source):
         if self.format == "parquet":
             few = None if self.options else few_rows(ranges, schema)
             return SourceFrame(self._read_parquet(spark, ranges, schema) if few is None else few)
-        kept = T.StructType(schema.fields).add(REFUSED_TEXT, "string") if keep_refused else schema
+        kept = with_refused_text(schema) if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
         as_bytes = reads_as_bytes(self.format, self.options)
@@ -343,8 +345,14 @@ class FileSource(Source):
 
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
-            return cast(T.StructType, T.StructType.fromDDL(self.schema))
+            return _parsed(self.schema)
         return self.schema
+
+
+@lru_cache
+def _parsed(ddl: str) -> T.StructType:
+    """A schema, which Java parses."""
+    return cast(T.StructType, T.StructType.fromDDL(ddl))
 
 
 def _is_whole(schema: T.StructType) -> Column:

@@ -48,6 +48,11 @@ def text_columns(schema: T.StructType, *, as_bytes: bool, inside: str = "") -> l
     return columns
 
 
+def with_refused_text(schema: T.StructType) -> T.StructType:
+    """The schema, and a column for the text of what does not fit it; ``schema`` itself stays."""
+    return T.StructType([*schema.fields, T.StructField(REFUSED_TEXT, T.StringType())])
+
+
 def parsed_records(
     spark: SparkSession,
     records: Sequence[bytes],
@@ -62,7 +67,7 @@ def parsed_records(
         format_: ``csv`` or ``json``.
         options: of the reader.
     """
-    kept = T.StructType([*schema.fields, T.StructField(REFUSED_TEXT, T.StringType())])
+    kept = with_refused_text(schema)
     as_bytes = reads_as_bytes(format_, options)
     own = {name: value for name, value in options.items() if name.lower() not in _OF_FILES}
     own |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT}

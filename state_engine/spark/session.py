@@ -27,6 +27,7 @@ from state_engine.machine.settings import JobsSettings, SparkSettings, load_sett
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.shipping import ship_code
+from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -96,7 +97,7 @@ def check_session(spark: Any) -> None:
             f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_OWN_SESSION}"
         )
     # Kernel's jars first: without them the other settings are of no use either.
-    if isinstance(spark._jvm.io.delta.kernel.defaults.engine.DefaultEngine, JavaPackage):
+    if isinstance(java_class(spark._jvm, "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
         raise SessionError(
             "Delta Kernel is not on the class path of this session. A running session cannot be given it: "
             f"stop it and start one that has it:\n{_OWN_SESSION}"
@@ -199,7 +200,7 @@ def _write_no_checksums(spark: Any) -> None:
     Nothing of ours reads the checksum files; Parquet and the commit's sizes reveal damage.
     """
     configuration = spark._jsc.hadoopConfiguration()
-    spark._jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
+    java_class(spark._jvm, "org.apache.hadoop.fs.FileSystem").getLocal(configuration).setWriteChecksum(False)
 
 
 @contextmanager

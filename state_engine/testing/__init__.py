@@ -47,15 +47,15 @@ def subtasks_in_process() -> AbstractContextManager[None]:
     """Inside, engines of this process run subtasks of a few rows in it, one after the other, and not in Spark tasks.
 
     For tests of jobs with real tables and sinks: a small micro-batch takes half of the time, a debugger stops in
-    functions, and what they print is seen. ``TaskContext.get()`` is None there. Subtasks of many rows run in Spark
-    tasks as ever.
+    functions, and what they print is seen. ``TaskContext.get()`` is None there. Compactions and savepoints write
+    their files here, too. Subtasks of many rows run in Spark tasks as ever.
 
     Example::
 
         with subtasks_in_process():
             engine.run(job)
     """
-    from state_engine.microbatch.few_subtasks import in_this_process
+    from state_engine.spark.task_attempts import in_this_process
 
     return in_this_process()
 

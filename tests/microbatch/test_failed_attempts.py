@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, StatefulJob
 from state_engine.core.checkpoints.write_ids import write_id_in
-from state_engine.core.errors import StaleParentError, UserFunctionError
+from state_engine.core.errors import CommitFailedError, StaleParentError, UserFunctionError
+from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS, Picky, Site
 from tests.support.tiny import OUTPUT, ROWS, Sum
@@ -106,3 +109,27 @@ def test_an_attempt_that_goes_on_without_a_bad_file_is_removed_when_it_fails(
     with site.engine() as engine, pytest.raises(UserFunctionError, match="second operator"):
         engine.run(job)
     assert {p for p in tmp_path.rglob("*") if p.is_file() and write_id_in(p.name)} == set()
+
+
+def test_a_commit_that_fails_waits_for_those_beside_it(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, failed, ended = Site(tmp_path, WORKLOADS["sinks"], spark), Event(), []
+    commit = CheckpointCoordinator.commit_operator_state
+
+    def fails(self: Any, attempt: Any, uid: str) -> None:
+        failed.set()
+        raise CommitFailedError("the disk is full")
+
+    def later(self: Any, attempt: Any) -> Any:
+        assert failed.wait(timeout=60)
+        time.sleep(0.2)
+        done = commit(self, attempt)
+        ended.append(done)
+        return done
+
+    monkeypatch.setattr(CheckpointCoordinator, "commit_changelog", fails)
+    monkeypatch.setattr(CheckpointCoordinator, "commit_operator_state", later)
+    with pytest.raises(CommitFailedError):
+        site.run(max_batches=1)
+    assert ended

@@ -406,6 +406,7 @@ def test_results_are_the_same_with_another_number_of_key_groups(
     assert site.states() == plain.states()
 
 
+@pytest.mark.spark_tasks
 def test_expired_entries_are_gone_unless_they_may_be_seen(tmp_path: Path, spark: SparkSession) -> None:
     site = Everywhere(tmp_path, spark)
     site.run(BATCHES[0], clocks(0))

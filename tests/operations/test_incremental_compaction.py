@@ -105,6 +105,7 @@ def site(tmp_path: Path, spark: SparkSession) -> LatestSite:
     return LatestSite(tmp_path, spark)
 
 
+@pytest.mark.spark_tasks
 def test_only_key_groups_that_changed_are_written(site: LatestSite) -> None:
     site.run(KEYS, clock_ms=0)
     first = site.engine.compact("latest")

@@ -41,6 +41,7 @@ def moved(site: Site, name: str = "other", uid: str = "sums", **options: Any) ->
     return job
 
 
+@pytest.mark.spark_tasks
 def test_a_moved_savepoint_goes_on_elsewhere_without_its_root(
     site: Site, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
@@ -158,6 +159,17 @@ def test_rows_that_cannot_be_parsed(spark: SparkSession, tmp_path: Path, feed: P
     assert sorted(named) == [(n, row) for n in "bc" for row in sorted(bad)]
     assert len(letters) == 4
     assert run.run() == []
+
+
+def test_a_schema_that_is_an_object_stays_as_it_is(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+    schema = StructType().add("id", "integer").add("text", "string")
+    source = FileSource(str(feed), schema=schema, format="csv", max_files_per_batch=1)
+    for name in "ab":
+        (feed / f"{name}.csv").write_text("1,x\n2,y\nthree,z\n")
+    run = SourceRun(spark, tmp_path, source, on_error="dead_letter")
+    assert [(r.rows_in, r.rows_refused) for r in run.run()] == [(3, 1), (3, 1)]
+    assert run.ids() == [1, 2, 1, 2]
+    assert schema == StructType().add("id", "integer").add("text", "string")
 
 
 def test_a_file_that_is_no_parquet(spark: SparkSession, tmp_path: Path, feed: Path) -> None:

@@ -62,12 +62,12 @@ def test_spark_connect_is_refused() -> None:
 def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
     from state_engine.core.errors import SessionError
     from state_engine.spark.session import check_session
+    from state_engine.storage.delta.java_calls import java_class
 
     check_session(spark)
     # What py4j answers for a class that is not on the class path: a package.
-    package = spark._jvm.io.delta.kernel.nothing_here  # type: ignore[union-attr]
-    engine = SimpleNamespace(engine=SimpleNamespace(DefaultEngine=package))
-    jvm = SimpleNamespace(io=SimpleNamespace(delta=SimpleNamespace(kernel=SimpleNamespace(defaults=engine))))
+    package = java_class(spark._jvm, "io.delta.kernel.nothing_here")
+    jvm = SimpleNamespace(**{"io.delta.kernel.defaults.engine.DefaultEngine": package})
     with pytest.raises(SessionError, match="class path") as caught:
         check_session(SimpleNamespace(_jvm=jvm, conf=spark.conf))
     assert "local_session" in str(caught.value)

@@ -21,7 +21,7 @@ from state_engine.microbatch.subtask.refusals import Letter, letters_table, plac
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN
-from state_engine.spark.task_reports import TaskAttempt, this_task
+from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 

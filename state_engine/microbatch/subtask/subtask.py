@@ -55,7 +55,7 @@ from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskRepo
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.spark.shipped_code import shipped
-from state_engine.spark.task_reports import TaskAttempt, this_task
+from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path

@@ -54,14 +54,14 @@ def shown(paths: Sequence[str], *, most: int = 5) -> str:
     return ", ".join(paths[:most]) + more
 
 
-def java_class(error: Py4JJavaError) -> str:
+def class_name(error: Py4JJavaError) -> str:
     """The name of the class of a Java exception, without its package."""
     return str(error.java_exception.getClass().getSimpleName())
 
 
 def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFailedError | CommitUnknownError:
     """Which of the four ends of a commit a Java exception means."""
-    kind, message = java_class(error), str(error.java_exception.getMessage())
+    kind, message = class_name(error), str(error.java_exception.getMessage())
     if kind == "ConcurrentTransactionException":
         return TransactionTakenError(f"table {uri}: {message}")
     if (refused := refusal(error.java_exception, uri)) is not None:

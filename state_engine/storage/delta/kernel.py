@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -28,10 +28,11 @@ from state_engine.storage.delta.commit_ends import (
     InactiveFilesError,
     OvertakenError,
     TransactionTakenError,
+    class_name,
     classified,
-    java_class,
     unreadable,
 )
+from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses, log_stores
 from state_engine.storage.delta.local_file_system import use_plain_local_files
 from state_engine.storage.delta.locks import table_lock
@@ -86,13 +87,14 @@ class DeltaKernel:
         self._facts = FactsReader(self._classes)
         self._seen: set[str] = set()
         java_context: Any = spark._jsc
-        configuration = jvm.org.apache.hadoop.conf.Configuration(java_context.hadoopConfiguration())
+        configuration = java_class(jvm, "org.apache.hadoop.conf.Configuration")(
+            java_context.hadoopConfiguration()
+        )
         for key, value in log_stores(java_context):
             configuration.set(key, value)
         self._engine = self._classes.default_engine.create(configuration)
         self._actions = CommitActions(self._classes, self._engine)
-        self._hooks = ThreadPoolExecutor(1, thread_name_prefix="statelake-delta-hooks")
-        self._hooks.submit(use_plain_local_files, jvm, configuration)
+        background_thread().submit(use_plain_local_files, jvm, configuration)
         self._pending: list[Future[None]] = []
         self._pending_lock = Lock()
 
@@ -168,7 +170,7 @@ class DeltaKernel:
             try:
                 transaction = builder.build(engine)
             except Py4JJavaError as error:
-                if java_class(error) == "TableAlreadyExistsException":
+                if class_name(error) == "TableAlreadyExistsException":
                     return False
                 raise classified(error, uri, committing=False) from error
             empty = classes.iterable.emptyIterable()
@@ -227,7 +229,6 @@ class DeltaKernel:
     def close(self) -> None:
         """Wait for the log checkpoints that commits asked for; they would never be written otherwise."""
         self.join_hooks()
-        self._hooks.shutdown(wait=True)
 
     def join_hooks(self) -> None:
         """Wait for pending post-commit hooks; their failure is not the commit's."""
@@ -239,8 +240,9 @@ class DeltaKernel:
     def forget(self, uri: str) -> None:
         """Have this session's Spark look at a table again that another one took the place of."""
         jvm: Any = self.spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(uri)
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(self.spark._jsparkSession, path)
+        path = java_class(jvm, "org.apache.hadoop.fs.Path")(uri)
+        log = java_class(jvm, "org.apache.spark.sql.delta.DeltaLog")
+        log.invalidateCache(self.spark._jsparkSession, path)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class DeltaKernel:
         hooks = result.getPostCommitHooks()
         with self._pending_lock:
             for i in range(hooks.size()):  # iterating would end with a Java exception
-                self._pending.append(self._hooks.submit(self._after_commit, uri, hooks.get(i)))
+                self._pending.append(background_thread().submit(self._after_commit, uri, hooks.get(i)))
             self._pending = [f for f in self._pending if not f.done()]
         return version
 
@@ -332,7 +334,7 @@ class DeltaKernel:
         try:
             return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
         except Py4JJavaError as error:
-            if java_class(error) == "TableNotFoundException":
+            if class_name(error) == "TableNotFoundException":
                 return None
             raise unreadable(error.java_exception, uri) from error
         except Exception as error:

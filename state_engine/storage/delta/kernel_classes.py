@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from state_engine.storage.delta.java_calls import java_class
+
 
 class KernelClasses:
-    """Java classes by name, looked up once a JVM: py4j asks it for every component of a package name."""
+    """Java classes by name, looked up once a JVM."""
 
     @staticmethod
     @lru_cache(maxsize=1)
@@ -21,19 +23,27 @@ class KernelClasses:
         return KernelClasses(jvm)
 
     def __init__(self, jvm: Any) -> None:
-        kernel = jvm.io.delta.kernel
-        self.table, self.transaction = kernel.Table, kernel.Transaction
-        self.create_table, self.write = kernel.Operation.CREATE_TABLE, kernel.Operation.WRITE
-        self.default_engine = kernel.defaults.engine.DefaultEngine
-        self.iterable, self.file_status = kernel.utils.CloseableIterable, kernel.utils.DataFileStatus
-        self.literal, self.statistics = kernel.expressions.Literal, kernel.statistics.DataFileStatistics
-        self.type_json, self.utils = kernel.internal.types.DataTypeJsonSerDe, kernel.internal.util.Utils
-        self.scan_files, actions = kernel.internal.InternalScanFileUtils, kernel.internal.actions
-        self.add_file, self.single_action = actions.AddFile, actions.SingleAction
-        self.log_retention = kernel.internal.TableConfig.LOG_RETENTION
-        self.optional, self.long = jvm.java.util.Optional, jvm.java.lang.Long
-        self.json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        self.array_list, self.hash_map = jvm.java.util.ArrayList, jvm.java.util.HashMap
+        def known(name: str) -> Any:
+            return java_class(jvm, name)
+
+        def kernel(name: str) -> Any:
+            return known(f"io.delta.kernel.{name}")
+
+        self.table, self.transaction = kernel("Table"), kernel("Transaction")
+        self.create_table, self.write = kernel("Operation").CREATE_TABLE, kernel("Operation").WRITE
+        self.default_engine = kernel("defaults.engine.DefaultEngine")
+        self.iterable, self.file_status = kernel("utils.CloseableIterable"), kernel("utils.DataFileStatus")
+        self.literal, self.statistics = kernel("expressions.Literal"), kernel("statistics.DataFileStatistics")
+        self.type_json = kernel("internal.types.DataTypeJsonSerDe")
+        self.utils, self.scan_files = kernel("internal.util.Utils"), kernel("internal.InternalScanFileUtils")
+        self.add_file, self.single_action = (
+            kernel("internal.actions.AddFile"),
+            kernel("internal.actions.SingleAction"),
+        )
+        self.log_retention = kernel("internal.TableConfig").LOG_RETENTION
+        self.optional, self.long = known("java.util.Optional"), known("java.lang.Long")
+        self.json = known("com.fasterxml.jackson.databind.ObjectMapper")()
+        self.array_list, self.hash_map = known("java.util.ArrayList"), known("java.util.HashMap")
 
     def list(self, values: Iterable[Any]) -> Any:
         """A ``java.util.ArrayList``."""

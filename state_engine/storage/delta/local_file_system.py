@@ -13,6 +13,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from state_engine.storage.delta.java_calls import java_class
+
 _NAME = "statelake.PlainLocalFileSystem"
 _SOURCE = """
 package statelake;
@@ -45,11 +47,18 @@ def use_plain_local_files(jvm: Any, configuration: Any) -> None:
 @lru_cache(maxsize=1)
 def _class_loader(jvm: Any) -> Any:
     """What knows the class; None where it cannot be made."""
-    if not jvm.java.nio.file.FileSystems.getDefault().supportedFileAttributeViews().contains("posix"):
+    if (
+        not java_class(jvm, "java.nio.file.FileSystems")
+        .getDefault()
+        .supportedFileAttributeViews()
+        .contains("posix")
+    ):
         return None
     try:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
+        compiler.setParentClassLoader(
+            java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
+        )
         compiler.cook(_SOURCE)
     except (Py4JError, TypeError):
         return None
