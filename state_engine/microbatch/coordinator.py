@@ -278,11 +278,11 @@ class CheckpointCoordinator:
             positions = pool.submit(self.commit_operator_state, attempt)
             submitted: list[Future[Any]] = [*changelogs.values(), positions]
             try:
-                found = {changelog_table(uid): future.result() for uid, future in changelogs.items()}
-                files, found["operator_state"] = positions.result()
+                listed = {changelog_table(uid): future.result() for uid, future in changelogs.items()}
+                files, listed["operator_state"] = positions.result()
             finally:
                 wait(submitted)  # none goes on behind an error
-            versions = {table: version for table, version in found.items() if version is not None}
+            versions = {table: version for table, version in listed.items() if version is not None}
             return Listed(attempt.batch, attempt.positions, attempt.outputs, attempt.done, versions, files)
 
     def commit_changelog(self, attempt: Executed, uid: str) -> int | None:

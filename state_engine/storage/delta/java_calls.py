@@ -1,4 +1,4 @@
-"""What is dear about calls of Java from Python, found once and kept: classes by name, and threads."""
+"""What is slow about calls of Java from Python, done once and kept: classes by name, and threads. Decision 0049."""
 
 from __future__ import annotations
 
