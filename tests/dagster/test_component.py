@@ -89,6 +89,7 @@ def test_a_new_job_is_written_where_none_is_named(tmp_path: Path) -> None:
     assert "StatefulJob('first'" in repr(namespace["job"])
 
 
+@pytest.mark.timeout(1200)  # a dozen commands, each a process with an engine
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
