@@ -79,31 +79,11 @@ def test_what_a_release_left_goes_on(
     assert (upgraded.before, upgraded.after) == (FORMATS[release], FORMAT_VERSION)
     assert upgraded.jobs == (["counted", "everything"] if FORMATS[release] < FORMAT_VERSION else [])
 
-    assert len(engine().checkpoints("everything")) == expected["checkpoints"]
-    as_of_6 = jobs.states(home / "root", "everything", jobs.KEYED_STATES, 6)
-    assert jobs.seen(home) | {"as_of_6": as_of_6} == expected["before"]
-    assert jobs.counted_seen(home) == expected["counted_before"]
     sums = engine().read_state("everything", "keyed", "sum", checkpoint_id=6).collect()
-    assert sorted(repr(list(row)) for row in sums) == as_of_6["keyed.sum"]
+    assert sorted(repr(list(row)) for row in sums) == expected["before"]["as_of_6"]["keyed.sum"]
 
-    jobs.put_events(home, 5)
-    jobs.put_rules(home, 2, {"c": 7})
-    jobs.put_words(home, "three three FOUR")
-    engine().run(jobs.everything(home), clock=jobs.CLOCK_MS + 5_000)
-    assert jobs.seen(home) == expected["run"]
-    engine().run(jobs.counted(home), clock=jobs.CLOCK_MS + 5_000, max_batches=1)
-    assert jobs.counted_seen(home) == expected["counted_run"]
-
-    engine().restore("everything", checkpoint_id=3)
-    assert jobs.seen(home) == expected["restored"]
-    engine().run(jobs.everything(home), clock=jobs.CLOCK_MS + 6_000)
-    assert jobs.seen(home) == expected["restored_run"]
-
-    moved = home / "moved"
-    (moved / "sinks").mkdir(parents=True)
-    jobs.constrain(spark, moved / "sinks")
-    other, job = StateEngine(moved / "root", spark), jobs.everything(home, "moved", sinks=moved / "sinks")
-    other.restore(job, savepoint=home / "savepoint")
-    assert jobs.states(moved / "root", "moved", jobs.KEYED_STATES) == expected["imported"]
-    other.run(job, clock=jobs.CLOCK_MS + 7_000)
-    assert jobs.seen(moved, "moved") == expected["imported_run"]
+    steps = []
+    for step, shown in jobs.going_on(home, spark):
+        assert shown == expected[step], step
+        steps.append(step)
+    assert sorted(steps) == sorted(expected)

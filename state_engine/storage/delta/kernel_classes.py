@@ -36,10 +36,8 @@ class KernelClasses:
         self.literal, self.statistics = kernel("expressions.Literal"), kernel("statistics.DataFileStatistics")
         self.type_json = kernel("internal.types.DataTypeJsonSerDe")
         self.utils, self.scan_files = kernel("internal.util.Utils"), kernel("internal.InternalScanFileUtils")
-        self.add_file, self.single_action = (
-            kernel("internal.actions.AddFile"),
-            kernel("internal.actions.SingleAction"),
-        )
+        self.add_file = kernel("internal.actions.AddFile")
+        self.single_action = kernel("internal.actions.SingleAction")
         self.log_retention = kernel("internal.TableConfig").LOG_RETENTION
         self.optional, self.long = known("java.util.Optional"), known("java.lang.Long")
         self.json = known("com.fasterxml.jackson.databind.ObjectMapper")()

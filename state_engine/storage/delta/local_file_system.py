@@ -47,18 +47,13 @@ def use_plain_local_files(jvm: Any, configuration: Any) -> None:
 @lru_cache(maxsize=1)
 def _class_loader(jvm: Any) -> Any:
     """What knows the class; None where it cannot be made."""
-    if (
-        not java_class(jvm, "java.nio.file.FileSystems")
-        .getDefault()
-        .supportedFileAttributeViews()
-        .contains("posix")
-    ):
+    files = java_class(jvm, "java.nio.file.FileSystems").getDefault()
+    if not files.supportedFileAttributeViews().contains("posix"):
         return None
     try:
         compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
-        compiler.setParentClassLoader(
-            java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
-        )
+        thread = java_class(jvm, "java.lang.Thread").currentThread()
+        compiler.setParentClassLoader(thread.getContextClassLoader())
         compiler.cook(_SOURCE)
     except (Py4JError, TypeError):
         return None
