@@ -34,3 +34,12 @@ class Commands(TyperGroup):
         if command is None and asked in self.former:
             raise ConfigurationError(f"statelake {asked} is called statelake {self.former[asked]} now")
         return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in any group, with one hint: since 8.4 click has one of its own, beside Typer's."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if getattr(error, "possibilities", None):
+                error.message = error.message.split(" Did you mean ")[0]  # type: ignore[attr-defined]
+            raise

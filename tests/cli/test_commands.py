@@ -142,6 +142,11 @@ def test_a_former_name_is_an_error_that_says_the_present_one(old: str) -> None:
     assert "No such command 'nothing'" in unknown.output
 
 
+def test_a_misspelt_command_is_answered_with_one_hint() -> None:
+    printed = CliRunner().invoke(app, ["slq"]).output
+    assert printed.count("Did you mean 'sql'?") == 1
+
+
 def test_the_version_is_an_option() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.strip() == metadata.version("statelake")
 
