@@ -100,5 +100,5 @@ $(VENV)/.ui: tests/ui/requirements.txt $(VENV)/.installed
 	@touch $@
 
 $(READY): $(VENV)/.installed
-	$(BIN)/statelake setup
+	$(BIN)/statelake setup --s3
 	@touch $@

@@ -40,6 +40,7 @@ from state_engine.core.errors import (
     StateMigrationError,
     StorageError,
     SubtaskLostError,
+    UnsafeStoreError,
     UserFunctionError,
     ValueTypeError,
 )
@@ -79,6 +80,7 @@ __all__ = [
     "StatelakeError",
     "StorageError",
     "SubtaskLostError",
+    "UnsafeStoreError",
     "UserFunctionError",
     "ValueTypeError",
 ]

@@ -19,7 +19,7 @@ from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, errors, loaded_settings, progressed, say
 from state_engine.cli.tables import table
 from state_engine.engine.engine import StateEngine
-from state_engine.machine.jars import delta_jars
+from state_engine.machine.jars import DELTA_JARS, S3_JARS, jars_of
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
 from state_engine.monitoring import doctor as checks
@@ -32,14 +32,23 @@ config = Group("The settings.")
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red", "failed": "red"}
 
 
-def setup() -> None:
+def setup(
+    s3: Annotated[
+        bool, typer.Option("--s3", help="Also fetch what Spark needs for stores with S3's interface (13 MB).")
+    ] = False,
+) -> None:
     """Find or make a Java, fetch Delta's jars, and have Java keep Spark's classes; a second run only checks."""
     settings = loaded_settings().settings.spark
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
     progressed(f"Java {java.version}, {java.origin}: {java.path}")
     with errors.status("Delta's jars: checking, and fetching what is missing (once, about ten seconds) …"):
-        jars = delta_jars(settings.jars_dir, java=java)
+        jars = jars_of(DELTA_JARS, settings.jars_dir, java=java)
     progressed(f"Delta's jars: {len(jars)} in {jars[0].parent}")
+    if s3:
+        with errors.status("The jars of S3A: checking, and fetching what is missing (once, 13 MB) …"):
+            more = jars_of(S3_JARS, settings.jars_dir, java=java)
+        progressed(f"The jars of S3A: {len(more)} in {more[0].parent}")
+        jars += more
     with errors.status(
         "Spark's classes: having Java keep them, so that Spark starts faster (once, about a minute) …"
     ):

@@ -22,6 +22,7 @@ from state_engine.core.names import check_name
 from state_engine.machine.settings import LoadedSettings, Settings, load
 from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.storage.files import normal_uri
+from state_engine.storage.object_stores import use_stores
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
@@ -56,6 +57,7 @@ def loaded_settings() -> LoadedSettings:
     """The settings file of this directory, overridden by the environment; the log is shown as they say."""
     loaded = load(environ=os.environ, directory=Path.cwd())
     set_up_logs(loaded.settings.logging)
+    use_stores(loaded.settings.storage.access())
     return loaded
 
 

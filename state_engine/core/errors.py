@@ -21,7 +21,8 @@ StatelakeError
 ├── DeadLetterLimitError      a micro-batch refused more rows than the job allows: look at them, repair, run again
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 │   └── BadFileError          a file cannot be read: repair it, remove it, or have it set aside (``on_bad_file``)
-├── RootError                 the root is another job's, of a newer format, or on refused storage
+├── RootError                 the root is another job's, or of a newer format
+│   └── UnsafeStoreError      a store loses commits of two runners: set its log store, or have one writer
 ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
 │   └── DamagedFileError      a file is not what was written: put it back, or restore what does not need it
 ├── InvariantError            a commit would have broken what must hold, and was not made: report it with the message
@@ -178,6 +179,10 @@ class BadFileError(SourceError):
 
 class RootError(StatelakeError):
     """The state root cannot be used by this job or this version."""
+
+
+class UnsafeStoreError(RootError):
+    """A root, sink or savepoint is on a store that loses commits where two runners meet, or nobody knows of it."""
 
 
 class MissingFilesError(StatelakeError):

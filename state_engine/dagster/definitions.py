@@ -31,6 +31,7 @@ from state_engine.dagster.translator import StatelakeTranslator
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings, load_settings
 from state_engine.registry import RegisteredJob, load_jobs
+from state_engine.storage.object_stores import use_stores
 
 CONCEPTS = (checkpointing, checks, expectations, automation)
 """What every job gets; its options say how much of it."""
@@ -132,6 +133,7 @@ def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:
 
 def _settings(settings: Settings | None, root: str | None) -> Settings:
     known = settings or load_settings()
+    use_stores(known.storage.access())  # sensors look at the root without Spark
     return known if root is None else known.model_copy(update={"root": root})
 
 

@@ -26,11 +26,14 @@ from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
+from state_engine.spark.stores import reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.durability import Durability
+from state_engine.storage.file_systems import refuse_network_root
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.root import check_storage, open_root
+from state_engine.storage.root import open_root
 
 
 class EngineContext:
@@ -74,11 +77,15 @@ class EngineContext:
         if self._kernel is None:
             check_session(self.spark)
             ship_code(self.spark)
-            scheme = self.root.split(":")[0]
-            log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
-            check_storage(self.root, log_store=log_store, single_writer=self._single_writer)
+            refuse_network_root(self.root)
+            reach_stores(self.spark)
+            checks = StoreChecks(self.root, self.spark._jsc, single_writer=self._single_writer)
+            checks.check_configured(self.root)
             self._kernel = DeltaKernel(
-                self.spark, lock_timeout_s=self._lock_timeout_s, durability=self._durability
+                self.spark,
+                lock_timeout_s=self._lock_timeout_s,
+                durability=self._durability,
+                checks=checks,
             )
         return self._kernel
 
@@ -162,7 +169,7 @@ class EngineContext:
         if name not in self._jobs:
             kernel = self.kernel
             if self._root_id is None:
-                self._root_id = open_root(self.root, create=True)
+                self._root_id = open_root(self.root, create=True, write_new=kernel.write_new)
             assert self._root_id is not None
             self._jobs[name] = JobTables(self.spark, kernel, JobLayout(self.root, name), self._root_id)
         self._jobs[name].create()

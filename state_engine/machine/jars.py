@@ -1,10 +1,12 @@
-"""Delta's jars: fetched once through Spark's own Ivy, kept in the user's cache, checked at every start.
+"""Jars that the wheels do not bring: fetched once through Spark's own Ivy, kept in the user's cache, always checked.
 
-Guarantees: every jar returned has the SHA-256 pinned here, so a half-written cache, a swapped file or a
-tampered download never reaches the JVM. Has no counterpart in Flink.
+Guarantees: every jar returned has the SHA-256 pinned here, so a half-written cache, a swapped file or a tampered
+download never reaches the JVM. Has no counterpart in Flink.
 
-Only four jars are needed. What else Delta's pom asks for (Hadoop, Parquet, Jackson, …) ships with Spark,
-and the Unity Catalog clients are loaded only by tables that live in such a catalog. Decision 0001.
+Only four jars of Delta are needed. What else its pom asks for (Hadoop, Parquet, Jackson, …) ships with Spark, and the
+Unity Catalog clients are loaded only by tables that live in such a catalog. Decision 0001. Those of S3A are fetched
+where they are asked for (``statelake setup --s3``): Hadoop's module and the modules of Amazon's SDK that it uses, 13 MB
+in place of the bundle of 700.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -25,50 +28,99 @@ from state_engine.machine import trust_store
 from state_engine.machine.java import JavaHome, find_java_home
 
 DELTA_VERSION = "4.4.0"
+HADOOP_VERSION = "3.5.0"
 
-# Artifact -> SHA-256 of its jar.
-PINNED: Mapping[str, str] = {
-    "delta-kernel-api": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
-    "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
-    "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
-    "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
-}
 
-# Everything but io.delta, as Ivy globs. A local Maven repository that holds a pom without its jar makes
-# Ivy fail on artifacts that Spark has anyway, so nothing of the kind may be looked up.
-EXCLUDES = (
-    "com.*:*",
-    "commons-*:*",
-    "io.airlift*:*",
-    "io.unitycatalog*:*",
-    "jakarta.*:*",
-    "javax.*:*",
-    "net.*:*",
-    "org.*:*",
-    "io.delta:delta-kernel-unitycatalog",
+@dataclass(frozen=True)
+class JarSet:
+    """Jars that are fetched together.
+
+    Attributes:
+        name: what messages call them.
+        directory: their place below the cache of jars.
+        pinned: SHA-256 of each, by ``group:artifact:version``.
+        excludes: what their poms ask for besides, as Ivy's patterns, which is not to be fetched.
+        setup: the command that fetches them.
+    """
+
+    name: str
+    directory: str
+    pinned: Mapping[str, str]
+    excludes: tuple[str, ...]
+    setup: str
+
+    @property
+    def file_names(self) -> dict[str, str]:
+        """File name of each jar, by ``group:artifact:version``."""
+        return {coordinate: jar_name(coordinate) for coordinate in self.pinned}
+
+    @property
+    def cache(self) -> Path:
+        """Where the jars are kept when no directory is configured."""
+        return platformdirs.user_cache_path("statelake") / "jars" / self.directory
+
+
+def jar_name(coordinate: str) -> str:
+    """File name of the jar of ``group:artifact:version``.
+
+    >>> jar_name("io.delta:delta-storage:4.4.0")
+    'delta-storage-4.4.0.jar'
+    """
+    _, artifact, version = coordinate.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _pins(file: str) -> dict[str, str]:
+    """The lines of a file of this package, ``group:artifact:version SHA-256`` each."""
+    lines = (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines()
+    return dict(line.split() for line in lines if not line.startswith("#"))
+
+
+DELTA_JARS = JarSet(
+    name="Delta's jars",
+    directory=DELTA_VERSION,
+    pinned=_pins("delta_jars.txt"),
+    # Everything but io.delta. A local Maven repository that holds a pom without its jar makes Ivy fail on artifacts
+    # that Spark has anyway, so nothing of the kind may be looked up.
+    excludes=(
+        "com.*:*",
+        "commons-*:*",
+        "io.airlift*:*",
+        "io.unitycatalog*:*",
+        "jakarta.*:*",
+        "javax.*:*",
+        "net.*:*",
+        "org.*:*",
+        "io.delta:delta-kernel-unitycatalog",
+    ),
+    setup="statelake setup",
+)
+
+S3_JARS = JarSet(
+    name="the jars of S3A",
+    directory=f"s3a-{HADOOP_VERSION}",
+    pinned=_pins("s3_jars.txt"),
+    # What Spark has, and the bundle in whose place the modules come.
+    excludes=(
+        "com.*:*",
+        "commons-*:*",
+        "io.netty*:*",
+        "org.apache.httpcomponents*:*",
+        "org.slf4j:*",
+        "org.wildfly*:*",
+        "software.amazon.awssdk:bundle",
+    ),
+    setup="statelake setup --s3",
 )
 
 DOWNLOAD_TIMEOUT_SECONDS = 600
 
 
-def jar_name(artifact: str) -> str:
-    """File name of an artifact's jar.
-
-    >>> jar_name("delta-storage")
-    'delta-storage-4.4.0.jar'
-    """
-    return f"{artifact}-{DELTA_VERSION}.jar"
-
-
-def default_jars_dir() -> Path:
-    """Where the jars are kept when no directory is configured."""
-    return platformdirs.user_cache_path("statelake") / "jars" / DELTA_VERSION
-
-
-def delta_jars(directory: Path | None = None, *, java: JavaHome | None = None) -> list[Path]:
-    """Paths of Delta's jars, each checked; fetches them first when the cache lacks one.
+def jars_of(which: JarSet, directory: Path | None = None, *, java: JavaHome | None = None) -> list[Path]:
+    """Paths of a set of jars, each checked; fetches them first when the cache lacks one.
 
     Args:
+        which: the set.
         directory: one that already holds the jars (the setting ``spark.jars_dir``); it is only read.
             None: the user's cache.
         java: what runs Ivy when something must be fetched; None: looked up.
@@ -76,24 +128,41 @@ def delta_jars(directory: Path | None = None, *, java: JavaHome | None = None) -
     Raises:
         JarsError: ``directory`` lacks a jar or holds a wrong one, or the download failed.
     """
-    target = directory.expanduser() if directory else default_jars_dir()
-    problems = jar_problems(target)
+    target = directory.expanduser() if directory else which.cache
+    problems = jar_problems(which, target)
     if problems and directory is not None:
         listed = "\n".join(f"  - {problem}" for problem in problems)
         raise JarsError(
-            f"spark.jars_dir = {target} does not hold Delta's jars:\n{listed}\n"
-            f"Put the jars of Delta {DELTA_VERSION} there, or remove the setting to have them fetched."
+            f"spark.jars_dir = {target} does not hold {which.name}:\n{listed}\n"
+            f"Put them there ({which.directory}), or remove the setting to have them fetched."
         )
     if problems:
-        fetch(target, java=java or find_java_home(environ=os.environ))
-    return [target / jar_name(artifact) for artifact in PINNED]
+        fetch(which, target, java=java or find_java_home(environ=os.environ))
+    return [target / name for name in which.file_names.values()]
 
 
-def jar_problems(directory: Path) -> list[str]:
+def jars_that_are_there(which: JarSet, directory: Path | None = None) -> list[Path]:
+    """Paths of a set of jars, each checked; none where the set was never fetched.
+
+    Raises:
+        JarsError: the set is there, and not whole.
+    """
+    target = directory.expanduser() if directory else which.cache
+    paths = [target / name for name in which.file_names.values()]
+    if not any(path.exists() for path in paths):
+        return []
+    if problems := jar_problems(which, target):
+        raise JarsError(
+            f"{target} holds {which.name}, but {'; '.join(problems)}: run {which.setup}, which fetches them again"
+        )
+    return paths
+
+
+def jar_problems(which: JarSet, directory: Path) -> list[str]:
     """What is missing or wrong in a directory of jars, one line each; empty when all is well."""
     problems = []
-    for artifact, pinned in PINNED.items():
-        path = directory / jar_name(artifact)
+    for coordinate, pinned in which.pinned.items():
+        path = directory / jar_name(coordinate)
         if not path.is_file():
             problems.append(f"{path.name} is missing")
         elif _sha256(path) != pinned:
@@ -101,8 +170,8 @@ def jar_problems(directory: Path) -> list[str]:
     return problems
 
 
-def fetch(target: Path, *, java: JavaHome) -> None:
-    """Resolves Delta's jars into ``target``; a jar appears there only complete and with the pinned hash.
+def fetch(which: JarSet, target: Path, *, java: JavaHome) -> None:
+    """Resolves a set of jars into ``target``; a jar appears there only complete and with the pinned hash.
 
     Raises:
         JarsError: Ivy failed, or fetched something other than what is pinned.
@@ -111,41 +180,41 @@ def fetch(target: Path, *, java: JavaHome) -> None:
     # Next to the target, so that moving a jar into place is one rename.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as name:
         workspace = Path(name)
-        resolved = _resolve(workspace, java=java)
-        for artifact, pinned in PINNED.items():
-            draft = _take(resolved, artifact=artifact, workspace=workspace)
+        resolved = _resolve(which, workspace, java=java)
+        for coordinate, pinned in which.pinned.items():
+            draft = _take(which, resolved, coordinate=coordinate, workspace=workspace)
             if _sha256(draft) != pinned:
                 raise JarsError(
-                    f"{jar_name(artifact)} was fetched with SHA-256 {_sha256(draft)}, but {pinned} is pinned: "
-                    f"the package mirror in use serves another file. Nothing was installed.\n{_ways_out()}"
+                    f"{draft.name} was fetched with SHA-256 {_sha256(draft)}, but {pinned} is pinned: "
+                    f"the package mirror in use serves another file. Nothing was installed.\n{_ways_out(which)}"
                 )
-        for artifact in PINNED:
-            (workspace / jar_name(artifact)).replace(target / jar_name(artifact))
+        for name in which.file_names.values():
+            (workspace / name).replace(target / name)
 
 
-def _resolve(workspace: Path, *, java: JavaHome) -> Path:
+def _resolve(which: JarSet, workspace: Path, *, java: JavaHome) -> Path:
     """Has Ivy fetch the jars; returns its directory of jars, where an artifact's group is part of the name."""
-    failure = _run_ivy(workspace, java=java, java_options="")
+    failure = _run_ivy(which, workspace, java=java, java_options="")
     if "PKIX path building failed" in failure:
         # Java does not know the authority behind this network; the machine, whose pip came this far, may.
         store = workspace / "authorities.jks"
         store.write_bytes(trust_store.jks(trust_store.machine_authorities()))
-        failure = _run_ivy(workspace, java=java, java_options=trust_store.java_options(store))
+        failure = _run_ivy(which, workspace, java=java, java_options=trust_store.java_options(store))
     if failure:
-        raise JarsError(f"Delta's jars could not be fetched:\n{_gist(failure)}\n{_ways_out()}")
+        raise JarsError(f"{which.name} could not be fetched:\n{_gist(failure)}\n{_ways_out(which)}")
     return workspace / "ivy" / "jars"
 
 
-def _run_ivy(workspace: Path, *, java: JavaHome, java_options: str) -> str:
-    """Submits an empty program to Spark with Delta as its packages; returns what went wrong, or nothing."""
+def _run_ivy(which: JarSet, workspace: Path, *, java: JavaHome, java_options: str) -> str:
+    """Submits an empty program to Spark with the jars as its packages; returns what went wrong, or nothing."""
     import pyspark  # Only here: a start that finds its jars does not need it.
 
     spark_home = Path(pyspark.__file__).parent
     program = workspace / "nothing.py"
     program.write_text("", encoding="utf-8")
     command = [str(spark_home / "bin" / "spark-submit"), "--master", "local[1]"]
-    command += ["--packages", ",".join(f"io.delta:{artifact}:{DELTA_VERSION}" for artifact in PINNED)]
-    command += ["--conf", f"spark.jars.excludes={','.join(EXCLUDES)}"]
+    command += ["--packages", ",".join(which.pinned)]
+    command += ["--conf", f"spark.jars.excludes={','.join(which.excludes)}"]
     command += ["--conf", f"spark.jars.ivy={workspace / 'ivy'}"]
     if java_options:
         command += ["--driver-java-options", java_options]
@@ -167,12 +236,13 @@ def _run_ivy(workspace: Path, *, java: JavaHome, java_options: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr or f"exit code {done.returncode}"
 
 
-def _take(resolved: Path, *, artifact: str, workspace: Path) -> Path:
-    """Copies an artifact's jar out of Ivy's directory, where its group is part of the name."""
-    source = resolved / f"io.delta_{jar_name(artifact)}"
+def _take(which: JarSet, resolved: Path, *, coordinate: str, workspace: Path) -> Path:
+    """Copies a jar out of Ivy's directory, where its group is part of the name."""
+    group, name = coordinate.split(":")[0], jar_name(coordinate)
+    source = resolved / f"{group}_{name}"
     if not source.is_file():
-        raise JarsError(f"Ivy reported success, but {source.name} is not there.\n{_ways_out()}")
-    return Path(shutil.copyfile(source, workspace / jar_name(artifact)))
+        raise JarsError(f"Ivy reported success, but {source.name} is not there.\n{_ways_out(which)}")
+    return Path(shutil.copyfile(source, workspace / name))
 
 
 def _sha256(path: Path) -> str:
@@ -189,11 +259,11 @@ def _gist(output: str) -> str:
     return "\n".join(f"  {line[:300]}" for line in chosen[:3] + chosen[3:][-3:])
 
 
-def _ways_out() -> str:
-    names = "\n".join(f"    {jar_name(artifact)}" for artifact in PINNED)
+def _ways_out(which: JarSet) -> str:
+    names = "\n".join(f"    {coordinate}" for coordinate in which.pinned)
     return (
         f"Either make Maven Central (or a mirror of it, through ~/.m2 or Ivy's settings) reachable, or bring "
-        f"these files of the group io.delta from another machine:\n{names}\n"
+        f"the jars of these artifacts from another machine:\n{names}\n"
         f"and name their directory: STATELAKE__SPARK__JARS_DIR=/path, or jars_dir in section [spark] of "
         f"statelake.toml."
     )

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from state_engine.core.errors import SettingsError
+from state_engine.storage.object_stores import StoreAccess
 
 FILE_NAME = "statelake.toml"
 FILE_VARIABLE = "STATELAKE_CONFIG"
@@ -73,9 +74,23 @@ class JobsSettings(_Section):
 
 
 class StorageSettings(_Section):
-    """Section ``[storage]``: options of the state root's storage, such as credentials; all are secret."""
+    """Section ``[storage]``: how stores with S3's interface are reached, by pyarrow, Hadoop and workers alike.
 
-    options: Annotated[dict[str, SecretStr], BeforeValidator(_option_texts)] = {}
+    What is not set is taken from the variables that Amazon's tools read. Keys never stand here: the settings name the
+    environment variables that hold them, or the profile.
+    """
+
+    endpoint: str = Field(default="", pattern=r"^(https?://[^/@\s]+/?)?$")
+    region: str = ""
+    path_style: bool | None = None
+    profile: str = ""
+    access_key_variable: str = "AWS_ACCESS_KEY_ID"
+    secret_key_variable: str = "AWS_SECRET_ACCESS_KEY"
+    session_token_variable: str = "AWS_SESSION_TOKEN"
+
+    def access(self) -> StoreAccess:
+        """The same for the engine."""
+        return StoreAccess(**self.model_dump() | {"endpoint": self.endpoint.rstrip("/")})
 
 
 class LoggingSettings(_Section):
@@ -252,7 +267,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _shown(path: tuple[str, ...], value: Any) -> str:
     free_form = len(path) > 2 and path[1] in ("options", "parameters")
-    if isinstance(value, SecretStr) or (free_form and any(_SECRET_KEY.search(part) for part in path[2:])):
+    if free_form and any(_SECRET_KEY.search(part) for part in path[2:]):
         return MASK
     return "not set" if value is None else str(value)
 

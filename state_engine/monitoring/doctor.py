@@ -20,7 +20,7 @@ from typing import Any, Literal
 import psutil
 
 from state_engine.core.errors import MissingPackageError, RootError, StatelakeError
-from state_engine.machine.jars import DELTA_VERSION, default_jars_dir, jar_problems
+from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, jar_problems
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring.repairs import damages
@@ -114,8 +114,8 @@ def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
 
 def check_jars(settings: SparkSettings) -> Check:
     """Whether Delta's jars are there, with the hashes that they should have."""
-    directory = settings.jars_dir or default_jars_dir()
-    problems = jar_problems(directory)
+    directory = settings.jars_dir or DELTA_JARS.cache
+    problems = jar_problems(DELTA_JARS, directory)
     if not problems:
         return Check(
             name="Delta's jars", status="ok", detail=f"{DELTA_VERSION}, hashes as pinned: {directory}"

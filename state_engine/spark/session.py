@@ -21,13 +21,15 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SessionError
-from state_engine.machine.jars import DELTA_VERSION, delta_jars
+from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, jars_of, jars_that_are_there
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
+from state_engine.spark.log_store import log_store_jar
 from state_engine.spark.shipping import ship_code
 from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.delta.log_stores import spark_options
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -116,7 +118,7 @@ def session_options(
     """The options of a new session; those of the user win over ours (Java options are joined).
 
     Args:
-        jars: Delta's jars.
+        jars: Delta's, those of S3A where they were fetched, and that of the log store.
         cores: of this machine; shuffles on it get as many partitions.
         java_options: for the driver, besides those that are always set.
     """
@@ -124,6 +126,7 @@ def session_options(
         "spark.jars": ",".join(str(path) for path in jars),
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        **spark_options(),
         "spark.driver.memory": settings.driver_memory,
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
@@ -167,7 +170,8 @@ def _active_session() -> SparkSession | None:
 
 def _start(settings: SparkSettings, app_name: str) -> SparkSession:
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
-    jars = delta_jars(settings.jars_dir, java=java)
+    jars = [*jars_of(DELTA_JARS, settings.jars_dir, java=java), log_store_jar()]
+    jars += jars_that_are_there(S3_JARS, settings.jars_dir)
     cores = (
         len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
     )

@@ -27,10 +27,11 @@ import pyarrow.parquet as pq
 
 from state_engine.core.errors import ConfigurationError, DamagedFileError
 from state_engine.storage import durability
+from state_engine.storage.object_stores import S3_SCHEMES, s3_file_system
 from state_engine.storage.storage_errors import storage_errors
 
 _LOCAL = pafs.LocalFileSystem()
-_TO_PYARROW = {"s3a": "s3", "s3n": "s3", "abfss": "abfs"}
+_TO_PYARROW = {"abfss": "abfs"}
 
 
 def normal_uri(location: str | os.PathLike[str]) -> str:
@@ -251,6 +252,8 @@ def open_location(uri: str) -> Location:
     if is_local(uri):
         return Location(_LOCAL, uri.removeprefix("file://"), local=True)
     scheme, rest = uri.split("://", 1)
+    if scheme in S3_SCHEMES:
+        return Location(s3_file_system(rest.split("/", 1)[0]), rest)
     fs, path = pafs.FileSystem.from_uri(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}")
     return Location(fs, path)
 

@@ -5,13 +5,14 @@ jobs in all sinks stand under it. So it must never change. The marker that holds
 of checkpoints name the id as well, and a root that holds jobs and has no readable marker is refused: with a new id, its
 jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes the marker anew.
 
-Storage that cannot keep a Delta log safe is refused: network file systems (their locks cannot be trusted), and object
-stores without put-if-absent unless the caller vouches for a single writer.
+Storage that cannot keep a Delta log safe is refused: network file systems (``file_systems``), and stores whose log
+store is not known to keep two runners apart (``delta/log_stores``, ``delta/store_checks``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import blake2b
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ import pyarrow.fs as pafs
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION, newer, older
 from state_engine.core.errors import RootError
 from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.file_systems import refuse_network_root
 from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.layout import JobLayout
 
@@ -32,12 +32,17 @@ REPAIR_HINT = (
     "statelake doctor --repair finds the id in the tables of its jobs and writes the marker anew; with --dry-run it "
     "only shows what it would do"
 )
-_NO_PUT_IF_ABSENT = ("s3", "s3a", "s3n")
 _DIGEST = "digest"
 
 
-def open_root(uri: str, *, create: bool) -> str | None:
+def open_root(uri: str, *, create: bool, write_new: Callable[[str, str], bool] | None = None) -> str | None:
     """The id of a root; made if asked for, else None where there is no root.
+
+    Args:
+        uri: of the root.
+        create: whether to make one.
+        write_new: writes a file unless there is one, and says whether it did; not needed on a local disk, which has
+            a lock. Of two runners that make a root both get the id of one.
 
     Raises:
         RootError: the root has another format, its marker is lost or damaged, or it is a directory of something else.
@@ -45,7 +50,7 @@ def open_root(uri: str, *, create: bool) -> str | None:
     marker = _marker_of_a_root(uri)
     if marker is None and create:
         with table_lock(uri):
-            marker = _marker_of_a_root(uri) or new_marker(uri)
+            marker = _marker_of_a_root(uri) or new_marker(uri, write_new)
     if marker is None:
         return None
     if int(marker["format"]) > FORMAT_VERSION:
@@ -53,24 +58,6 @@ def open_root(uri: str, *, create: bool) -> str | None:
     if int(marker["format"]) < FORMAT_VERSION:
         raise older(uri, int(marker["format"]))
     return str(marker["root_id"])
-
-
-def check_storage(uri: str, *, log_store: str | None, single_writer: bool) -> None:
-    """Refuse storage on which commits are not safe.
-
-    Args:
-        uri: of the root.
-        log_store: Delta log store that is configured for the scheme, if any.
-        single_writer: the caller vouches that nobody else writes.
-    """
-    scheme = uri.split(":")[0]
-    if scheme in _NO_PUT_IF_ABSENT and log_store is None and not single_writer:
-        raise RootError(
-            f"{uri}: S3 without a multi-writer log store loses commits when two runners meet. Configure one "
-            f"(spark.delta.logStore.{scheme}.impl, for example S3DynamoDBLogStore), or pass single_writer=True if "
-            "only one process will ever run this root"
-        )
-    refuse_network_root(uri)
 
 
 def jobs_in(uri: str) -> list[str]:
@@ -108,18 +95,24 @@ def read_marker(uri: str) -> dict[str, str] | None:
 
 def write_marker(uri: str, content: dict[str, str]) -> None:
     """Write what a root says of itself, with a digest, whole or not at all."""
-    facts = {key: value for key, value in content.items() if key != _DIGEST}
-    text = json.dumps(facts | {_DIGEST: _digest(facts)}).encode()
     # synced, else a power cut could leave a root whose tables are there, and its id is not
-    open_location(join(uri, MARKER)).write_whole(text)
+    open_location(join(uri, MARKER)).write_whole(_text(content).encode())
 
 
-def new_marker(uri: str) -> dict[str, str]:
-    """Give a root a new id; only where no job of it has committed anything."""
+def new_marker(uri: str, write_new: Callable[[str, str], bool] | None = None) -> dict[str, str]:
+    """Give a root a new id, unless it just got one; only where no job of it has committed anything.
+
+    Args:
+        uri: of the root; the caller holds its lock, where it is on a local disk.
+        write_new: see ``open_root``.
+    """
     made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
-    if not is_local(uri):
-        open_location(uri).make_directory()
-    write_marker(uri, made)
+    if is_local(uri) or write_new is None:
+        write_marker(uri, made)
+    elif not write_new(join(uri, MARKER), _text(made)):
+        other = read_marker(uri)
+        assert other is not None, "it was there a moment ago"
+        return other
     return made
 
 
@@ -132,6 +125,11 @@ def _marker_of_a_root(uri: str) -> dict[str, str] | None:
             f"their outputs would be published again. Put the marker back from a backup; or: {REPAIR_HINT}"
         )
     return marker
+
+
+def _text(content: dict[str, str]) -> str:
+    facts = {key: value for key, value in content.items() if key != _DIGEST}
+    return json.dumps(facts | {_DIGEST: _digest(facts)})
 
 
 def _is_whole(marker: dict[str, str]) -> bool:

@@ -45,7 +45,7 @@ def statelake(*arguments: str, cwd: Path, **environ: str) -> subprocess.Complete
 
 def test_config_show_prints_values_origins_and_masks(tmp_path: Path) -> None:
     (tmp_path / "statelake.toml").write_text(
-        '[storage.options]\naccess = "hunter2"\n[spark]\nmaster = "local[3]"\n'
+        '[spark]\nmaster = "local[3]"\n[spark.options]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n'
     )
     done = statelake("config", "show", cwd=tmp_path, STATELAKE__ROOT="s3a://bucket/[prod]")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from state_engine.publication import publishers
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability
 
-SESSION: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
+SESSION: Any = SimpleNamespace(_jsc=None)
 EACH: list[Durability] = ["sync", "os"]
 
 
@@ -27,12 +27,14 @@ EACH: list[Durability] = ["sync", "os"]
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that only record their arguments."""
 
-    def kernel(spark: Any, *, lock_timeout_s: float, durability: Durability) -> Any:
+    def kernel(spark: Any, *, lock_timeout_s: float, durability: Durability, checks: Any) -> Any:
         return SimpleNamespace(spark=spark, disk=LogDurability(durability), close=lambda: None)
 
     monkeypatch.setattr(context, "DeltaKernel", kernel)
     monkeypatch.setattr(context, "check_session", lambda spark: None)
     monkeypatch.setattr(context, "ship_code", lambda spark: None)
+    monkeypatch.setattr(context, "reach_stores", lambda spark: None)
+    monkeypatch.setattr(context, "StoreChecks", lambda *_, **__: SimpleNamespace(check_configured=str))
     monkeypatch.setattr("state_engine.spark.session.local_session", lambda *_: SESSION)
     monkeypatch.setattr(SparkContext, "_active_spark_context", SESSION)
 

@@ -13,32 +13,43 @@ import pytest
 
 from state_engine.core.errors import JarsError
 from state_engine.machine import jars, trust_store
-from state_engine.machine.jars import PINNED, delta_jars, jar_name, jar_problems
+from state_engine.machine.jars import (
+    DELTA_JARS,
+    S3_JARS,
+    JarSet,
+    jar_name,
+    jar_problems,
+    jars_of,
+    jars_that_are_there,
+)
 from state_engine.machine.java import JavaHome, find_java_home
 
 NO_JAVA = JavaHome(path=Path("/nowhere"), version="17", origin="test")
 
 
+CONTENTS = {f"io.delta:{name}:4.4.0": f"content of {name}".encode() for name in ("one", "two", "three")}
+"""Small contents in place of real jars."""
+
+
 @pytest.fixture
-def pins(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Small contents in place of the real jars, with their hashes pinned."""
-    contents = {artifact: f"content of {artifact}".encode() for artifact in PINNED}
-    pinned = {artifact: hashlib.sha256(content).hexdigest() for artifact, content in contents.items()}
-    monkeypatch.setattr(jars, "PINNED", pinned)
-    return contents
+def some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JarSet:
+    """A set of jars with these contents, in a cache of its own."""
+    monkeypatch.setattr(jars.platformdirs, "user_cache_path", lambda _: tmp_path / "cache")
+    pinned = {coordinate: hashlib.sha256(content).hexdigest() for coordinate, content in CONTENTS.items()}
+    return JarSet(name="Some jars", directory="some", pinned=pinned, excludes=(), setup="statelake setup")
 
 
 def fill(directory: Path, contents: dict[str, bytes], *, prefix: str = "") -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    for artifact, content in contents.items():
-        (directory / f"{prefix}{jar_name(artifact)}").write_bytes(content)
+    for coordinate, content in contents.items():
+        (directory / f"{prefix}{jar_name(coordinate)}").write_bytes(content)
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes], failures: list[str]) -> list[str]:
     """Stands in for Ivy: fails with each given text in turn, then delivers; returns the options it was given."""
     calls: list[str] = []
 
-    def run_ivy(workspace: Path, *, java: JavaHome, java_options: str) -> str:
+    def run_ivy(_: JarSet, workspace: Path, *, java: JavaHome, java_options: str) -> str:
         calls.append(java_options)
         if failures:
             return failures.pop(0)
@@ -49,85 +60,79 @@ def serve(monkeypatch: pytest.MonkeyPatch, contents: dict[str, bytes], failures:
     return calls
 
 
-@pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    directory = tmp_path / "cache" / "jars" / jars.DELTA_VERSION
-    monkeypatch.setattr(jars, "default_jars_dir", lambda: directory)
-    return directory
-
-
-def test_fetched_once_then_only_checked(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], cache: Path
-) -> None:
-    calls = serve(monkeypatch, pins, [])
-    first = delta_jars(java=NO_JAVA)
-    assert [path.name for path in first] == [jar_name(artifact) for artifact in PINNED]
-    assert all(path.parent == cache for path in first)
-    assert delta_jars(java=NO_JAVA) == first
+def test_fetched_once_then_only_checked(monkeypatch: pytest.MonkeyPatch, some: JarSet) -> None:
+    calls = serve(monkeypatch, CONTENTS, [])
+    assert jars_that_are_there(some) == []
+    first = jars_of(some, java=NO_JAVA)
+    assert [path.name for path in first] == ["one-4.4.0.jar", "two-4.4.0.jar", "three-4.4.0.jar"]
+    assert all(path.parent == some.cache for path in first)
+    assert jars_of(some, java=NO_JAVA) == first == jars_that_are_there(some)
     assert len(calls) == 1
 
 
-def test_a_damaged_jar_is_fetched_again(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], cache: Path
-) -> None:
-    fill(cache, pins)
-    (cache / jar_name("delta-storage")).write_bytes(b"half")
-    serve(monkeypatch, pins, [])
-    delta_jars(java=NO_JAVA)
-    assert jar_problems(cache) == []
+def test_a_damaged_jar_is_fetched_again(monkeypatch: pytest.MonkeyPatch, some: JarSet) -> None:
+    fill(some.cache, CONTENTS)
+    (some.cache / "one-4.4.0.jar").write_bytes(b"half")
+    with pytest.raises(JarsError, match=r"one-4.4.0.jar is not the pinned file.*run statelake setup"):
+        jars_that_are_there(some)
+    serve(monkeypatch, CONTENTS, [])
+    jars_of(some, java=NO_JAVA)
+    assert jar_problems(some, some.cache) == []
 
 
 def test_another_content_than_pinned_is_refused_and_nothing_stays(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], cache: Path
+    monkeypatch: pytest.MonkeyPatch, some: JarSet
 ) -> None:
-    serve(monkeypatch, pins | {"delta-storage": b"tampered"}, [])
+    serve(monkeypatch, CONTENTS | {"io.delta:one:4.4.0": b"tampered"}, [])
     with pytest.raises(JarsError, match="is pinned"):
-        delta_jars(java=NO_JAVA)
-    assert list(cache.parent.rglob("*.jar")) == []
+        jars_of(some, java=NO_JAVA)
+    assert list(some.cache.parent.rglob("*.jar")) == []
 
 
 def test_a_failed_download_says_what_failed_and_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], cache: Path
+    monkeypatch: pytest.MonkeyPatch, some: JarSet
 ) -> None:
     noise = "\n".join(f"\t:: resolving {i}" for i in range(50))
-    serve(monkeypatch, pins, [f"{noise}\nunresolved dependency: io.delta#delta-storage: not found\n{noise}"])
+    serve(monkeypatch, CONTENTS, [f"{noise}\nunresolved dependency: io.delta#one: not found\n{noise}"])
     with pytest.raises(JarsError) as caught:
-        delta_jars(java=NO_JAVA)
+        jars_of(some, java=NO_JAVA)
     message = str(caught.value)
-    assert "unresolved dependency: io.delta#delta-storage" in message
+    assert "unresolved dependency: io.delta#one" in message
     assert ":: resolving" not in message
     assert "STATELAKE__SPARK__JARS_DIR" in message
     assert "jars_dir" in message
-    assert jar_name("delta-kernel-api") in message
+    assert "io.delta:two:4.4.0" in message
 
 
 def test_an_unknown_authority_is_retried_with_those_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], cache: Path
+    monkeypatch: pytest.MonkeyPatch, some: JarSet
 ) -> None:
-    calls = serve(monkeypatch, pins, ["SSLHandshakeException: PKIX path building failed"])
-    delta_jars(java=NO_JAVA)
+    calls = serve(monkeypatch, CONTENTS, ["SSLHandshakeException: PKIX path building failed"])
+    jars_of(some, java=NO_JAVA)
     assert calls[0] == ""
     assert "-Djavax.net.ssl.trustStore=" in calls[1]
 
 
 def test_a_configured_directory_is_only_read(
-    monkeypatch: pytest.MonkeyPatch, pins: dict[str, bytes], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, some: JarSet, tmp_path: Path
 ) -> None:
-    calls = serve(monkeypatch, pins, [])
+    calls = serve(monkeypatch, CONTENTS, [])
     own = tmp_path / "own"
-    fill(own, pins)
-    assert len(delta_jars(own)) == len(PINNED)
-    (own / jar_name("delta-storage")).unlink()
-    with pytest.raises(JarsError, match=r"delta-storage-.*\.jar is missing"):
-        delta_jars(own)
+    fill(own, CONTENTS)
+    assert len(jars_of(some, own)) == 3
+    (own / "one-4.4.0.jar").unlink()
+    with pytest.raises(JarsError, match=r"one-4.4.0.jar is missing"):
+        jars_of(some, own)
     assert calls == []
-    assert not (own / jar_name("delta-storage")).exists()
+    assert not (own / "one-4.4.0.jar").exists()
 
 
-def test_the_excludes_keep_every_wanted_artifact() -> None:
-    # Ivy matches group:module; a glob that hits io.delta would leave nothing to fetch.
-    for artifact in PINNED:
-        assert not any(fnmatch(f"io.delta:{artifact}", pattern) for pattern in jars.EXCLUDES)
+@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+def test_the_excludes_keep_every_wanted_artifact(which: JarSet) -> None:
+    # Ivy matches group:module; a glob that hits a wanted one would leave it out.
+    for coordinate in which.pinned:
+        module = coordinate.rpartition(":")[0]
+        assert not any(fnmatch(module, pattern) for pattern in which.excludes)
 
 
 @pytest.mark.spark
@@ -144,13 +149,14 @@ def test_java_itself_reads_the_trust_store(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == len(authorities)
 
 
-def test_the_cached_jars_are_the_pinned_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+def test_the_cached_jars_are_the_pinned_ones(which: JarSet, tmp_path: Path) -> None:
     # Against the real cache when there is one: the pins in the module are those of real files.
-    real = jars.default_jars_dir()
-    if not real.is_dir():
+    if not which.cache.is_dir():
         pytest.skip("no jars were fetched on this machine yet")
-    assert jar_problems(real) == []
+    assert jar_problems(which, which.cache) == []
     copy = tmp_path / "copy"
-    shutil.copytree(real, copy)
-    (copy / jar_name("delta-kernel-api")).write_bytes(b"")
-    assert [problem.split()[0] for problem in jar_problems(copy)] == [jar_name("delta-kernel-api")]
+    shutil.copytree(which.cache, copy)
+    name = next(iter(which.file_names.values()))
+    (copy / name).write_bytes(b"")
+    assert [problem.split()[0] for problem in jar_problems(which, copy)] == [name]

@@ -257,7 +257,7 @@ def test_a_second_root_is_refused_unless_both_say_that_they_share(kernel: DeltaK
     for _ in range(12):
         with pytest.raises(SinkIdentityError, match=r"the same job of another root, '0123/job/out'"):
             DeltaSink(table).prepare(asked(kernel, SCHEMA, "w2", app=other))
-        kernel.append(table, [])
+        kernel.append(f"file://{table}", [])
     kernel.join_hooks()
     log = Path(table) / "_delta_log"
     assert list(log.glob("*.checkpoint.parquet"))

@@ -12,7 +12,7 @@ from state_engine.storage import file_systems
 from state_engine.storage.file_systems import Mount
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
-from state_engine.storage.root import MARKER, check_storage, open_root, write_marker
+from state_engine.storage.root import MARKER, open_root, write_marker
 
 
 def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
@@ -125,15 +125,6 @@ def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     assert open_root(uri, create=False) == before
 
 
-def test_s3_needs_put_if_absent_or_a_single_writer() -> None:
-    for scheme in ("s3", "s3a"):
-        with pytest.raises(RootError, match="single_writer=True"):
-            check_storage(f"{scheme}://bucket/root", log_store=None, single_writer=False)
-        check_storage(f"{scheme}://bucket/root", log_store=None, single_writer=True)
-        check_storage(f"{scheme}://bucket/root", log_store="SomeStore", single_writer=False)
-    check_storage("gs://bucket/root", log_store=None, single_writer=False)
-
-
 @pytest.mark.parametrize(
     ("kind", "refused"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("", False)]
 )
@@ -145,6 +136,6 @@ def test_network_file_systems_are_refused(
     uri = normal_uri(tmp_path / "root")
     if refused:
         with pytest.raises(RootError, match=f"network file system \\({kind}\\)"):
-            check_storage(uri, log_store=None, single_writer=True)
+            file_systems.refuse_network_root(uri)
     else:
-        check_storage(uri, log_store=None, single_writer=False)
+        file_systems.refuse_network_root(uri)

@@ -12,6 +12,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.storage.delta.action_json import statistics_text
 from state_engine.storage.delta.commit_ends import InactiveFilesError
 from state_engine.storage.delta.kernel_classes import KernelClasses
+from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.files import join
 
 
@@ -31,12 +32,12 @@ class FileGroup:
 class CommitActions:
     """Makes actions with Kernel's engine, as iterators inside the JVM."""
 
-    def __init__(self, classes: KernelClasses, engine: Any) -> None:
-        self._classes, self._engine = classes, engine
+    def __init__(self, classes: KernelClasses, engines: KernelEngines) -> None:
+        self._classes, self._engines = classes, engines
 
     def append(self, uri: str, txn: Any, group: FileGroup) -> Any:
         """Actions that add files which are in place."""
-        classes, engine = self._classes, self._engine
+        classes, engine = self._classes, self._engines.of(uri)
         state = txn.getTransactionState(engine)
         literal = classes.literal
         literals = {
@@ -51,15 +52,16 @@ class CommitActions:
             statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
         return classes.transaction.generateAppendActions(engine, state, classes.iterator(statuses), context)
 
-    def remove(self, uri: str, remove: Sequence[str]) -> Any:
+    def remove(self, uri: str, snapshot: Any, remove: Sequence[str]) -> Any:
         """Actions that remove active files; Kernel has only internal ways to make them, which stay in here.
+
+        Args:
+            snapshot: that the transaction reads: Kernel compares our removes with every commit since that.
 
         Raises:
             InactiveFilesError: some are not in the table.
         """
         classes = self._classes
-        snapshot = classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
-        # no older than what the transaction read: Kernel compares our removes with every commit since that
         wanted, now = set(remove), classes.optional.of(classes.long.valueOf(int(time.time() * 1000)))
         rows = classes.array_list()
         for path, scanned in self.scan(uri, snapshot):
@@ -75,7 +77,7 @@ class CommitActions:
         """Path, relative to the table, and scan row of every active file."""
         utils = self._classes.scan_files
         prefix = uri if "://" in uri else f"file://{uri}"
-        batches = snapshot.getScanBuilder().build().getScanFiles(self._engine)
+        batches = snapshot.getScanBuilder().build().getScanFiles(self._engines.of(uri))
         while batches.hasNext():
             rows = batches.next().getRows()
             while rows.hasNext():

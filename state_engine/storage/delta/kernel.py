@@ -21,7 +21,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import CommitUnknownError, StorageError
+from state_engine.core.errors import CommitFailedError, CommitUnknownError, StatelakeError, StorageError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.storage.delta.commit_actions import CommitActions, FileGroup
 from state_engine.storage.delta.commit_ends import (
@@ -30,18 +30,19 @@ from state_engine.storage.delta.commit_ends import (
     TransactionTakenError,
     class_name,
     classified,
-    unreadable,
 )
 from state_engine.storage.delta.java_calls import background_thread, java_class
-from state_engine.storage.delta.kernel_classes import KernelClasses, log_stores
-from state_engine.storage.delta.local_file_system import use_plain_local_files
+from state_engine.storage.delta.kernel_classes import KernelClasses
+from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_cleanup import clean_log
-from state_engine.storage.delta.log_tail import LogDurability, mend_log
+from state_engine.storage.delta.log_tail import LogDurability
+from state_engine.storage.delta.snapshots import Snapshots
+from state_engine.storage.delta.store_checks import LogStores, StoreChecks
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
 from state_engine.storage.durability import Durability
-from state_engine.storage.files import join, open_location
+from state_engine.storage.files import is_local, open_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,26 +76,26 @@ class DeltaKernel:
         spark: a Spark Classic session with Delta's jars.
         lock_timeout_s: how long a commit waits for a table's lock.
         durability: whether commits to local tables wait for the disk.
+        checks: which stores may be committed to; None: all.
     """
 
     def __init__(
-        self, spark: SparkSession, *, lock_timeout_s: float = 60.0, durability: Durability = "sync"
+        self,
+        spark: SparkSession,
+        *,
+        lock_timeout_s: float = 60.0,
+        durability: Durability = "sync",
+        checks: StoreChecks | None = None,
     ) -> None:
         self.spark, self.disk = spark, LogDurability(durability)
         jvm: Any = spark._jvm
         self._classes = KernelClasses.of(jvm)
         self._lock_timeout_s = lock_timeout_s
         self._facts = FactsReader(self._classes)
-        self._seen: set[str] = set()
-        java_context: Any = spark._jsc
-        configuration = java_class(jvm, "org.apache.hadoop.conf.Configuration")(
-            java_context.hadoopConfiguration()
-        )
-        for key, value in log_stores(java_context):
-            configuration.set(key, value)
-        self._engine = self._classes.default_engine.create(configuration)
-        self._actions = CommitActions(self._classes, self._engine)
-        background_thread().submit(use_plain_local_files, jvm, configuration)
+        self._engines = KernelEngines(spark, self._classes)
+        self._checks, self._stores = checks, LogStores(jvm, self._engines)
+        self._actions = CommitActions(self._classes, self._engines)
+        self._snapshots = Snapshots(self._classes, self._engines, lock_timeout_s=lock_timeout_s)
         self._pending: list[Future[None]] = []
         self._pending_lock = Lock()
 
@@ -102,21 +103,21 @@ class DeltaKernel:
 
     def exists(self, uri: str) -> bool:
         """Whether there is a Delta table."""
-        return self._snapshot(uri) is not None
+        return self._snapshots.newest(uri) is not None
 
     def version(self, uri: str) -> int | None:
         """The newest version of a table; None where there is none."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         return None if snapshot is None else int(snapshot.getVersion())
 
     def facts(self, uri: str) -> TableFacts | None:
         """What the newest snapshot says; None where there is no table."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         return None if snapshot is None else self._facts.read(uri, snapshot)
 
     def properties(self, uri: str) -> dict[str, str] | None:
         """Properties of a table; None where there is none. Cheaper than ``facts`` where the schema is wide."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         if snapshot is None:
             return None
         properties: dict[str, str] = self._classes.plain(snapshot.getMetadata().getConfiguration())[0]
@@ -124,26 +125,49 @@ class DeltaKernel:
 
     def inspect(self, uri: str, app: str) -> tuple[TableFacts, int] | None:
         """Facts, and the highest version that an application committed (0: none), of one snapshot."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         if snapshot is None:
             return None
-        transaction = snapshot.getLatestTransactionVersion(self._engine, app)
+        transaction = snapshot.getLatestTransactionVersion(self._engines.of(uri), app)
         return self._facts.read(uri, snapshot), int(transaction.get()) if transaction.isPresent() else 0
 
     def latest_transaction(self, uri: str, app: str) -> int | None:
         """The highest version that an application committed to a table; None where it never did."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         transaction = (
-            snapshot.getLatestTransactionVersion(self._engine, app) if snapshot is not None else None
+            snapshot.getLatestTransactionVersion(self._engines.of(uri), app) if snapshot is not None else None
         )
         return int(transaction.get()) if transaction is not None and transaction.isPresent() else None
 
     def active_files(self, uri: str) -> list[str]:
         """Paths, relative to the table, of the files in the newest snapshot, and of those only."""
-        snapshot = self._snapshot(uri)
+        snapshot = self._snapshots.newest(uri)
         return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
 
     # -- committing ------------------------------------------------------------------------------------------------
+
+    def check_store(self, uri: str) -> None:
+        """Refuse a table on a store that loses commits; whoever has others commit to it asks before that.
+
+        Raises:
+            UnsafeStoreError: it does.
+        """
+        if self._checks is not None:
+            self._checks.check(uri, self._stores)
+
+    def write_new(self, uri: str, text: str) -> bool:
+        """Write a small file of some lines, unless there is one; whether it was written.
+
+        Of many writers exactly one did, on every store that may be committed to.
+        """
+        if not is_local(uri):
+            self.check_store(uri.rsplit("/", 1)[0])
+            return self._stores.write_new(uri, text.splitlines())
+        try:
+            open_location(uri).write_new(text.encode())
+        except FileExistsError:
+            return False
+        return True
 
     def create_table(
         self,
@@ -156,7 +180,8 @@ class DeltaKernel:
         """Create a table with exactly this schema and these properties; False where one exists already."""
         if self.exists(uri):  # cheaper than a Java exception
             return False
-        classes, engine = self._classes, self._engine
+        self.check_store(uri)
+        classes, engine = self._classes, self._engines.of(uri)
         kernel_schema = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
         with table_lock(uri, timeout_s=self._lock_timeout_s):
             builder = classes.table.forPath(engine, uri).createTransactionBuilder(
@@ -174,7 +199,12 @@ class DeltaKernel:
                     return False
                 raise classified(error, uri, committing=False) from error
             empty = classes.iterable.emptyIterable()
-            self._commit(uri, lambda: transaction, lambda _: empty)
+            try:
+                self._commit(uri, lambda: transaction, lambda _: empty)
+            except (CommitFailedError, CommitUnknownError):
+                if not self.exists(uri):
+                    raise
+                return False  # another runner was faster; Kernel says that its protocol changed
         return True
 
     def append(
@@ -216,6 +246,7 @@ class DeltaKernel:
             InactiveFilesError: not all files to remove are in the table.
             TransactionTakenError, CommitFailedError, CommitUnknownError: see ``commit_ends``.
         """
+        self.check_store(uri)
         self.disk.files(uri, [file.path for group in add for file in group.files])
         with table_lock(uri, timeout_s=self._lock_timeout_s):
             for left in reversed(range(_ATTEMPTS)):
@@ -249,17 +280,17 @@ class DeltaKernel:
     def _change(
         self, uri: str, add: Sequence[FileGroup], remove: Sequence[str], transaction: Transaction | None
     ) -> int:
-        classes, engine = self._classes, self._engine
+        classes, engine = self._classes, self._engines.of(uri)
+        before = self._begin_from(uri)
 
         def begin() -> Any:
-            table = classes.table.forPath(engine, uri)
-            builder = table.createTransactionBuilder(engine, ENGINE_INFO, classes.write)
+            builder = before.buildUpdateTableTransaction(ENGINE_INFO, classes.write)
             if transaction is not None:
-                builder = builder.withTransactionId(engine, transaction.app, transaction.version)
+                builder = builder.withTransactionId(transaction.app, transaction.version)
             return builder.build(engine)
 
         def actions(txn: Any) -> Any:
-            changes = self._actions.remove(uri, remove) if remove else None
+            changes = self._actions.remove(uri, before, remove) if remove else None
             for group in add:
                 more = self._actions.append(uri, txn, group)
                 changes = more if changes is None else changes.combine(more)
@@ -269,9 +300,23 @@ class DeltaKernel:
                 else classes.iterable.inMemoryIterable(changes)
             )
 
-        return self._commit(uri, begin, actions)
+        return self._commit(uri, begin, actions, upon=before)
 
-    def _commit(self, uri: str, begin: Any, actions: Any) -> int:
+    def _begin_from(self, uri: str) -> Any:
+        """The snapshot that a commit is made for."""
+        try:
+            snapshot = self._snapshots.newest(uri)
+        except StatelakeError as error:
+            raise CommitFailedError(
+                f"the commit to table {uri} failed: {error}. Nothing was written"
+            ) from error
+        if snapshot is None:
+            raise CommitFailedError(
+                f"the commit to table {uri} failed: there is no table. Nothing was written"
+            )
+        return snapshot
+
+    def _commit(self, uri: str, begin: Any, actions: Any, *, upon: Any = None) -> int:
         try:
             txn = begin()
             prepared = actions(txn)
@@ -280,7 +325,7 @@ class DeltaKernel:
         before = int(txn.getReadTableVersion())
         self.disk.entry(uri, before)  # whoever wrote it
         try:
-            result = txn.commit(self._engine, prepared)
+            result = txn.commit(self._engines.of(uri), prepared)
         except Py4JJavaError as error:
             raise classified(error, uri, committing=True) from error
         version = int(result.getVersion())
@@ -290,6 +335,7 @@ class DeltaKernel:
             raise CommitUnknownError(
                 f"the commit to table {uri} was written, but the disk did not confirm it: {error}"
             ) from error
+        self._snapshots.committed(uri, upon, result)
         hooks = result.getPostCommitHooks()
         with self._pending_lock:
             for i in range(hooks.size()):  # iterating would end with a Java exception
@@ -312,32 +358,16 @@ class DeltaKernel:
         self.disk.entry(uri, version)
 
     def _after_commit(self, uri: str, hook: Any) -> None:
-        hook.threadSafeInvoke(self._engine)
+        hook.threadSafeInvoke(self._engines.of(uri))
         if hook.getType().toString() == "CHECKPOINT":
             self.disk.shortcuts(uri)
             self._clean(uri)
 
     def _clean(self, uri: str) -> None:
-        snapshot = self._snapshot(uri)
+        if (snapshot := self._snapshots.newest(uri)) is None:
+            return
         facts = self._facts.read(uri, snapshot)
         kept = facts.properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
         if not kept and "checkpointProtection" not in facts.features:
             retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
             clean_log(uri, keep_ms=retention_ms)
-
-    def _snapshot(self, uri: str) -> Any:
-        if uri not in self._seen:  # cheaper than a Java exception where there is nothing
-            if not open_location(join(uri, "_delta_log")).is_directory():
-                return None
-            mend_log(uri, lock_timeout_s=self._lock_timeout_s)
-            self._seen.add(uri)
-        try:
-            return self._classes.table.forPath(self._engine, uri).getLatestSnapshot(self._engine)
-        except Py4JJavaError as error:
-            if class_name(error) == "TableNotFoundException":
-                return None
-            raise unreadable(error.java_exception, uri) from error
-        except Exception as error:
-            if (java := getattr(error, "_origin", None)) is None:
-                raise
-            raise unreadable(java, uri) from error  # PySpark has translated it

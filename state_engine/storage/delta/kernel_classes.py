@@ -64,13 +64,3 @@ class KernelClasses:
     def iterator(self, values: Any) -> Any:
         """Kernel's iterator over a Java list: inside the JVM, as py4j loses the errors of Python's own."""
         return self.utils.toCloseableIterator(values.iterator())
-
-
-def log_stores(java_context: Any) -> list[tuple[str, str]]:
-    """Spark's log store settings under the keys that Kernel reads."""
-    prefix = "spark.delta.logStore."
-    pairs = java_context.sc().conf().getAllWithPrefix(prefix)
-    stores = {str(p._1()): str(p._2()) for p in pairs}
-    # Kernel's default for local files starts a process for every look at a file; we hold a lock, so this is as safe
-    stores.setdefault("file.impl", "io.delta.storage.LocalLogStore")
-    return [(f"io.delta.kernel.logStore.{key}", value) for key, value in stores.items()]

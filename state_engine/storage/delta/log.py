@@ -21,7 +21,7 @@ from pyarrow.fs import FileInfo
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage import store_clock
 from state_engine.storage.delta.action_json import Action
-from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, newest_checkpoint
+from state_engine.storage.delta.log_names import COMMIT, commit_name, log_checkpoints, newest_checkpoint
 from state_engine.storage.files import join, open_location
 from state_engine.storage.parquet_reading import read_parquet
 
@@ -154,12 +154,12 @@ class DeltaLog:
         """
         if version in self._read:
             return self._read[version]
-        actions = _actions(self._at.inside(_name(version)).read())
+        actions = _actions(self._at.inside(commit_name(version)).read())
         if not actions:
             raise DamagedFileError(
-                f"{join(self._at.path, _name(version))}, an entry of the log of a table, is empty or cut: nothing of "
-                "it was used. Run again; if it stays so, put the file back from a backup, or restore a savepoint into "
-                "another root"
+                f"{join(self._at.path, commit_name(version))}, an entry of the log of a table, is empty or cut: "
+                "nothing of it was used. Run again; if it stays so, put the file back from a backup, or restore a "
+                "savepoint into another root"
             )
         return LogCommit(actions)
 
@@ -217,7 +217,7 @@ class DeltaLog:
         removals = (action["remove"] for action in self._checkpointed(parts, ["remove"]))
         removed = {unquote(r["path"]) for r in removals if (r.get("deletionTimestamp") or 0) > since_ms}
         for version in self.versions:
-            if store_clock.written_ms(self._names[_name(version)]) >= since_ms:
+            if store_clock.written_ms(self._names[commit_name(version)]) >= since_ms:
                 # cleaned up this moment: the log checkpoint has what it removed
                 with suppress(FileNotFoundError):
                     removed |= self.commit(version).removed
@@ -256,10 +256,6 @@ def _actions(entry: bytes) -> list[Action]:
     except ValueError:
         return []
     return actions if all(isinstance(action, dict) for action in actions) else []
-
-
-def _name(version: int) -> str:
-    return f"{version:020d}.json"
 
 
 def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> TableVersion:

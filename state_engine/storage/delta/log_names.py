@@ -5,9 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+HINT = "_last_checkpoint"
+"""Says which log checkpoint is the newest."""
 COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
 _OF_A_VERSION = re.compile(r"(\d{20})\.(?:json|crc|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit.
+
+    Example:
+        >>> commit_name(12)
+        '00000000000000000012.json'
+    """
+    return f"{version:020d}.json"
 
 
 def version_of(name: str) -> int | None:

@@ -18,13 +18,12 @@ from uuid import uuid4
 from state_engine.core.errors import CommitFailedError
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import is_whole
-from state_engine.storage.delta.log_names import COMMIT, log_checkpoints, version_of
+from state_engine.storage.delta.log_names import COMMIT, HINT, commit_name, log_checkpoints, version_of
 from state_engine.storage.durability import Durability, sync_directories, sync_files
 from state_engine.storage.files import Location, is_local, join, local_path, open_location
 from state_engine.storage.storage_errors import storage_errors
 
 _LOG = logging.getLogger(__name__)
-_HINT = "_last_checkpoint"
 _ENDS = b"PAR1"
 _BLOCK_BYTES, _CHECKSUM_HEADER_BYTES = 512, 8
 """Of the files in which Hadoop's local file system keeps checksums."""
@@ -67,9 +66,9 @@ def _damaged(uri: str) -> list[str]:
         cut = [part for part in shortcuts[newest] if not _is_parquet(f"{log.path}/{part}")]
         if cut and _replaceable(newest, {v for v in shortcuts if v < newest}, set(commits)):
             damaged += cut
-    if _HINT in names and not is_whole(log.inside(_HINT).read()):
-        damaged.append(_HINT)
-    at_the_end = {n for n in names if version_of(n) == newest_version} | ({_HINT} & names)
+    if HINT in names and not is_whole(log.inside(HINT).read()):
+        damaged.append(HINT)
+    at_the_end = {n for n in names if version_of(n) == newest_version} | ({HINT} & names)
     return damaged + sorted(
         _checksum_of(n) for n in at_the_end - set(damaged) if _has_cut_checksum(log, n, names)
     )
@@ -101,7 +100,7 @@ def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
 
 def _replaceable(version: int, older: Collection[int], commits: Collection[str]) -> bool:
     """Whether the entries that a log checkpoint stands for are there, all since the one before it."""
-    return all(f"{v:020d}.json" in commits for v in range(max(older, default=-1) + 1, version + 1))
+    return all(commit_name(v) in commits for v in range(max(older, default=-1) + 1, version + 1))
 
 
 class LogDurability:
@@ -143,7 +142,7 @@ class LogDurability:
             return
         log = local_path(uri) / "_delta_log"
         first = version if since is None else max(since, synced) + 1
-        paths = [log / f"{v:020d}.json" for v in range(first, version + 1)]
+        paths = [log / commit_name(v) for v in range(first, version + 1)]
         # for one that was cleaned up a log checkpoint stands
         sync_files(with_checksums(map(str, paths)), below=str(log.parent), missing_ok=True)
         self._synced[uri] = version
@@ -152,7 +151,7 @@ class LogDurability:
         """Sync the log checkpoints, before entries that they stand for may go."""
         if self._applies(uri):
             log = local_path(uri) / "_delta_log"
-            files = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / _HINT] if p.exists()]
+            files = sorted(log.glob("*.checkpoint*.parquet"))[-1:] + [p for p in [log / HINT] if p.exists()]
             sync_files(with_checksums(map(str, files)), below=str(log))
 
     def _applies(self, uri: str) -> bool:

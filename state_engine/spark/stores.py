@@ -1,0 +1,28 @@
+"""A Spark session reaches S3-compatible stores as the settings describe: Hadoop in its JVM, and its workers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from state_engine.machine.settings import load_settings
+from state_engine.storage.object_stores import store_access, stores_are_known, use_stores
+
+
+def reach_stores(spark: SparkSession) -> None:
+    """Have a session reach the stores that the settings describe. Options of S3A that it has already stay as they are.
+
+    Keys go where Spark's UI hides them, and to workers in the environment of tasks, which it does not show.
+    """
+    if not stores_are_known():
+        use_stores(load_settings().storage.access())
+    access, context = store_access(), spark.sparkContext
+    java_context: Any = spark._jsc
+    own = {pair._1() for pair in java_context.sc().conf().getAllWithPrefix("spark.hadoop.")}
+    configuration = java_context.hadoopConfiguration()
+    for name, value in access.hadoop_options(os.environ).items():
+        if name not in own:
+            configuration.set(name, value)
+    context.environment.update(access.worker_environment(os.environ))

@@ -1,0 +1,59 @@
+"""A store with S3's interface, and a proxy before it through which everything goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.spark.stores import reach_stores
+from state_engine.storage import object_stores
+from state_engine.storage.object_stores import StoreAccess, use_stores
+from tests.support.moto import moto_server
+from tests.support.store_proxy import StoreProxy, store_proxy
+
+SECRET = "a-secret-of-the-tests"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[int]:
+    """Port of a server."""
+    with moto_server() as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
+    """A proxy that this process and the session of Spark reach stores through."""
+    with store_proxy(server) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORE_KEY", "an-id")
+        patch.setenv("STORE_SECRET", SECRET)
+        use_stores(
+            StoreAccess(
+                endpoint=proxy.endpoint,
+                access_key_variable="STORE_KEY",
+                secret_key_variable="STORE_SECRET",
+            )
+        )
+        # Hadoop keeps its connections for as long as Spark runs; tests of faults cannot wait for all its patience
+        configuration = spark._jsc.hadoopConfiguration()
+        configuration.set("fs.s3a.attempts.maximum", "1")
+        configuration.set("fs.s3a.retry.limit", "1")
+        reach_stores(spark)
+        yield proxy
+        patch.setattr(object_stores, "_used", None)
+
+
+@pytest.fixture
+def store(running: StoreProxy) -> Iterator[StoreProxy]:
+    """The proxy, which does nothing to requests unless the test says so."""
+    yield running
+    running.fault = lambda _: None
+
+
+@pytest.fixture
+def uri() -> str:
+    """A new directory in the store."""
+    return f"s3a://bucket/{uuid4().hex}"

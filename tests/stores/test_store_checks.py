@@ -1,0 +1,157 @@
+"""A store is used after it was seen to let one of many writers win; else it is refused, or vouched for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import StorageError, UnsafeStoreError
+from state_engine.storage.delta import store_checks
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.log_stores import PUT_IF_ABSENT, check_log_store, spark_options
+from state_engine.storage.delta.store_checks import StoreChecks, Verdict, store_name
+from state_engine.storage.files import open_location
+from tests.support.store_proxy import Fault, StoreProxy
+
+SCHEMA = pa.schema([("n", pa.int64())])
+Opened = Callable[..., DeltaKernel]
+
+
+@pytest.fixture
+def opened(spark: SparkSession, store: StoreProxy, uri: str) -> Opened:
+    """Opens a Kernel that checks stores for the root ``uri``, as a new process does."""
+
+    def kernel(*, single_writer: bool = False) -> DeltaKernel:
+        return DeltaKernel(spark, checks=StoreChecks(uri, spark._jsc, single_writer=single_writer))
+
+    return kernel
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A race for a few names."""
+    monkeypatch.setattr(store_checks, "NAMES", 5)
+
+
+def verdicts(uri: str) -> list[Verdict]:
+    """What is written down below a root."""
+    at = open_location(f"{uri}/_stores")
+    return [Verdict(**at.inside(name).read_json()) for name in sorted(at.names(missing_ok=True))]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_is_raced_for_once_and_the_verdict_stays(opened: Opened, store: StoreProxy, uri: str) -> None:
+    opened().create_table(f"{uri}/a", SCHEMA)
+    [verdict] = verdicts(uri)
+    assert (verdict.store, verdict.put_if_absent, verdict.log_store) == ("s3a://bucket", True, PUT_IF_ABSENT)
+    assert (verdict.names, verdict.writers, verdict.single_writer) == (5, 4, False)
+    assert not [name for name in open_location(uri).names() if "race" in name]
+    with store.counted() as requests:
+        opened().create_table(f"{uri}/b", SCHEMA)
+    assert not [path for _, path in requests if "_statelake_race" in path]
+
+
+@pytest.mark.long
+def test_a_whole_race(opened: Opened, store: StoreProxy, uri: str) -> None:
+    opened().create_table(f"{uri}/a", SCHEMA)
+    assert [(one.names, one.put_if_absent) for one in verdicts(uri)] == [(50, True)]
+
+
+def without_condition(_: object) -> Fault:
+    return Fault(without_condition=True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_that_ignores_the_condition_is_refused(
+    opened: Opened, store: StoreProxy, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.fault = without_condition
+    for _ in range(2):
+        with pytest.raises(UnsafeStoreError, match=r"several writers create one file.*single_writer=True"):
+            opened().create_table(f"{uri}/a", SCHEMA)
+    assert not open_location(f"{uri}/a/_delta_log").is_directory()
+    assert [verdict.put_if_absent for verdict in verdicts(uri)] == [False]
+    for run in range(2):
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            assert opened(single_writer=True).create_table(f"{uri}/{run}", SCHEMA)
+        assert "single writer was vouched for" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_single_writer_is_written_down(opened: Opened, store: StoreProxy, uri: str) -> None:
+    store.fault = without_condition
+    opened(single_writer=True).create_table(f"{uri}/a", SCHEMA)
+    assert [(one.put_if_absent, one.single_writer) for one in verdicts(uri)] == [(False, True)]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_verdict_of_another_log_store_is_not_believed(opened: Opened, store: StoreProxy, uri: str) -> None:
+    opened().create_table(f"{uri}/a", SCHEMA)
+    [verdict] = verdicts(uri)
+    at = open_location(f"{uri}/_stores")
+    at.inside(at.names()[0]).write(json.dumps(asdict(verdict) | {"log_store": "another"}).encode())
+    opened().create_table(f"{uri}/b", SCHEMA)
+    assert [one.log_store for one in verdicts(uri)] == [PUT_IF_ABSENT]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_store_that_fails_in_the_race_is_no_verdict(opened: Opened, store: StoreProxy, uri: str) -> None:
+    store.fault = lambda request: Fault(status=403) if "_statelake_race" in request.path else None
+    with pytest.raises(StorageError, match="the permission is denied"):
+        opened().create_table(f"{uri}/a", SCHEMA)
+    assert verdicts(uri) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_local_root_has_a_sink_in_a_store_checked(
+    spark: SparkSession, store: StoreProxy, uri: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("root").as_uri()
+    kernel = DeltaKernel(spark, checks=StoreChecks(root, spark._jsc, single_writer=False))
+    kernel.create_table(f"{root}/table", SCHEMA)
+    assert verdicts(root) == []
+    kernel.create_table(f"{uri}/sink", SCHEMA)
+    assert [one.store for one in verdicts(root)] == ["s3a://bucket"]
+
+
+UNSAFE = [
+    ("s3a://b/t", "io.delta.storage.S3SingleDriverLogStore", "spark.delta.logStore.s3a.impl"),
+    ("s3a://b/t", "io.delta.storage.S3DynamoDBLogStore", "spark.delta.logStore.s3a.impl"),
+    ("s3://b/t", "", "spark.delta.logStore.s3.impl"),
+    ("hdfs://h/t", "some.Store", "spark.delta.logStore.hdfs.impl=io.delta.storage.HDFSLogStore"),
+    ("oss://b/t", "", "is not known"),
+    ("s3n://b/t", PUT_IF_ABSENT, "is not known"),
+]
+
+
+@pytest.mark.parametrize(("uri", "log_store", "message"), UNSAFE)
+def test_log_stores_that_nobody_knows_are_refused(uri: str, log_store: str, message: str) -> None:
+    with pytest.raises(UnsafeStoreError, match=message):
+        check_log_store(uri, log_store, single_writer=False)
+    check_log_store(uri, log_store, single_writer=True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "log_store"),
+    [
+        ("s3a://b/t", PUT_IF_ABSENT),
+        ("abfss://c@a/t", "io.delta.storage.AzureLogStore"),
+        ("gs://b/t", "io.delta.storage.GCSLogStore"),
+        ("hdfs://h/t", "io.delta.storage.HDFSLogStore"),
+        ("file:///t", "io.delta.storage.LocalLogStore"),
+    ],
+)
+def test_log_stores_that_are_safe(uri: str, log_store: str) -> None:
+    check_log_store(uri, log_store, single_writer=False)
+
+
+def test_a_session_of_ours_has_our_log_store() -> None:
+    assert set(spark_options()) == {"spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl"}
+    assert store_name("s3a://bucket/a/b") == "s3a://bucket"
