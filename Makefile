@@ -27,10 +27,10 @@ setup: $(READY) ## create .venv with the locked packages, find or make a Java, f
 demo: $(READY) ## feed a year of real flights through two stateful jobs by materialising Dagster assets
 	$(BIN)/python -m orchestration.demo
 
-test: $(READY) ## run the tests
+test: $(VENV)/.s3 ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui"
 
-test-all: $(READY) ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
+test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
@@ -100,5 +100,10 @@ $(VENV)/.ui: tests/ui/requirements.txt $(VENV)/.installed
 	@touch $@
 
 $(READY): $(VENV)/.installed
+	$(BIN)/statelake setup
+	@touch $@
+
+# What tests with object stores need besides.
+$(VENV)/.s3: $(READY)
 	$(BIN)/statelake setup --s3
 	@touch $@

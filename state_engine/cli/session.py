@@ -57,7 +57,7 @@ def loaded_settings() -> LoadedSettings:
     """The settings file of this directory, overridden by the environment; the log is shown as they say."""
     loaded = load(environ=os.environ, directory=Path.cwd())
     set_up_logs(loaded.settings.logging)
-    use_stores(loaded.settings.storage.access())
+    use_stores(loaded.settings.storage)
     return loaded
 
 

@@ -133,7 +133,7 @@ def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:
 
 def _settings(settings: Settings | None, root: str | None) -> Settings:
     known = settings or load_settings()
-    use_stores(known.storage.access())  # sensors look at the root without Spark
+    use_stores(known.storage)  # sensors look at the root without Spark
     return known if root is None else known.model_copy(update={"root": root})
 
 

@@ -8,7 +8,6 @@ import dagster as dg
 from pydantic import PrivateAttr
 
 from state_engine.machine.settings import load_settings
-from state_engine.storage.object_stores import use_stores
 
 if TYPE_CHECKING:
     from state_engine import StateEngine
@@ -38,7 +37,6 @@ class StateEngineResource(dg.ConfigurableResource[Any]):
         if self._engine is None:
             self._own_session = SparkContext._active_spark_context is None
             settings = load_settings()
-            use_stores(settings.storage.access())
             self._engine = StateEngine(
                 self.root, local_session(settings.spark), durability=settings.durability
             )

@@ -26,12 +26,12 @@ from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
-from state_engine.spark.stores import reach_stores
+from state_engine.spark.stores import find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.durability import Durability
 from state_engine.storage.file_systems import refuse_network_root
-from state_engine.storage.files import normal_uri
+from state_engine.storage.files import is_local, normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
 
@@ -56,6 +56,8 @@ class EngineContext:
             raise ConfigurationError(f"durability must be 'sync' or 'os', not {durability!r}")
         self._durability: Durability = durability
         self.root = normal_uri(root)
+        if not is_local(self.root):
+            find_stores()  # the root is looked at before Spark starts
         self.session, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
         self._jobs: dict[str, JobTables] = {}

@@ -50,14 +50,13 @@ class JarSet:
     setup: str
 
     @property
-    def file_names(self) -> dict[str, str]:
-        """File name of each jar, by ``group:artifact:version``."""
-        return {coordinate: jar_name(coordinate) for coordinate in self.pinned}
-
-    @property
     def cache(self) -> Path:
         """Where the jars are kept when no directory is configured."""
         return platformdirs.user_cache_path("statelake") / "jars" / self.directory
+
+    def paths(self, directory: Path) -> list[Path]:
+        """Where each jar is in a directory."""
+        return [directory / jar_name(coordinate) for coordinate in self.pinned]
 
 
 def jar_name(coordinate: str) -> str:
@@ -138,7 +137,7 @@ def jars_of(which: JarSet, directory: Path | None = None, *, java: JavaHome | No
         )
     if problems:
         fetch(which, target, java=java or find_java_home(environ=os.environ))
-    return [target / name for name in which.file_names.values()]
+    return which.paths(target)
 
 
 def jars_that_are_there(which: JarSet, directory: Path | None = None) -> list[Path]:
@@ -148,7 +147,7 @@ def jars_that_are_there(which: JarSet, directory: Path | None = None) -> list[Pa
         JarsError: the set is there, and not whole.
     """
     target = directory.expanduser() if directory else which.cache
-    paths = [target / name for name in which.file_names.values()]
+    paths = which.paths(target)
     if not any(path.exists() for path in paths):
         return []
     if problems := jar_problems(which, target):
@@ -188,8 +187,8 @@ def fetch(which: JarSet, target: Path, *, java: JavaHome) -> None:
                     f"{draft.name} was fetched with SHA-256 {_sha256(draft)}, but {pinned} is pinned: "
                     f"the package mirror in use serves another file. Nothing was installed.\n{_ways_out(which)}"
                 )
-        for name in which.file_names.values():
-            (workspace / name).replace(target / name)
+        for draft in which.paths(workspace):
+            draft.replace(target / draft.name)
 
 
 def _resolve(which: JarSet, workspace: Path, *, java: JavaHome) -> Path:

@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,26 +73,6 @@ class JobsSettings(_Section):
     parameters: dict[str, dict[str, Any]] = {}
 
 
-class StorageSettings(_Section):
-    """Section ``[storage]``: how stores with S3's interface are reached, by pyarrow, Hadoop and workers alike.
-
-    What is not set is taken from the variables that Amazon's tools read. Keys never stand here: the settings name the
-    environment variables that hold them, or the profile.
-    """
-
-    endpoint: str = Field(default="", pattern=r"^(https?://[^/@\s]+/?)?$")
-    region: str = ""
-    path_style: bool | None = None
-    profile: str = ""
-    access_key_variable: str = "AWS_ACCESS_KEY_ID"
-    secret_key_variable: str = "AWS_SECRET_ACCESS_KEY"
-    session_token_variable: str = "AWS_SESSION_TOKEN"
-
-    def access(self) -> StoreAccess:
-        """The same for the engine."""
-        return StoreAccess(**self.model_dump() | {"endpoint": self.endpoint.rstrip("/")})
-
-
 class LoggingSettings(_Section):
     """Section ``[logging]``: what the commands show of the engine's log, on standard error."""
 
@@ -106,13 +86,14 @@ class Settings(_Section):
     Attributes:
         root: where state lives, a directory or any location that Spark can write.
         durability: whether commits to local directories wait for the disk, see ``StateEngine``.
+        storage: how stores with S3's interface are reached.
     """
 
     root: str = DEFAULT_ROOT
     durability: Literal["sync", "os"] = "sync"
     spark: SparkSettings = SparkSettings()
     jobs: JobsSettings = JobsSettings()
-    storage: StorageSettings = StorageSettings()
+    storage: StoreAccess = StoreAccess()
     logging: LoggingSettings = LoggingSettings()
 
 
@@ -239,7 +220,7 @@ def _problem(kind: str, location: tuple[int | str, ...], message: str, origins: 
     origin = next(
         (origins[name] for name in origins if name == key or name.startswith(f"{key}.")), "settings"
     )
-    if kind != "extra_forbidden":
+    if kind not in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{origin}: {key}: {message}"
     # An unknown key may be misspelt, or stand in the wrong section: compare the last part as well.
     valid = list(_valid_keys(Settings, ""))
@@ -253,7 +234,9 @@ def _problem(kind: str, location: tuple[int | str, ...], message: str, origins: 
 def _valid_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in model.model_fields.items():
         yield f"{prefix}{name}"
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+        if info.annotation is StoreAccess:
+            yield from (f"{prefix}{name}.{one.name}" for one in fields(StoreAccess))
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from _valid_keys(info.annotation, f"{prefix}{name}.")
 
 

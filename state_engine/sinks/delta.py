@@ -83,6 +83,7 @@ class DeltaSink(Sink):
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
         if self.lineage:
             schema = with_lineage(schema, sink=request.name)
+        kernel.check_store(self.path)  # Spark may commit to it
         facts, text = kernel.facts(self.path), canonical(spark_schema(schema))
         if facts is not None and not request.known and canonical(facts.schema) != text:
             kernel.join_hooks()

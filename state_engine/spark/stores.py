@@ -11,13 +11,18 @@ from state_engine.machine.settings import load_settings
 from state_engine.storage.object_stores import store_access, stores_are_known, use_stores
 
 
+def find_stores() -> None:
+    """Have this process reach stores as the settings describe, unless it was said how."""
+    if not stores_are_known():
+        use_stores(load_settings().storage)
+
+
 def reach_stores(spark: SparkSession) -> None:
     """Have a session reach the stores that the settings describe. Options of S3A that it has already stay as they are.
 
     Keys go where Spark's UI hides them, and to workers in the environment of tasks, which it does not show.
     """
-    if not stores_are_known():
-        use_stores(load_settings().storage.access())
+    find_stores()
     access, context = store_access(), spark.sparkContext
     java_context: Any = spark._jsc
     own = {pair._1() for pair in java_context.sc().conf().getAllWithPrefix("spark.hadoop.")}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlparse
@@ -49,6 +50,19 @@ class StoreAccess:
     secret_key_variable: str = "AWS_SECRET_ACCESS_KEY"
     session_token_variable: str = "AWS_SESSION_TOKEN"
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read where settings are validated
+
+    def __post_init__(self) -> None:
+        if self.endpoint and not re.fullmatch(r"https?://[^/@\s]+/?", self.endpoint):
+            raise ValueError(
+                "storage.endpoint must be http(s)://, a host and a port, without a user or a path"
+            )
+
+    @property
+    def key_variables(self) -> tuple[str, str, str]:
+        """Names of the environment variables that hold the key, its secret, and the token of a session."""
+        return self.access_key_variable, self.secret_key_variable, self.session_token_variable
+
     def completed(self, environ: Mapping[str, str]) -> StoreAccess:
         """The same, with what the environment says where this says nothing.
 
@@ -57,14 +71,15 @@ class StoreAccess:
             'eu-west-1'
         """
         endpoint = self.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL", "")
+        endpoint = endpoint.rstrip("/")
         region = self.region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", "")
-        given = asdict(self) | {
-            "endpoint": endpoint,
-            "region": region or (_ANY_REGION if endpoint else ""),
-            "path_style": bool(endpoint) if self.path_style is None else self.path_style,
-            "profile": self.profile or environ.get("AWS_PROFILE", ""),
-        }
-        return StoreAccess(**given)
+        return replace(
+            self,
+            endpoint=endpoint,
+            region=region or (_ANY_REGION if endpoint else ""),
+            path_style=bool(endpoint) if self.path_style is None else self.path_style,
+            profile=self.profile or environ.get("AWS_PROFILE", ""),
+        )
 
     def hadoop_options(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Options of Hadoop's S3A, keys among them.
@@ -84,15 +99,14 @@ class StoreAccess:
             options["fs.s3a.aws.credentials.provider"] = _PROFILE_PROVIDER
             options["fs.s3a.auth.profile.name"] = self.profile
         else:
-            keys = {"access.key": self.access_key_variable, "secret.key": self.secret_key_variable,
-                    "session.token": self.session_token_variable}  # fmt: skip
-            options |= {f"fs.s3a.{key}": environ[name] for key, name in keys.items() if environ.get(name)}
+            keys = zip(("access.key", "secret.key", "session.token"), self.key_variables, strict=True)
+            options |= {f"fs.s3a.{key}": environ[name] for key, name in keys if environ.get(name)}
         return options
 
     def worker_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Environment variables by which a worker on another machine reaches the same stores, keys among them."""
-        names = (self.access_key_variable, self.secret_key_variable, self.session_token_variable)
-        return {VARIABLE: json.dumps(asdict(self))} | {n: environ[n] for n in names if environ.get(n)}
+        keys = {name: environ[name] for name in self.key_variables if environ.get(name)}
+        return {VARIABLE: json.dumps(asdict(self))} | keys
 
     def file_system(self, environ: Mapping[str, str]) -> pafs.FileSystem:
         """A file system of pyarrow; it asks for keys where it keeps them, if the environment has none."""
@@ -137,13 +151,12 @@ def store_access() -> StoreAccess:
 def s3_file_system(bucket: str) -> pafs.FileSystem:
     """A file system of pyarrow for a bucket; one for all who ask alike."""
     access = store_access()
-    names = (access.access_key_variable, access.secret_key_variable, access.session_token_variable)
-    keys = tuple((name, os.environ[name]) for name in names if name in os.environ)
+    keys = tuple((name, os.environ[name]) for name in access.key_variables if name in os.environ)
     return _file_system(access, keys, bucket)
 
 
 @lru_cache(maxsize=16)
 def _file_system(access: StoreAccess, keys: tuple[tuple[str, str], ...], bucket: str) -> pafs.FileSystem:
     if not access.region:
-        access = StoreAccess(**asdict(access) | {"region": pafs.resolve_s3_region(bucket)})
+        access = replace(access, region=pafs.resolve_s3_region(bucket))
     return access.file_system(dict(keys))

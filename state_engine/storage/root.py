@@ -109,7 +109,9 @@ def new_marker(uri: str, write_new: Callable[[str, str], bool] | None = None) ->
     made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
     if is_local(uri) or write_new is None:
         write_marker(uri, made)
-    elif not write_new(join(uri, MARKER), _text(made)):
+        return made
+    open_location(uri).make_directory()
+    if not write_new(join(uri, MARKER), _text(made)):
         other = read_marker(uri)
         assert other is not None, "it was there a moment ago"
         return other

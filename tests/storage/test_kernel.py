@@ -193,6 +193,16 @@ def test_another_writer_between_looking_and_committing(
         assert rows(uri) == [("new", 7), ("old", 1), ("user", 5)]
 
 
+def test_a_log_that_another_process_cleaned_up_is_read_anew(kernel: DeltaKernel, uri: str) -> None:
+    """No version came since, but what the snapshot was read from is gone."""
+    kernel.create_table(uri, SCHEMA)
+    append(kernel, uri, "old", 3)
+    DeltaTable(uri.removeprefix("file://")).create_checkpoint()
+    for version in range(3):
+        (Path(uri.removeprefix("file://")) / "_delta_log" / f"{version:020d}.json").unlink()
+    assert sorted(kernel.active_files(uri)) == ["old-0.parquet", "old-1.parquet", "old-2.parquet"]
+
+
 def test_a_log_is_cleaned_up_and_forgets_no_transaction(kernel: DeltaKernel, uri: str) -> None:
     kernel.create_table(uri, SCHEMA, properties=TABLE_PROPERTIES)
     log = Path(uri.removeprefix("file://")) / "_delta_log"

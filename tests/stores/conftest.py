@@ -30,13 +30,7 @@ def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
     with store_proxy(server) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORE_KEY", "an-id")
         patch.setenv("STORE_SECRET", SECRET)
-        use_stores(
-            StoreAccess(
-                endpoint=proxy.endpoint,
-                access_key_variable="STORE_KEY",
-                secret_key_variable="STORE_SECRET",
-            )
-        )
+        use_stores(_access(proxy))
         # Hadoop keeps its connections for as long as Spark runs; tests of faults cannot wait for all its patience
         configuration = spark._jsc.hadoopConfiguration()
         configuration.set("fs.s3a.attempts.maximum", "1")
@@ -49,8 +43,15 @@ def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
 @pytest.fixture
 def store(running: StoreProxy) -> Iterator[StoreProxy]:
     """The proxy, which does nothing to requests unless the test says so."""
+    use_stores(_access(running))  # commands that ran in this process may have read other settings
     yield running
     running.fault = lambda _: None
+
+
+def _access(proxy: StoreProxy) -> StoreAccess:
+    return StoreAccess(
+        endpoint=proxy.endpoint, access_key_variable="STORE_KEY", secret_key_variable="STORE_SECRET"
+    )
 
 
 @pytest.fixture

@@ -6,17 +6,23 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine import DeltaSink, StateEngine
 from state_engine.core.errors import StorageError, UnsafeStoreError
+from state_engine.storage import object_stores
 from state_engine.storage.delta import store_checks
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.delta.kernel_classes import KernelClasses
+from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_stores import PUT_IF_ABSENT, check_log_store, spark_options
-from state_engine.storage.delta.store_checks import StoreChecks, Verdict, store_name
+from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict, store_name
 from state_engine.storage.files import open_location
+from tests.sinks.requests import asked
 from tests.support.store_proxy import Fault, StoreProxy
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -85,10 +91,70 @@ def test_a_store_that_ignores_the_condition_is_refused(
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_sink_that_is_there_is_refused_before_anything_is_staged(
+    opened: Opened, store: StoreProxy, uri: str, spark: SparkSession
+) -> None:
+    """Whoever writes to it, Kernel or Spark."""
+    DeltaKernel(spark).create_table(f"{uri}/sink", SCHEMA)
+    store.fault = without_condition
+    with pytest.raises(UnsafeStoreError, match="several writers"):
+        DeltaSink(f"{uri}/sink").prepare(asked(opened(), SCHEMA, "w1"))
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_single_writer_is_written_down(opened: Opened, store: StoreProxy, uri: str) -> None:
     store.fault = without_condition
     opened(single_writer=True).create_table(f"{uri}/a", SCHEMA)
     assert [(one.put_if_absent, one.single_writer) for one in verdicts(uri)] == [(False, True)]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_single_writer_with_a_log_store_for_one_process_is_warned(
+    opened: Opened,
+    store: StoreProxy,
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The writers of one process would not lose a commit with it, so it is not tried."""
+    for_one = "io.delta.storage.S3SingleDriverLogStore"
+    monkeypatch.setattr(store_checks, "log_store_of", lambda *_: for_one)
+    with pytest.raises(UnsafeStoreError, match="is not known to keep commits of two runners apart"):
+        opened().create_table(f"{uri}/a", SCHEMA)
+    for run in range(2):
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            assert opened(single_writer=True).create_table(f"{uri}/{run}", SCHEMA)
+        assert for_one in caplog.text
+    assert [(one.log_store, one.put_if_absent) for one in verdicts(uri)] == [(for_one, False)]
+
+
+@pytest.mark.usefixtures("quick")
+def test_log_stores_that_want_a_directory_have_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of HDFS and Azure do; that of local disks, which knows one writer only, stands for them."""
+    monkeypatch.setattr(store_checks, "WRITERS", 1)
+    stores = LogStores(spark._jvm, KernelEngines(spark, KernelClasses.of(spark._jvm)))
+    assert store_checks.has_one_winner_each(f"{tmp_path.as_uri()}/race", stores)
+
+
+def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
+    spark: SparkSession, store: StoreProxy, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "statelake.toml").write_text(
+        f"""
+        [storage]
+        endpoint = "{store.endpoint}/"
+        access_key_variable = "STORE_KEY"
+        secret_key_variable = "STORE_SECRET"
+        """
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(object_stores, "_used", None)
+    with store.counted() as requests, StateEngine(uri, spark) as engine:
+        assert engine.checkpoints("small") == []
+    assert requests
 
 
 @pytest.mark.usefixtures("quick")
@@ -103,7 +169,9 @@ def test_a_verdict_of_another_log_store_is_not_believed(opened: Opened, store: S
 
 @pytest.mark.usefixtures("quick")
 def test_a_store_that_fails_in_the_race_is_no_verdict(opened: Opened, store: StoreProxy, uri: str) -> None:
-    store.fault = lambda request: Fault(status=403) if "_statelake_race" in request.path else None
+    store.fault = lambda request: (
+        Fault(status=403) if "_statelake_race" in request.path and request.path.endswith(".json") else None
+    )
     with pytest.raises(StorageError, match="the permission is denied"):
         opened().create_table(f"{uri}/a", SCHEMA)
     assert verdicts(uri) == []

@@ -21,7 +21,13 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import CommitFailedError, CommitUnknownError, StatelakeError, StorageError
+from state_engine.core.errors import (
+    CommitError,
+    CommitFailedError,
+    CommitUnknownError,
+    StatelakeError,
+    StorageError,
+)
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.storage.delta.commit_actions import CommitActions, FileGroup
 from state_engine.storage.delta.commit_ends import (
@@ -78,6 +84,8 @@ class DeltaKernel:
         durability: whether commits to local tables wait for the disk.
         checks: which stores may be committed to; None: all.
     """
+
+    _checks: StoreChecks | None = None
 
     def __init__(
         self,
@@ -201,7 +209,7 @@ class DeltaKernel:
             empty = classes.iterable.emptyIterable()
             try:
                 self._commit(uri, lambda: transaction, lambda _: empty)
-            except (CommitFailedError, CommitUnknownError):
+            except CommitError:
                 if not self.exists(uri):
                     raise
                 return False  # another runner was faster; Kernel says that its protocol changed

@@ -30,7 +30,6 @@ DEFAULTS = {
 """The log store of each scheme that is safe, and is used where nothing else is configured."""
 
 _SPARK_KEY = "spark.delta.logStore.{}.impl"
-_KERNEL_KEY = "io.delta.kernel.logStore.{}.impl"
 _SPARK_OPTIONS = "spark.io.delta."
 
 
@@ -63,6 +62,11 @@ def log_store_of(uri: str, java_context: Any) -> str:
     return configured or DEFAULTS.get(scheme, "")
 
 
+def is_allowed(uri: str, log_store: str) -> bool:
+    """Whether a log store is known to keep the commits of two writers to a table apart."""
+    return DEFAULTS.get(uri.split(":", 1)[0]) == log_store
+
+
 def check_log_store(uri: str, log_store: str, *, single_writer: bool) -> None:
     """Refuse a table whose log store loses commits of two writers.
 
@@ -74,10 +78,10 @@ def check_log_store(uri: str, log_store: str, *, single_writer: bool) -> None:
     Raises:
         UnsafeStoreError: it does, or nobody knows.
     """
+    if single_writer or is_allowed(uri, log_store):
+        return
     scheme = uri.split(":", 1)[0]
     safe = DEFAULTS.get(scheme)
-    if single_writer or (safe is not None and log_store == safe):
-        return
     if safe is None:
         raise UnsafeStoreError(
             f"{uri}: whether commits of two runners meet safely on {scheme}:// is not known. Use "
@@ -86,8 +90,8 @@ def check_log_store(uri: str, log_store: str, *, single_writer: bool) -> None:
         )
     raise UnsafeStoreError(
         f"{uri}: the log store {log_store} is not known to keep commits of two runners apart. Set "
-        f"{_SPARK_KEY.format(scheme)}={safe}, with the jar of Statelake's log store in spark.jars "
-        "(`statelake setup --s3` shows it); or pass single_writer=True if only one process will ever write there"
+        f"{_SPARK_KEY.format(scheme)}={safe} (docs/guides/object_stores.md says where ours comes from); or "
+        "pass single_writer=True if only one process will ever write there"
     )
 
 

@@ -1,9 +1,10 @@
 """``StoreChecks``: before the first commit to a store, it is seen to let exactly one of many writers create a file.
 
 That a store knows the condition of a put-if-absent is not believed: some ignore it, and then each of two runners
-believes that its commit was made. Writers race for fifty names through the very log store that
-commits, and what came of it is written down below the root, so that it happens once for a store and a root. Local
-disks are locked instead. Decision 0051.
+believes that its commit was made. Writers race for fifty names through the very log store that commits, and what came
+of it is written down below the root, so that it happens once for a store and a root. A log store that keeps apart only
+the writers of one process would win that race, so one that is not allowed is not tried. Local disks are locked
+instead. Decision 0051.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from state_engine.storage import store_clock
 from state_engine.storage.delta.commit_ends import class_name, refusal
 from state_engine.storage.delta.java_calls import java_class, java_threads
 from state_engine.storage.delta.kernel_engines import KernelEngines
-from state_engine.storage.delta.log_stores import check_log_store, log_store_of
+from state_engine.storage.delta.log_stores import check_log_store, is_allowed, log_store_of
 from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.object_stores import store_access
 
@@ -139,7 +140,7 @@ class StoreChecks:
         if verdict.put_if_absent:
             return
         lost = (
-            f"{verdict.store} lets several writers create one file ({verdict.log_store}): where two runners meet, "
+            f"{verdict.store} with {verdict.log_store} lets several writers create one file: where two runners meet, "
             "commits are lost without a word"
         )
         if not self._single_writer:
@@ -162,7 +163,7 @@ class StoreChecks:
         directory = join(inside, _RACES + uuid4().hex)
         _LOG.info("%s: %d writers race for %d names, to see whether one wins each", store, WRITERS, NAMES)
         try:
-            fair = has_one_winner_each(directory, stores)
+            fair = is_allowed(uri, log_store) and has_one_winner_each(directory, stores)
         finally:
             with suppress(OSError, StatelakeError):
                 open_location(directory).delete_directory()
@@ -191,6 +192,7 @@ def store_name(uri: str) -> str:
 
 def has_one_winner_each(directory: str, stores: LogStores) -> bool:
     """Have writers race for names in a directory; whether each has one winner, and holds what that one wrote."""
+    open_location(directory).make_directory()  # log stores that rename want one
     together = Barrier(WRITERS)
 
     def race(writer: int) -> list[bool]:
