@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -44,9 +43,11 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
 from state_engine.storage import durability
+from state_engine.storage.files import join, normal_uri, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
+from tests.support.stores import delta_rs_options
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -173,14 +174,18 @@ class RowsAsJson:
         durability.sync_files([str(file)], below=str(self.directory.parent))  # a power cut is its own matter
 
 
-def sink_of(name: str, directory: Path) -> Sink:
-    """The sink of a name; the rest of the name after its first part distinguishes sinks of one kind."""
-    path = directory / "sinks" / name
+def sink_of(name: str, directory: Path, store: str | None = None) -> Sink:
+    """The sink of a name; the rest of the name after its first part distinguishes sinks of one kind.
+
+    Args:
+        store: URI of a directory for Delta tables; None: they lie in the directory of the others.
+    """
+    path, table = directory / "sinks" / name, table_of(name, directory, store)
     match name.split("_")[0]:
         case "delta":
-            return DeltaSink(str(path))
+            return DeltaSink(table)
         case "spark":
-            return DeltaSink(str(path), lineage=True)
+            return DeltaSink(table, lineage=True)
         case "files":
             return FileSink(str(path))
         case "csv":
@@ -193,6 +198,11 @@ def sink_of(name: str, directory: Path) -> Sink:
         case "function":
             return ForeachBatchSink(RowsAsJson(path), name="rows_in_tests_of_faults")
     raise ValueError(name)
+
+
+def table_of(name: str, directory: Path, store: str | None) -> str:
+    """Where the Delta table of a sink is."""
+    return join(store or str(directory), "sinks", name)
 
 
 @dataclass(frozen=True)
@@ -215,7 +225,13 @@ class Workload:
     withdraws: bool = True
 
     def job(
-        self, directory: Path, *, cut: int = CUT, parallelism: int = 2, max_parallelism: int = KEY_GROUPS
+        self,
+        directory: Path,
+        *,
+        store: str | None = None,
+        cut: int = CUT,
+        parallelism: int = 2,
+        max_parallelism: int = KEY_GROUPS,
     ) -> StatefulJob:
         """A new job object, as a scheduler would make one for each run."""
         workload_job = StatefulJob(
@@ -225,7 +241,7 @@ class Workload:
             on_error="dead_letter" if self.letters else "fail",
         )
         for name, stream in self.build(workload_job, cut).items():
-            stream.sink(name, sink_of(name, directory))
+            stream.sink(name, sink_of(name, directory, store))
         return workload_job
 
     @property
@@ -276,7 +292,7 @@ class Seen:
 
 
 class Site:
-    """A directory with the root and the sinks of one workload.
+    """A directory with the root and the sinks of one workload; or one in a store for the root and all Delta tables.
 
     Attributes:
         max_parallelism: that the job declares.
@@ -284,24 +300,41 @@ class Site:
 
     max_parallelism = KEY_GROUPS
 
-    def __init__(self, directory: Path, workload: Workload, spark: SparkSession, *, cut: int = CUT) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        workload: Workload,
+        spark: SparkSession,
+        *,
+        cut: int = CUT,
+        store: str | None = None,
+    ) -> None:
         self.directory, self.workload, self.spark, self.cut = directory, workload, spark, cut
+        self.store = store
+
+    @property
+    def root(self) -> str:
+        return join(self.store or str(self.directory), "root")
 
     def again(self) -> Site:
         """The same site, as another runner uses it."""
-        site = Site(self.directory, self.workload, self.spark, cut=self.cut)
+        site = Site(self.directory, self.workload, self.spark, cut=self.cut, store=self.store)
         site.max_parallelism = self.max_parallelism
         return site
 
     def engine(self) -> StateEngine:
         """As another process would have it."""
-        return StateEngine(self.directory / "root", self.spark)
+        return StateEngine(self.root, self.spark)
 
     def job(self, *, parallelism: int = 2) -> StatefulJob:
         for name in self.workload.sinks:
             self._make_table(name)
         return self.workload.job(
-            self.directory, cut=self.cut, parallelism=parallelism, max_parallelism=self.max_parallelism
+            self.directory,
+            store=self.store,
+            cut=self.cut,
+            parallelism=parallelism,
+            max_parallelism=self.max_parallelism,
         )
 
     def run(self, *, parallelism: int = 2, **options: Any) -> Any:
@@ -319,17 +352,23 @@ class Site:
         return tree(rows).path(max(rows, default=None))
 
     def outputs(self) -> dict[str, list[Any]]:
-        shown = {name: sorted(_published(self.directory, name)) for name in self.workload.sinks}
+        shown = {name: sorted(self._published(name)) for name in self.workload.sinks}
         if self.workload.letters:
-            shown[LETTERS] = sorted(_letters(self.directory / "root" / self.workload.name / LETTERS))
+            shown[LETTERS] = sorted(_letters(join(self.root, self.workload.name, LETTERS)))
         return shown
 
     def _make_table(self, name: str) -> None:
         """A table that only Spark can write to is there before the job is."""
-        path = self.directory / "sinks" / name
-        if name.startswith("spark") and not path.exists():
+        table = table_of(name, self.directory, self.store)
+        if name.startswith("spark") and not open_location(normal_uri(table)).is_directory():
             columns = f"{PAIR}, _write_id string"
-            self.spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta PARTITIONED BY (k)")
+            self.spark.sql(f"CREATE TABLE delta.`{table}` ({columns}) USING delta PARTITIONED BY (k)")
+
+    def _published(self, name: str) -> list[tuple[Any, ...]]:
+        if name.split("_")[0] in ("delta", "spark"):
+            rows = _rows_of_table(table_of(name, self.directory, self.store))
+            return [(row["k"], row["n"]) for row in rows]
+        return _published(self.directory, name)
 
     def seen(self) -> Seen:
         path = self.path()
@@ -356,15 +395,13 @@ class Site:
 
 
 def _read(uri: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.ParquetFile(uri.removeprefix("file://")).read().to_pylist()
+    rows: list[dict[str, Any]] = open_location(normal_uri(uri)).parquet().read().to_pylist()
     return rows
 
 
 def _published(directory: Path, name: str) -> list[tuple[Any, ...]]:
     sink = directory / "sinks" / name
     match name.split("_")[0]:
-        case "delta" | "spark":
-            return [(row["k"], row["n"]) for row in _rows_of_table(sink)]
         case "csv":
             lines = (
                 line
@@ -392,15 +429,17 @@ def _selected(database: Path, table: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def _letters(table: Path) -> list[tuple[Any, ...]]:
+def _letters(table: str) -> list[tuple[Any, ...]]:
     return [(row["operator"], row["key"], row["row"]) for row in _rows_of_table(table)]
 
 
-def _rows_of_table(table: Path) -> list[dict[str, Any]]:
+def _rows_of_table(table: str) -> list[dict[str, Any]]:
     """None where there is no table; a failed first batch may have left a directory."""
-    if not any(table.glob("_delta_log/*.json")):
+    log = open_location(normal_uri(table)).inside("_delta_log")
+    if not any(name.endswith(".json") for name in log.names(missing_ok=True)):
         return []
-    rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    options = delta_rs_options() if table.startswith("s3a:") else None
+    rows: list[dict[str, Any]] = DeltaTable(table, storage_options=options).to_pyarrow_table().to_pylist()
     return rows
 
 

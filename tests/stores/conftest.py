@@ -10,9 +10,11 @@ from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
 from state_engine.storage import object_stores
-from state_engine.storage.object_stores import StoreAccess, use_stores
+from state_engine.storage.object_stores import use_stores
+from tests.support import stores
 from tests.support.moto import moto_server
 from tests.support.store_proxy import StoreProxy, store_proxy
+from tests.support.stores import access_to
 
 SECRET = "a-secret-of-the-tests"
 
@@ -28,9 +30,9 @@ def server() -> Iterator[int]:
 def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
     """A proxy that this process and the session of Spark reach stores through."""
     with store_proxy(server) as proxy, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STORE_KEY", "an-id")
-        patch.setenv("STORE_SECRET", SECRET)
-        use_stores(_access(proxy))
+        patch.setenv(stores.KEY, "an-id")
+        patch.setenv(stores.SECRET, SECRET)
+        use_stores(access_to(proxy.endpoint))
         # Hadoop keeps its connections for as long as Spark runs; tests of faults cannot wait for all its patience
         configuration = spark._jsc.hadoopConfiguration()
         configuration.set("fs.s3a.attempts.maximum", "1")
@@ -43,15 +45,9 @@ def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
 @pytest.fixture
 def store(running: StoreProxy) -> Iterator[StoreProxy]:
     """The proxy, which does nothing to requests unless the test says so."""
-    use_stores(_access(running))  # commands that ran in this process may have read other settings
+    use_stores(access_to(running.endpoint))  # commands that ran in this process may have read other settings
     yield running
     running.fault = lambda _: None
-
-
-def _access(proxy: StoreProxy) -> StoreAccess:
-    return StoreAccess(
-        endpoint=proxy.endpoint, access_key_variable="STORE_KEY", secret_key_variable="STORE_SECRET"
-    )
 
 
 @pytest.fixture
