@@ -40,6 +40,7 @@ from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
 from state_engine.storage.state.operator_state_files import copy_state
 
@@ -75,11 +76,13 @@ class Savepoints:
         maintenance: pins checkpoints.
         publication: publishes the head before it is copied, so that its outputs are not left to the old root.
         declared: the sinks of the job's code; None where it is not known.
+        kernel: writes the manifest.
     """
 
     def __init__(
         self,
         *,
+        kernel: DeltaKernel,
         tables: JobTables,
         positions: SourcePositions,
         spark: SparkSession,
@@ -87,7 +90,7 @@ class Savepoints:
         publication: Publication,
         declared: Declared = None,
     ) -> None:
-        self._tables, self._spark, self._declared = tables, spark, declared
+        self._tables, self._spark, self._declared, self._kernel = tables, spark, declared, kernel
         self._maintenance, self._publication, self._positions = maintenance, publication, positions
 
     def create(self, name: str, path: str, *, checkpoint_id: int | None = None) -> SavepointReport:
@@ -102,7 +105,7 @@ class Savepoints:
         try:
             manifest = self._copy(name, path, row, copy_id)
             sync_uris([join(path, file.path) for file in manifest.files], below=path)
-            write_text(join(path, MANIFEST), manifest.to_text())
+            write_text(self._kernel, join(path, MANIFEST), manifest.to_text())
         except BaseException:
             _delete_copy(path, copy_id)
             self._maintenance.unpin(name)
@@ -337,17 +340,12 @@ def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
         yield from (f for f in pool.map(one, files) if f is not None)
 
 
-def write_text(uri: str, text: str) -> None:
-    """Write a small file, whole or not at all where the store can, unless there is one.
+def write_text(kernel: DeltaKernel, uri: str, text: str) -> None:
+    """Write a small file, whole or not at all, unless there is one.
 
     Raises:
         ConfigurationError: there is one already.
     """
-    at = open_location(uri)
-    at.above().make_directory()
-    try:
-        at.write_new(text.encode())
-    except FileExistsError:
-        raise ConfigurationError(
-            f"{uri} was made by somebody else meanwhile: choose another directory"
-        ) from None
+    open_location(uri).above().make_directory()
+    if not kernel.write_new(uri, text):
+        raise ConfigurationError(f"{uri} was made by somebody else meanwhile: choose another directory")

@@ -191,16 +191,13 @@ class Location:
         durability.sync_directories([directory], below=directory)
 
     def write_new(self, content: bytes) -> None:
-        """Write a file that nobody wrote before, whole or not at all, and sync it; stores without links only look.
+        """Write a local file that nobody wrote before, whole or not at all, and sync it.
+
+        For files anywhere see ``DeltaKernel.write_new``.
 
         Raises:
             FileExistsError: somebody did.
         """
-        if not self.local:
-            if self.info().type != pafs.FileType.NotFound:
-                raise FileExistsError(self.path)
-            self.write(content)
-            return
         aside = replace(self, path=f"{self.path}.{uuid4().hex}")
         try:
             aside.write(content)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
 from state_engine.storage import object_stores
+from state_engine.storage.delta import store_checks
 from state_engine.storage.object_stores import use_stores
 from tests.support import stores
 from tests.support.moto import moto_server
@@ -48,6 +49,12 @@ def store(running: StoreProxy) -> Iterator[StoreProxy]:
     use_stores(access_to(running.endpoint))  # commands that ran in this process may have read other settings
     yield running
     running.fault = lambda _: None
+
+
+@pytest.fixture
+def quick_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers race for a few names only."""
+    monkeypatch.setattr(store_checks, "NAMES", 5)
 
 
 @pytest.fixture

@@ -39,19 +39,13 @@ def opened(spark: SparkSession, store: StoreProxy, uri: str) -> Opened:
     return kernel
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A race for a few names."""
-    monkeypatch.setattr(store_checks, "NAMES", 5)
-
-
 def verdicts(uri: str) -> list[Verdict]:
     """What is written down below a root."""
     at = open_location(f"{uri}/_stores")
     return [Verdict(**at.inside(name).read_json()) for name in sorted(at.names(missing_ok=True))]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_store_is_raced_for_once_and_the_verdict_stays(opened: Opened, store: StoreProxy, uri: str) -> None:
     opened().create_table(f"{uri}/a", SCHEMA)
     [verdict] = verdicts(uri)
@@ -73,7 +67,7 @@ def without_condition(_: object) -> Fault:
     return Fault(without_condition=True)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_store_that_ignores_the_condition_is_refused(
     opened: Opened, store: StoreProxy, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,7 +84,7 @@ def test_a_store_that_ignores_the_condition_is_refused(
         assert "single writer was vouched for" in caplog.text
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_sink_that_is_there_is_refused_before_anything_is_staged(
     opened: Opened, store: StoreProxy, uri: str, spark: SparkSession
 ) -> None:
@@ -101,14 +95,14 @@ def test_a_sink_that_is_there_is_refused_before_anything_is_staged(
         DeltaSink(f"{uri}/sink").prepare(asked(opened(), SCHEMA, "w1"))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_single_writer_is_written_down(opened: Opened, store: StoreProxy, uri: str) -> None:
     store.fault = without_condition
     opened(single_writer=True).create_table(f"{uri}/a", SCHEMA)
     assert [(one.put_if_absent, one.single_writer) for one in verdicts(uri)] == [(False, True)]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_single_writer_with_a_log_store_for_one_process_is_warned(
     opened: Opened,
     store: StoreProxy,
@@ -129,7 +123,7 @@ def test_a_single_writer_with_a_log_store_for_one_process_is_warned(
     assert [(one.log_store, one.put_if_absent) for one in verdicts(uri)] == [(for_one, False)]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_log_stores_that_want_a_directory_have_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +151,7 @@ def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
     assert requests
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_verdict_of_another_log_store_is_not_believed(opened: Opened, store: StoreProxy, uri: str) -> None:
     opened().create_table(f"{uri}/a", SCHEMA)
     [verdict] = verdicts(uri)
@@ -167,7 +161,7 @@ def test_a_verdict_of_another_log_store_is_not_believed(opened: Opened, store: S
     assert [one.log_store for one in verdicts(uri)] == [PUT_IF_ABSENT]
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_store_that_fails_in_the_race_is_no_verdict(opened: Opened, store: StoreProxy, uri: str) -> None:
     store.fault = lambda request: (
         Fault(status=403) if "_statelake_race" in request.path and request.path.endswith(".json") else None
@@ -177,7 +171,7 @@ def test_a_store_that_fails_in_the_race_is_no_verdict(opened: Opened, store: Sto
     assert verdicts(uri) == []
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_race")
 def test_a_local_root_has_a_sink_in_a_store_checked(
     spark: SparkSession, store: StoreProxy, uri: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

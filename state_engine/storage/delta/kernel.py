@@ -63,6 +63,8 @@ __all__ = [
 ]
 
 ENGINE_INFO = "Statelake"
+_SUM_OF_ALL = "CHECKSUM_FULL"
+"""A hook of Kernel that reads the whole table for a checksum, as the snapshot before the commit had none."""
 _ATTEMPTS = 10
 """How often a commit that removes files is made anew because another writer was faster."""
 
@@ -343,11 +345,13 @@ class DeltaKernel:
             raise CommitUnknownError(
                 f"the commit to table {uri} was written, but the disk did not confirm it: {error}"
             ) from error
+        java_hooks = result.getPostCommitHooks()  # iterating would end with a Java exception
+        hooks = {(hook := java_hooks.get(i)).getType().toString(): hook for i in range(java_hooks.size())}
         self._snapshots.committed(uri, upon, result)
-        hooks = result.getPostCommitHooks()
         with self._pending_lock:
-            for i in range(hooks.size()):  # iterating would end with a Java exception
-                self._pending.append(background_thread().submit(self._after_commit, uri, hooks.get(i)))
+            # checksums first: the log checkpoint has the table read anew, which a checksum makes cheap
+            for kind in sorted(hooks, key=lambda kind: "CHECKSUM" not in kind):
+                self._pending.append(background_thread().submit(self._after_commit, uri, kind, hooks[kind]))
             self._pending = [f for f in self._pending if not f.done()]
         return version
 
@@ -365,9 +369,11 @@ class DeltaKernel:
             self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
         self.disk.entry(uri, version)
 
-    def _after_commit(self, uri: str, hook: Any) -> None:
+    def _after_commit(self, uri: str, kind: str, hook: Any) -> None:
         hook.threadSafeInvoke(self._engines.of(uri))
-        if hook.getType().toString() == "CHECKPOINT":
+        if kind == _SUM_OF_ALL:
+            self._snapshots.forget(uri)
+        if kind == "CHECKPOINT":
             self.disk.shortcuts(uri)
             self._clean(uri)
 
@@ -378,4 +384,4 @@ class DeltaKernel:
         kept = facts.properties.get("delta.enableExpiredLogCleanup", "true").lower() == "false"
         if not kept and "checkpointProtection" not in facts.features:
             retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
-            clean_log(uri, keep_ms=retention_ms)
+            clean_log(uri, keep_ms=retention_ms, delete=None if is_local(uri) else self._stores.delete)

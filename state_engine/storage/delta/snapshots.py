@@ -90,6 +90,14 @@ class Snapshots:
         if kept is not None and kept.snapshot is before and after.isPresent():
             self._keep(uri, after.get(), kept.hint)
 
+    def forget(self, uri: str) -> None:
+        """Have the next look read the log.
+
+        A snapshot without a checksum hands that on to those that commits make of it, and Kernel reads the whole table
+        after each of them; the log has the checksum by now.
+        """
+        self._kept.pop(uri, None)
+
     def _keep(self, uri: str, snapshot: Any | None, hint: _File | None) -> None:
         self._kept.pop(uri, None)
         if snapshot is None:

@@ -62,7 +62,7 @@ class Verdict:
 
 
 class LogStores:
-    """Files that are written unless they are there, through the log store of each scheme.
+    """Files that are written unless they are there, through the log store of each scheme; and many deleted at once.
 
     Args:
         jvm: of the session.
@@ -95,6 +95,20 @@ class LogStores:
                 f"{uri} could not be written ({class_name(error)}: {java.getMessage()})"
             ) from error
         return True
+
+    def delete(self, directory: str, names: Sequence[str]) -> None:
+        """Delete files of a directory, many with one request where the store can; what it refuses to, stays."""
+        path_class = java_class(self._jvm, "org.apache.hadoop.fs.Path")
+        path = path_class(directory)
+        deletion = path.getFileSystem(self._engines.configuration).createBulkDelete(path)
+        try:
+            for start in range(0, len(names), deletion.pageSize()):
+                files = java_class(self._jvm, "java.util.ArrayList")()
+                for name in names[start : start + deletion.pageSize()]:
+                    files.add(path_class(join(directory, name)))
+                deletion.bulkDelete(files)
+        finally:
+            deletion.close()
 
 
 class StoreChecks:
