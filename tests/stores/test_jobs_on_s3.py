@@ -53,7 +53,6 @@ def life(site: Site) -> Iterator[tuple[str, Any]]:
         site.directory / "other",
         site.workload,
         site.spark,
-        cut=CUT,
         store=site.store and f"{site.store}/other",
     )
     with other.engine() as engine:
@@ -62,7 +61,8 @@ def life(site: Site) -> Iterator[tuple[str, Any]]:
     yield "from the savepoint", other.seen()
 
 
-@pytest.mark.parametrize("workload", ["keyed", pytest.param("sinks", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("workload", ["keyed", "sinks"])
 def test_a_whole_life_in_a_store(
     workload: str, store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -1,0 +1,65 @@
+"""How many requests a micro-batch makes of a store, and that it does not become more with the log."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.storage.delta.java_calls import background_thread
+from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.files import open_location
+from tests.faults.workloads import WORKLOADS, Site
+from tests.support.store_proxy import StoreProxy
+
+pytestmark = [pytest.mark.spark_tasks, pytest.mark.usefixtures("quick_race")]
+
+FIRST, MORE = 47, 6
+"""Requests of the second micro-batch of a job with one operator and one sink, and how many more each later one makes:
+it reads the two files of changes that the one before it wrote, and one more entry of the log of the sink."""
+
+
+def test_a_micro_batch_makes_a_known_number_of_requests(
+    store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    marks = []
+
+    def mark(_: object) -> None:
+        background_thread().submit(lambda: None).result()  # what follows a commit, too
+        marks.append(len(store.seen))
+
+    Site(tmp_path, WORKLOADS["keyed"], spark, cut=3, store=uri).run(on_progress=mark)
+    made = [after - before for before, after in pairwise(marks)]
+    assert made == [FIRST + MORE * i for i in range(len(made))]
+
+
+def test_after_a_log_checkpoint_checksums_are_handed_on_again(
+    store: StoreProxy, uri: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the log checkpoint took so long that commits came before the checksum that they hand on."""
+    kinds, real = list[str](), DeltaKernel._after_commit
+
+    def after_commit(self: DeltaKernel, at: str, kind: str, hook: object) -> None:
+        kinds.append(kind)
+        real(self, at, kind, hook)
+
+    monkeypatch.setattr(DeltaKernel, "_after_commit", after_commit)
+    kernel = DeltaKernel(spark)
+    kernel.create_table(uri, pa.schema([("n", pa.int64())]))
+    with store.counted() as requests:
+        for version in range(1, 15):
+            if version in (10, 11):
+                kernel._snapshots.forget(uri)  # as a log checkpoint has it
+            else:
+                kernel.join_hooks()
+            kernel.append(uri, [])
+        kernel.join_hooks()
+    assert kinds.count("CHECKPOINT") == 1
+    assert kinds[-2:] == ["CHECKSUM_SIMPLE", "CHECKSUM_SIMPLE"]
+    kept = [name for name in open_location(f"{uri}/_delta_log").names() if name.endswith(".crc")]
+    assert min(kept) == f"{10:020d}.crc", "those before the log checkpoint are gone"
+    deletions = [path for method, path in requests if "delete" in path or method == "DELETE"]
+    assert deletions == ["/bucket?delete"], "together"
