@@ -20,6 +20,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
 from state_engine.operations.savepoints import MANIFEST, checksums
 from state_engine.sinks.sql_target import SqlTarget
+from state_engine.storage.delta.kernel import DeltaKernel
 from tests.operations.test_savepoints import moved
 from tests.support.tiny import Site
 
@@ -220,13 +221,13 @@ def test_of_two_savepoints_made_into_one_directory_one_stands(
 
     place, write_text = tmp_path / "both", savepoints.write_text
 
-    def late(uri: str, text: str) -> None:
+    def late(kernel: DeltaKernel, uri: str, text: str) -> None:
         """The second one starts before the first one has its manifest."""
         monkeypatch.setattr(savepoints, "write_text", write_text)
         with monkeypatch.context() as patch:  # it looked before the first one wrote anything
             patch.setattr(savepoints, "is_empty", lambda _: True)
             taken.engine().savepoints("tiny").create("winner", place)
-        write_text(uri, text)
+        write_text(kernel, uri, text)
 
     monkeypatch.setattr(savepoints, "write_text", late)
     with pytest.raises(ConfigurationError, match="was made by somebody else meanwhile"):
