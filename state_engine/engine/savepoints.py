@@ -97,7 +97,7 @@ class JobSavepoints:
     def _savepoints(self, requested_by: str | None) -> Savepoints:
         context, tables = self.context, self.context.ran(job_name(self._job))
         return Savepoints(
-            kernel=self.context.kernel,
+            kernel=context.kernel,
             tables=tables,
             positions=context.positions(tables.layout.job),
             spark=context.spark,

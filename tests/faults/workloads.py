@@ -352,7 +352,7 @@ class Site:
         return tree(rows).path(max(rows, default=None))
 
     def outputs(self) -> dict[str, list[Any]]:
-        shown = {name: sorted(self._published(name)) for name in self.workload.sinks}
+        shown = {name: sorted(_published(name, self.directory, self.store)) for name in self.workload.sinks}
         if self.workload.letters:
             shown[LETTERS] = sorted(_letters(join(self.root, self.workload.name, LETTERS)))
         return shown
@@ -363,12 +363,6 @@ class Site:
         if name.startswith("spark") and not open_location(normal_uri(table)).is_directory():
             columns = f"{PAIR}, _write_id string"
             self.spark.sql(f"CREATE TABLE delta.`{table}` ({columns}) USING delta PARTITIONED BY (k)")
-
-    def _published(self, name: str) -> list[tuple[Any, ...]]:
-        if name.split("_")[0] in ("delta", "spark"):
-            rows = _rows_of_table(table_of(name, self.directory, self.store))
-            return [(row["k"], row["n"]) for row in rows]
-        return _published(self.directory, name)
 
     def seen(self) -> Seen:
         path = self.path()
@@ -399,9 +393,11 @@ def _read(uri: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _published(directory: Path, name: str) -> list[tuple[Any, ...]]:
+def _published(name: str, directory: Path, store: str | None) -> list[tuple[Any, ...]]:
     sink = directory / "sinks" / name
     match name.split("_")[0]:
+        case "delta" | "spark":
+            return [(row["k"], row["n"]) for row in _rows_of_table(table_of(name, directory, store))]
         case "csv":
             lines = (
                 line

@@ -1,6 +1,6 @@
 """A job whose root and Delta tables are in a store gives what it gives on a disk, through all operations.
 
-With every kind of sink at once, but for those of files, which need a rename and lie on the disk.
+The sinks that are no Delta tables lie on the disk in both cases; those of files need a rename.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ from pyspark.sql import SparkSession
 
 from state_engine.storage.files import join
 from tests.faults.performing import HOURS, KEEP_ONE, KEY_GROUPS_AFTER, collect
-from tests.faults.workloads import WORKLOADS, Site
+from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.store_proxy import StoreProxy
 
 pytestmark = [pytest.mark.spark_tasks, pytest.mark.usefixtures("quick_race")]
+
+
+def two_sites(
+    workload: str, directory: Path, uri: str, spark: SparkSession, *, cut: int
+) -> tuple[Site, Site]:
+    """A job on a disk, and the same one in a store."""
+    on_a_disk = Site(directory / "disk", WORKLOADS[workload], spark, cut=cut)
+    return on_a_disk, Site(directory / "store", WORKLOADS[workload], spark, cut=cut, store=uri)
 
 
 def life(site: Site) -> Iterator[tuple[str, Any]]:
@@ -49,12 +57,8 @@ def life(site: Site) -> Iterator[tuple[str, Any]]:
     yield "collected", [len(report.files) for report in gone]
     yield "seen after that", site.seen()
 
-    other = Site(
-        site.directory / "other",
-        site.workload,
-        site.spark,
-        store=site.store and f"{site.store}/other",
-    )
+    place = site.store and join(site.store, "other")
+    other = Site(site.directory / "other", site.workload, site.spark, store=place)
     with other.engine() as engine:
         engine.restore(other.job(), savepoint=savepoint)
     other.run()
@@ -66,26 +70,17 @@ def life(site: Site) -> Iterator[tuple[str, Any]]:
 def test_a_whole_life_in_a_store(
     workload: str, store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    on_a_disk, in_a_store = (
-        Site(tmp_path / where, WORKLOADS[workload], spark, store=place)
-        for where, place in (("disk", None), ("store", uri))
-    )
+    on_a_disk, in_a_store = two_sites(workload, tmp_path, uri, spark, cut=CUT)
     for (step, seen), (_, wanted) in zip(life(in_a_store), life(on_a_disk), strict=True):
         assert seen == wanted, step
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "workload",
-    [name for name in WORKLOADS if name != "sinks"],
-)
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "sinks"])
 def test_a_job_in_a_store(
     workload: str, store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    sites = [
-        Site(tmp_path / where, WORKLOADS[workload], spark, cut=5, store=place)
-        for where, place in (("disk", None), ("store", uri))
-    ]
-    for site in sites:
-        site.run()
-    assert sites[0].seen() == sites[1].seen()
+    on_a_disk, in_a_store = two_sites(workload, tmp_path, uri, spark, cut=5)
+    on_a_disk.run()
+    in_a_store.run()
+    assert in_a_store.seen() == on_a_disk.seen()

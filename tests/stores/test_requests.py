@@ -1,9 +1,10 @@
-"""How many requests a micro-batch makes of a store, and that it does not become more with the log."""
+"""How many requests a micro-batch makes of a store, and that a log checkpoint does not make later ones costly."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,9 +43,9 @@ def test_after_a_log_checkpoint_checksums_are_handed_on_again(
     """Also where the log checkpoint took so long that commits came before the checksum that they hand on."""
     kinds, real = list[str](), DeltaKernel._after_commit
 
-    def after_commit(self: DeltaKernel, at: str, kind: str, hook: object) -> None:
-        kinds.append(kind)
-        real(self, at, kind, hook)
+    def after_commit(self: DeltaKernel, at: str, hook: Any) -> None:
+        kinds.append(hook.getType().toString())
+        real(self, at, hook)
 
     monkeypatch.setattr(DeltaKernel, "_after_commit", after_commit)
     kernel = DeltaKernel(spark)
@@ -58,6 +59,7 @@ def test_after_a_log_checkpoint_checksums_are_handed_on_again(
             kernel.append(uri, [])
         kernel.join_hooks()
     assert kinds.count("CHECKPOINT") == 1
+    assert kinds.index("CHECKPOINT") == 11, "after the checksums of all versions up to its own"
     assert kinds[-2:] == ["CHECKSUM_SIMPLE", "CHECKSUM_SIMPLE"]
     kept = [name for name in open_location(f"{uri}/_delta_log").names() if name.endswith(".crc")]
     assert min(kept) == f"{10:020d}.crc", "those before the log checkpoint are gone"

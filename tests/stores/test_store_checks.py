@@ -23,6 +23,7 @@ from state_engine.storage.delta.log_stores import PUT_IF_ABSENT, check_log_store
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict, store_name
 from state_engine.storage.files import open_location
 from tests.sinks.requests import asked
+from tests.support import stores
 from tests.support.store_proxy import Fault, StoreProxy
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -140,8 +141,8 @@ def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
         f"""
         [storage]
         endpoint = "{store.endpoint}/"
-        access_key_variable = "STORE_KEY"
-        secret_key_variable = "STORE_SECRET"
+        access_key_variable = "{stores.KEY}"
+        secret_key_variable = "{stores.SECRET}"
         """
     )
     monkeypatch.chdir(tmp_path)

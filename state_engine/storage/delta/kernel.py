@@ -345,13 +345,13 @@ class DeltaKernel:
             raise CommitUnknownError(
                 f"the commit to table {uri} was written, but the disk did not confirm it: {error}"
             ) from error
-        java_hooks = result.getPostCommitHooks()  # iterating would end with a Java exception
-        hooks = {(hook := java_hooks.get(i)).getType().toString(): hook for i in range(java_hooks.size())}
         self._snapshots.committed(uri, upon, result)
+        hooks = result.getPostCommitHooks()
         with self._pending_lock:
-            # checksums first: the log checkpoint has the table read anew, which a checksum makes cheap
-            for kind in sorted(hooks, key=lambda kind: "CHECKSUM" not in kind):
-                self._pending.append(background_thread().submit(self._after_commit, uri, kind, hooks[kind]))
+            # From the last: Kernel names the log checkpoint before the checksum. That has the table read anew, which
+            # the checksum makes cheap. Iterating would end with a Java exception.
+            for i in reversed(range(hooks.size())):
+                self._pending.append(background_thread().submit(self._after_commit, uri, hooks.get(i)))
             self._pending = [f for f in self._pending if not f.done()]
         return version
 
@@ -369,8 +369,9 @@ class DeltaKernel:
             self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
         self.disk.entry(uri, version)
 
-    def _after_commit(self, uri: str, kind: str, hook: Any) -> None:
+    def _after_commit(self, uri: str, hook: Any) -> None:
         hook.threadSafeInvoke(self._engines.of(uri))
+        kind = hook.getType().toString()
         if kind == _SUM_OF_ALL:
             self._snapshots.forget(uri)
         if kind == "CHECKPOINT":

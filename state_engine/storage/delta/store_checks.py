@@ -102,9 +102,10 @@ class LogStores:
         path = path_class(directory)
         deletion = path.getFileSystem(self._engines.configuration).createBulkDelete(path)
         try:
-            for start in range(0, len(names), deletion.pageSize()):
+            at_once = deletion.pageSize()
+            for start in range(0, len(names), at_once):
                 files = java_class(self._jvm, "java.util.ArrayList")()
-                for name in names[start : start + deletion.pageSize()]:
+                for name in names[start : start + at_once]:
                     files.add(path_class(join(directory, name)))
                 deletion.bulkDelete(files)
         finally:
