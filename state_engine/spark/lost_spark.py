@@ -1,9 +1,9 @@
 """What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
 
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
-``SparkLostError``, another process has to go on. A host name that does not resolve: ``SetupError``. Whatever an
-operation had committed stays; what it had not is seen by nobody. Plays the part of Flink's
-``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
+``SparkLostError``, another process has to go on. A host name that does not resolve: ``SetupError``. A store
+that did not answer Spark or Kernel: ``StorageError``. Whatever an operation had committed stays; what it had not is
+seen by nobody. Plays the part of Flink's ``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from state_engine.core.errors import (
     SourceError,
     SparkLostError,
     StatelakeError,
+    StorageError,
     SubtaskLostError,
 )
 from state_engine.spark.lost_subtasks import cause_of_death
 from state_engine.spark.read_failures import messages
+from state_engine.storage.storage_errors import store_failure
 
 _HOST = re.compile(
     r"UnknownHostException: (?:Invalid host name: .*?destination host is: \"([^\" :]+)|([\w.-]+))"
@@ -35,6 +37,7 @@ _HOST = re.compile(
     r"|[Cc](?:ould not|ouldn't) resolve host(?: name)?:? '?([\w.-]+)?"
     r"|failed to resolve host '([^']+)'"
 )
+_STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known."""
 
@@ -42,7 +45,11 @@ _REAPED_S = 5.0
 def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
     """What an error of an operation stands for; None where it says that itself."""
     if not isinstance(error, StatelakeError):
-        return lost_process(error, session=session, job=job) or unresolved_host(error, job=job)
+        return (
+            lost_process(error, session=session, job=job)
+            or unresolved_host(error, job=job)
+            or failed_store(error, job=job)
+        )
     if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
         return unresolved_host(error, job=job)
     return None
@@ -92,6 +99,18 @@ def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
         "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or mend the "
         f"machine's name resolution, and run again ({_first_line(error)})"
     )
+
+
+def failed_store(error: Exception, *, job: str) -> StorageError | None:
+    """That a store did not answer, where an error of Java's that nobody else explained says so; None for any other."""
+    for one in _causes(error):
+        if isinstance(one, Py4JJavaError | CapturedException):
+            text = str(one)
+            path = match.group() if (match := _STORE_PATH.search(text)) else "what a store holds"
+            if (failure := store_failure(text, path)) is not None:
+                kept = "What was committed is kept, and the next run finishes what was under way."
+                return failure.placed_in(job, kept) if job else failure
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -131,6 +131,29 @@ def java_storage_error(text: str, path: str) -> StorageError | None:
     return StorageError(f"{path} cannot be written or read: {cause} ({line}). {way_out}", path=path)
 
 
+_STORES = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.AWS")
+_ABSENT = ("FileNotFoundException", "NoSuchKeyException")
+
+
+def store_failure(text: str, path: str) -> StorageError | None:
+    """That a store did not answer as it should, where a Java exception of a read says so; None where it does not.
+
+    Not for commits: there the same exceptions stand behind a lost race.
+
+    Args:
+        text: class and message of the exception and of its causes.
+        path: that was read.
+    """
+    if not any(sign in text for sign in _STORES) or any(sign in text for sign in _ABSENT):
+        return None
+    line = next(line for line in text.splitlines() if any(sign in line for sign in _STORES))
+    return StorageError(
+        f"{path} cannot be read: the storage does not answer as it should ({line.strip()[:300]}). See to the storage "
+        f"of {path}, then run again",
+        path=path,
+    )
+
+
 def _user() -> str:
     try:
         return f"the user {getpass.getuser()!r}"

@@ -83,6 +83,15 @@ def test_a_table_that_cannot_be_read_is_named() -> None:
     assert isinstance(
         unreadable(raised(("java.io.IOException", "Too many open files")).java_exception, URI), StorageError
     )
+    silent = unreadable(
+        raised(
+            ("io.delta.kernel.exceptions.KernelEngineException", "Error reading JSON file"),
+            ("software.amazon.awssdk.core.exception.SdkClientException", "Unable to execute HTTP request"),
+        ).java_exception,
+        URI,
+    )
+    assert isinstance(silent, StorageError)
+    assert "does not answer" in str(silent)
     damaged = unreadable(raised(("java.lang.RuntimeException", "Could not parse")).java_exception, URI)
     assert isinstance(damaged, MissingFilesError)
     assert URI in str(damaged)

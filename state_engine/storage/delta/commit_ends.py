@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StatelakeError
 from state_engine.storage.files import is_local, local_path
-from state_engine.storage.storage_errors import java_storage_error
+from state_engine.storage.storage_errors import java_storage_error, store_failure
 
 
 class TransactionTakenError(CommitFailedError):
@@ -86,9 +86,9 @@ def classified(error: Py4JJavaError, uri: str, *, committing: bool) -> CommitFai
 
 def refusal(java: Any, uri: str) -> StatelakeError | None:
     """What the storage refused, where that is behind a Java exception: a denied log, say, shows as a lost race."""
-    texts = [f"{one.getClass().getName()}: {one.getMessage()}" for one in _causes(java)]
-    error = java_storage_error("\n".join(texts), uri)
-    if error is None and "MaxCommitRetryLimitReached" in texts[0] and is_local(uri):
+    text = _text_of(java)
+    error = java_storage_error(text, uri)
+    if error is None and "MaxCommitRetryLimitReached" in text.splitlines()[0] and is_local(uri):
         log = local_path(uri) / "_delta_log"
         if log.is_dir() and not os.access(log, os.W_OK | os.X_OK):
             error = java_storage_error(f"Permission denied: {log}", str(log))
@@ -97,13 +97,17 @@ def refusal(java: Any, uri: str) -> StatelakeError | None:
 
 def unreadable(java: Any, uri: str) -> StatelakeError:
     """Why a table cannot be opened, from the Java exception."""
-    refused = refusal(java, uri)
-    if refused is not None:
-        return refused
+    failed = refusal(java, uri) or store_failure(_text_of(java), uri)
+    if failed is not None:
+        return failed
     return MissingFilesError(
         f"table {uri} cannot be read ({java.getClass().getSimpleName()}: {java.getMessage()}). Nothing was written. "
         "Its log _delta_log is damaged or incomplete: put it back from a backup, or restore from a savepoint"
     )
+
+
+def _text_of(java: Any) -> str:
+    return "\n".join(f"{one.getClass().getName()}: {one.getMessage()}" for one in _causes(java))
 
 
 def _causes(java: Any) -> Iterator[Any]:

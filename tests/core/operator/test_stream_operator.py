@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.errors import MissingFilesError, StateAccessError, StateMigrationError
+from state_engine.core.errors import MissingFilesError, StateAccessError, StateMigrationError, StorageError
 from state_engine.core.functions.every_function import (
     MIN_TIMESTAMP,
     Function,
@@ -194,7 +194,9 @@ def test_a_failing_element_ends_the_batch_under_fail() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("error", [StateMigrationError("no"), MissingFilesError("gone")])
+@pytest.mark.parametrize(
+    "error", [StateMigrationError("no"), MissingFilesError("gone"), StorageError("denied")]
+)
 @pytest.mark.parametrize("dead_letters", [False, True])
 def test_what_no_other_row_would_cure_ends_the_batch_whatever_the_policy(
     error: Exception, dead_letters: bool
