@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from typing import Annotated
+from urllib.parse import urlparse
 
 import typer
 from rich.markup import escape
@@ -16,7 +17,7 @@ from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun
 from state_engine.cli.repair import repair_root
-from state_engine.cli.session import console, errors, loaded_settings, progressed, say
+from state_engine.cli.session import console, errors, loaded_settings, opened, progressed, say
 from state_engine.cli.tables import table
 from state_engine.engine.engine import StateEngine
 from state_engine.machine.jars import DELTA_JARS, S3_JARS, jars_of
@@ -26,6 +27,9 @@ from state_engine.monitoring import doctor as checks
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.spark.class_archive import make_class_archive
 from state_engine.spark.session import local_session
+from state_engine.storage.delta.store_checks import Verdict
+from state_engine.storage.files import normal_uri
+from state_engine.storage.object_stores import S3_SCHEMES
 
 config = Group("The settings.")
 
@@ -36,8 +40,17 @@ def setup(
     s3: Annotated[
         bool, typer.Option("--s3", help="Also fetch what Spark needs for stores with S3's interface (13 MB).")
     ] = False,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            help="Also have writers race on the store of this directory, and write down below the root whether "
+            "several runners can commit there.",
+        ),
+    ] = "",
 ) -> None:
     """Find or make a Java, fetch Delta's jars, and have Java keep Spark's classes; a second run only checks."""
+    s3 = s3 or urlparse(store).scheme in S3_SCHEMES
     settings = loaded_settings().settings.spark
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
     progressed(f"Java {java.version}, {java.origin}: {java.path}")
@@ -55,7 +68,25 @@ def setup(
         archive = make_class_archive(java)
     kept = archive or "this Java does not keep them; Spark starts without, a few seconds slower"
     record = {"java": java, "jars": jars, "class_archive": archive}
-    output.report(record, [f"Spark's classes: {kept}"])
+    lines = [f"Spark's classes: {kept}"]
+    if store:
+        verdict = _look_at_store(normal_uri(store))
+        record["store"] = verdict
+        lines.append(
+            f"{verdict.store} with {verdict.log_store}: of {verdict.writers} writers exactly one created each of "
+            f"{verdict.names} files. Several runners can commit there"
+        )
+    output.report(record, lines)
+
+
+def _look_at_store(uri: str) -> Verdict:
+    """Have writers race on a store, before any job does.
+
+    Raises:
+        UnsafeStoreError: it lets several of them win.
+    """
+    with opened(f"{uri}: writers race for files") as engine:
+        return engine.kernel.look_at_store(uri)
 
 
 def doctor(

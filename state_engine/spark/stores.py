@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -9,6 +10,21 @@ from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import load_settings
 from state_engine.storage.object_stores import store_access, stores_are_known, use_stores
+
+
+class _Mask(logging.Filter):
+    """Masks keys in the log of py4j, which at level DEBUG shows every call of Java with its arguments."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        for name in store_access().key_variables:
+            if (key := os.environ.get(name)) and key in text:
+                text = text.replace(key, "***")
+                record.msg, record.args = text, None
+        return True
+
+
+_MASK = _Mask()
 
 
 def find_stores() -> None:
@@ -27,6 +43,8 @@ def reach_stores(spark: SparkSession) -> None:
     java_context: Any = spark._jsc
     own = {pair._1() for pair in java_context.sc().conf().getAllWithPrefix("spark.hadoop.")}
     configuration = java_context.hadoopConfiguration()
+    for logger in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(logger).addFilter(_MASK)
     for name, value in access.hadoop_options(os.environ).items():
         if name not in own:
             configuration.set(name, value)

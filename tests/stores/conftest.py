@@ -54,7 +54,7 @@ def store(running: StoreProxy) -> Iterator[StoreProxy]:
 @pytest.fixture
 def quick_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers race for a few names only."""
-    monkeypatch.setattr(store_checks, "NAMES", 5)
+    monkeypatch.setattr(store_checks, "NAMES", stores.QUICK_RACE)
 
 
 @pytest.fixture

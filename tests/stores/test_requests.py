@@ -43,9 +43,9 @@ def test_after_a_log_checkpoint_checksums_are_handed_on_again(
     """Also where the log checkpoint took so long that commits came before the checksum that they hand on."""
     kinds, real = list[str](), DeltaKernel._after_commit
 
-    def after_commit(self: DeltaKernel, at: str, hook: Any) -> None:
+    def after_commit(self: DeltaKernel, at: str, version: int, hook: Any) -> None:
         kinds.append(hook.getType().toString())
-        real(self, at, hook)
+        real(self, at, version, hook)
 
     monkeypatch.setattr(DeltaKernel, "_after_commit", after_commit)
     kernel = DeltaKernel(spark)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from threading import Lock
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.stores import has_bucket
 from tests.support.waiting import until
 
 
@@ -31,19 +31,10 @@ def moto_server() -> Iterator[int]:
         command, cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
-            until(lambda: _has_bucket(port), "moto", within_s=60)
+            until(lambda: has_bucket(port, "bucket"), "moto", within_s=60)
             yield port
         finally:
             server.kill()
-
-
-def _has_bucket(port: int) -> bool:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]

@@ -10,7 +10,7 @@ import http.client
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -37,12 +37,14 @@ class Fault:
 
     Attributes:
         status: answered in place of the server, which never sees the request.
+        lose_request: the connection ends without a word; the server never sees the request.
         lose_answer: the server does what is asked, and the connection ends without a word.
         late_s: the connection ends at once; the server gets the request so many seconds later.
         without_condition: the server does not see the condition.
     """
 
     status: int | None = None
+    lose_request: bool = False
     lose_answer: bool = False
     late_s: float | None = None
     without_condition: bool = False
@@ -105,6 +107,7 @@ def store_proxy(upstream: int) -> Iterator[StoreProxy]:
 def _handler(proxy: StoreProxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # headers and body are two writes
 
         def handle_one(self) -> None:
             request = Request(self.command, self.path, dict(self.headers), self._body())
@@ -116,15 +119,23 @@ def _handler(proxy: StoreProxy) -> type[BaseHTTPRequestHandler]:
                 proxy.late.append(threading.Thread(target=_later, args=(proxy, request, fault.late_s)))
                 proxy.late[-1].start()
                 self._hang_up()
-                return
-            if fault.status is not None:
+            elif fault.lose_request:
+                self._hang_up()
+            elif fault.status is not None:
                 self._answer(fault.status, [], b"")
-                return
-            status, headers, body = proxy.forward(request)
-            if fault.lose_answer:
+            else:
+                self._forward(request, lose_answer=fault.lose_answer)
+
+        def _forward(self, request: Request, *, lose_answer: bool) -> None:
+            try:
+                status, headers, body = proxy.forward(request)
+            except (OSError, http.client.HTTPException):  # the server is gone
                 self._hang_up()
                 return
-            self._answer(status, headers, body)
+            if lose_answer:
+                self._hang_up()
+            else:
+                self._answer(status, headers, body)
 
         def _body(self) -> bytes:
             if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -162,4 +173,5 @@ def _handler(proxy: StoreProxy) -> type[BaseHTTPRequestHandler]:
 
 def _later(proxy: StoreProxy, request: Request, seconds: float) -> None:
     time.sleep(seconds)
-    proxy.forward(request)
+    with suppress(OSError, http.client.HTTPException):  # the server is gone
+        proxy.forward(request)

@@ -42,10 +42,11 @@ from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
+from state_engine.storage.delta.log_checkpoints import write_log_checkpoint
 from state_engine.storage.delta.log_cleanup import clean_log
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.delta.snapshots import Snapshots
-from state_engine.storage.delta.store_checks import LogStores, StoreChecks
+from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
 from state_engine.storage.durability import Durability
 from state_engine.storage.files import is_local, open_location
@@ -164,6 +165,17 @@ class DeltaKernel:
         """
         if self._checks is not None:
             self._checks.check(uri, self._stores)
+
+    def look_at_store(self, uri: str) -> Verdict:
+        """Have writers race on the store of a table again, and write the verdict down.
+
+        Raises:
+            UnsafeStoreError: it loses commits.
+            ConfigurationError: the path is local.
+        """
+        if self._checks is None:
+            raise ValueError("this Kernel does not check stores")
+        return self._checks.look_again(uri, self._stores)
 
     def write_new(self, uri: str, text: str) -> bool:
         """Write a small file of some lines, unless there is one; whether it was written.
@@ -351,7 +363,9 @@ class DeltaKernel:
             # From the last: Kernel names the log checkpoint before the checksum. That has the table read anew, which
             # the checksum makes cheap. Iterating would end with a Java exception.
             for i in reversed(range(hooks.size())):
-                self._pending.append(background_thread().submit(self._after_commit, uri, hooks.get(i)))
+                self._pending.append(
+                    background_thread().submit(self._after_commit, uri, version, hooks.get(i))
+                )
             self._pending = [f for f in self._pending if not f.done()]
         return version
 
@@ -369,14 +383,16 @@ class DeltaKernel:
             self.disk.files(uri, [path for path in added if "://" not in path], by_hadoop=True)
         self.disk.entry(uri, version)
 
-    def _after_commit(self, uri: str, hook: Any) -> None:
-        hook.threadSafeInvoke(self._engines.of(uri))
-        kind = hook.getType().toString()
-        if kind == _SUM_OF_ALL:
-            self._snapshots.forget(uri)
+    def _after_commit(self, uri: str, version: int, hook: Any) -> None:
+        engine, kind = self._engines.of(uri), hook.getType().toString()
         if kind == "CHECKPOINT":
+            write_log_checkpoint(self._classes, engine, uri, version)
             self.disk.shortcuts(uri)
             self._clean(uri)
+            return
+        hook.threadSafeInvoke(engine)
+        if kind == _SUM_OF_ALL:
+            self._snapshots.forget(uri)
 
     def _clean(self, uri: str) -> None:
         if (snapshot := self._snapshots.newest(uri)) is None:

@@ -38,6 +38,9 @@ class KernelClasses:
         self.utils, self.scan_files = kernel("internal.util.Utils"), kernel("internal.InternalScanFileUtils")
         self.add_file = kernel("internal.actions.AddFile")
         self.single_action = kernel("internal.actions.SingleAction")
+        self.file_names = kernel("internal.util.FileNames")
+        self.checkpointer = kernel("internal.checkpoints.Checkpointer")
+        self.log_checkpoint = kernel("internal.checkpoints.CheckpointMetaData")
         self.log_retention = kernel("internal.TableConfig").LOG_RETENTION
         self.optional, self.long = known("java.util.Optional"), known("java.lang.Long")
         self.json = known("com.fasterxml.jackson.databind.ObjectMapper")()

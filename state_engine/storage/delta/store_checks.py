@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 
-from state_engine.core.errors import StatelakeError, UnsafeStoreError
+from state_engine.core.errors import ConfigurationError, StatelakeError, UnsafeStoreError
 from state_engine.storage import store_clock
 from state_engine.storage.delta.commit_ends import class_name, refusal
 from state_engine.storage.delta.java_calls import java_class, java_threads
@@ -147,9 +147,31 @@ class StoreChecks:
             log_store = self.check_configured(uri)
             verdict = self._known(store)
             if verdict is None or verdict.log_store != log_store:
-                verdict = self._race(store, uri, log_store, stores)
+                verdict = self._race(uri, log_store, stores)
             self._judge(uri, verdict)
             self._safe.add(store)
+
+    def look_again(self, uri: str, stores: LogStores) -> Verdict:
+        """Race on the store of a table, whatever is known of it.
+
+        Raises:
+            UnsafeStoreError: it loses commits; a single writer is warned instead.
+            ConfigurationError: the path is local.
+        """
+        if is_local(uri):
+            raise ConfigurationError(
+                f"{uri} is local: commits there are kept apart by a lock, and there is nothing to race for. "
+                "Give the URI of a directory in a store"
+            )
+        with self._looking:
+            verdict = self._race(uri, self.check_configured(uri), stores)
+        self._judge(uri, verdict)
+        return verdict
+
+    def path_of(self, store: str) -> str:
+        """Where the verdict on a store is written down."""
+        digest = blake2b(f"{store} {store_access().endpoint}".encode(), digest_size=4).hexdigest()
+        return join(self._root, _VERDICTS, f"{re.sub('[^a-z0-9]+', '-', store.lower())}-{digest}.json")
 
     def _judge(self, uri: str, verdict: Verdict) -> None:
         if verdict.put_if_absent:
@@ -161,19 +183,20 @@ class StoreChecks:
         if not self._single_writer:
             raise UnsafeStoreError(
                 f"{uri}: {lost}. Use another store; or pass single_writer=True if only one process will ever write "
-                f"there. This was seen once and is written down in {self._path(verdict.store)}: delete that file to "
-                "look again"
+                f"there. This was seen once and is written down in {self.path_of(verdict.store)}: statelake setup "
+                f"--store {uri} looks again"
             )
         _LOG.warning("%s. It is used because a single writer was vouched for (single_writer=True)", lost)
 
     def _known(self, store: str) -> Verdict | None:
-        at = open_location(self._path(store))
+        at = open_location(self.path_of(store))
         try:
             return Verdict(**at.read_json())
         except (FileNotFoundError, TypeError):  # none, or one of another version
             return None
 
-    def _race(self, store: str, uri: str, log_store: str, stores: LogStores) -> Verdict:
+    def _race(self, uri: str, log_store: str, stores: LogStores) -> Verdict:
+        store = store_name(uri)
         inside = self._root if store_name(self._root) == store else uri
         directory = join(inside, _RACES + uuid4().hex)
         _LOG.info("%s: %d writers race for %d names, to see whether one wins each", store, WRITERS, NAMES)
@@ -184,14 +207,10 @@ class StoreChecks:
                 open_location(directory).delete_directory()
         now_ms = store_clock.StoreClock(self._root).now_ms()
         verdict = Verdict(store, log_store, fair, NAMES, WRITERS, now_ms, self._single_writer)
-        at = open_location(self._path(store))
+        at = open_location(self.path_of(store))
         at.above().make_directory()
         at.write_whole(json.dumps(asdict(verdict)).encode())
         return verdict
-
-    def _path(self, store: str) -> str:
-        digest = blake2b(f"{store} {store_access().endpoint}".encode(), digest_size=4).hexdigest()
-        return join(self._root, _VERDICTS, f"{re.sub('[^a-z0-9]+', '-', store.lower())}-{digest}.json")
 
 
 def store_name(uri: str) -> str:
