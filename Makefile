@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-core test-ui check ui bench bench-all dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-core test-ui check ui bench bench-all dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,13 +28,16 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 test: $(VENV)/.s3 ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui and not servers"
 
 test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui and not servers"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
+
+test-stores: $(VENV)/.s3 $(VENV)/.servers ## put whole jobs, many runners and the faults of a micro-batch on S3-compatible servers
+	$(BIN)/python -m pytest tests/stores -n 2 --dist loadgroup
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"
@@ -93,10 +96,12 @@ $(VENV)/.installed: requirements.lock requirements-uv.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# What drives the browser of `make test-ui`; the browser itself is the machine's.
-$(VENV)/.ui: tests/ui/requirements.txt $(VENV)/.installed
-	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r $< \
-		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r $<
+# What drives the browser of `make test-ui`, which itself is the machine's; the server that `make test-stores` kills.
+$(VENV)/.ui: tests/ui/requirements.txt
+$(VENV)/.servers: tests/stores/requirements.txt
+$(VENV)/.ui $(VENV)/.servers: $(VENV)/.installed
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r $(filter %.txt,$^) \
+		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r $(filter %.txt,$^)
 	@touch $@
 
 $(READY): $(VENV)/.installed

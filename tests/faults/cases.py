@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,14 +80,22 @@ class SavedSite:
 
     @classmethod
     def prepare(
-        cls, workload: Workload, base: Path, spark: SparkSession, *, cut: int = CUT, begun: int = 1
+        cls,
+        workload: Workload,
+        base: Path,
+        spark: SparkSession,
+        *,
+        cut: int = CUT,
+        begun: int = 1,
+        store: str | None = None,
     ) -> SavedSite:
-        site = Site(base / "work", workload, spark, cut=cut)
+        site = Site(base / "work", workload, spark, cut=cut, store=store)
+        site.directory.mkdir()
         after, saved = [site.seen()], base / "saved"
         while not site.run(max_batches=1).caught_up:
             after.append(site.seen())
             if len(after) == begun + 1:
-                shutil.copytree(site.directory, saved)
+                site.save(saved)
         return cls(site, saved, after)
 
     @property
@@ -100,13 +107,12 @@ class SavedSite:
         return len(self.after) - 1
 
     def fresh(self) -> Site:
-        shutil.rmtree(self.site.directory, ignore_errors=True)
-        shutil.copytree(self.saved, self.site.directory)
+        self.site.put_back(self.saved)
         return self.site.again()
 
-    def at(self, directory: Path) -> Site:
+    def at(self, directory: Path, store: str | None = None) -> Site:
         """The same workload in another directory."""
-        return Site(directory, self.workload, self.site.spark, cut=self.site.cut)
+        return Site(directory, self.workload, self.site.spark, cut=self.site.cut, store=store)
 
     def check_recovery(self, site: Site) -> None:
         """Visible outputs are those of checkpoints; then plain runs complete the results of an uninterrupted run."""
@@ -118,6 +124,15 @@ class SavedSite:
         assert site.run().caught_up
         assert [row.checkpoint_id for row in site.rows()] == list(range(1, self.batches + 1))
         assert site.seen() == self.after[-1]
+
+
+def check_fault(saved_site: SavedSite, case: Case) -> None:
+    """A fault in this process loses the attempt, or only its publication, and plain runs bring what was missing."""
+    site = saved_site.fresh()
+    broken(site, case)
+    if case.fault.action == "raise":  # a zombie goes on where it may
+        assert len(site.rows()) == (2 if case.committed else 1)
+    saved_site.check_recovery(site)
 
 
 def broken(site: Site, case: Case) -> Plane:

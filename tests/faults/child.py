@@ -13,31 +13,55 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
+from state_engine.storage.delta import store_checks
 from tests.faults.operations import CUT_OF_OPERATIONS
 from tests.faults.performing import perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.stores import QUICK_RACE
 
 REPOSITORY = Path(__file__).parents[2]
-CaseOfChild = tuple[str, Path, Sequence[Fault], str]
-"""Workload, directory, schedule, and the operation in which it happens; empty for a micro-batch."""
 
 
-def killed(cases: Sequence[CaseOfChild]) -> str:
-    """Let one process run all these cases until their faults kill it; its output, empty if all struck."""
-    shown = [(w, str(at), to_json(schedule), operation) for w, at, schedule, operation in cases]
+class CaseOfChild(NamedTuple):
+    """One case of a process that dies.
+
+    Attributes:
+        workload: its name.
+        directory: of the site.
+        faults: the schedule.
+        operation: in which they happen; empty for a micro-batch.
+        store: URI for the root and Delta tables of the site; None: they lie in the directory.
+    """
+
+    workload: str
+    directory: Path
+    faults: Sequence[Fault]
+    operation: str = ""
+    store: str | None = None
+
+
+def killed(cases: Sequence[CaseOfChild], environment: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Let one process run all these cases until their faults kill it; its output, empty if all struck.
+
+    Args:
+        environment: what the process has besides this one's.
+    """
+    shown = [case._replace(directory=str(case.directory), faults=to_json(case.faults)) for case in cases]  # type: ignore[arg-type]
     died = subprocess.run(
         [sys.executable, "-m", "tests.faults.child", json.dumps(shown)],
-        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, timeout=900,
-        check=False, start_new_session=True,
+        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}, capture_output=True,
+        timeout=900, check=False, start_new_session=True,
     )  # fmt: skip
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-3000:]
     return died.stdout.decode()
@@ -84,10 +108,11 @@ def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, a
 
 def main(text: str) -> None:
     cases, spark = json.loads(text), child_session()
-    for workload, directory, faults, operation in cases:
+    store_checks.NAMES = QUICK_RACE  # each case in a store has a root of its own, and races for it
+    for workload, directory, faults, operation, store in cases:
         schedule = from_json(faults)
         cut = CUT_OF_OPERATIONS if operation else CUT
-        site = Site(Path(directory), WORKLOADS[workload], spark, cut=cut)
+        site = Site(Path(directory), WORKLOADS[workload], spark, cut=cut, store=store)
         shown = run_to_the_fault(site, schedule, operation, alone=len(cases) == 1)
         if shown:
             print(f"{workload} {operation} {schedule[0]}: {shown}", flush=True)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
 from tests.faults.cases import SavedSite
-from tests.faults.child import killed
+from tests.faults.child import CaseOfChild, killed
 from tests.faults.operations import (
     CUT_OF_OPERATIONS,
     REACHED,
@@ -158,7 +158,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
             base = tmp_path_factory.mktemp("killed")
             same = [c for c in operation_cases("sigkill") if c.operation == case.operation]
             dying = {str(c): base / str(i) for i, c in enumerate(same)}
-            shown = [("sinks", dying[str(c)], [c.fault], c.operation) for c in same]
+            shown = [CaseOfChild("sinks", dying[str(c)], [c.fault], c.operation) for c in same]
             assert killed(shown) == ""
             directories.update(dying)
         return directories[str(case)]

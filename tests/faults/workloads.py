@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +48,7 @@ from state_engine.storage.files import join, normal_uri, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
-from tests.support.stores import delta_rs_options
+from tests.support import stores
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -316,6 +317,18 @@ class Site:
     def root(self) -> str:
         return join(self.store or str(self.directory), "root")
 
+    def put_back(self, saved: Path) -> None:
+        """Replace everything by what a directory, and one of its name in the store, has kept."""
+        copy_over(saved, self.directory)
+        if self.store is not None:
+            stores.copy_over(f"{self.store}-{saved.name}", self.store)
+
+    def save(self, saved: Path) -> None:
+        """Keep everything, for ``put_back``."""
+        copy_over(self.directory, saved)
+        if self.store is not None:
+            stores.copy_over(self.store, f"{self.store}-{saved.name}")
+
     def again(self) -> Site:
         """The same site, as another runner uses it."""
         site = Site(self.directory, self.workload, self.spark, cut=self.cut, store=self.store)
@@ -388,6 +401,12 @@ class Site:
         return Seen(self.outputs(), state)
 
 
+def copy_over(source: Path, target: Path) -> None:
+    """Replace a directory by a copy of another one."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
 def _read(uri: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = open_location(normal_uri(uri)).parquet().read().to_pylist()
     return rows
@@ -434,7 +453,7 @@ def _rows_of_table(table: str) -> list[dict[str, Any]]:
     log = open_location(normal_uri(table)).inside("_delta_log")
     if not any(name.endswith(".json") for name in log.names(missing_ok=True)):
         return []
-    options = delta_rs_options() if table.startswith("s3a:") else None
+    options = stores.delta_rs_options() if table.startswith("s3a:") else None
     rows: list[dict[str, Any]] = DeltaTable(table, storage_options=options).to_pyarrow_table().to_pylist()
     return rows
 
