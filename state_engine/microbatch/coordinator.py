@@ -396,6 +396,8 @@ class CheckpointCoordinator:
 
     def _drop_exchange(self, write_id: str) -> None:
         """Remove files between operators, which are of no use after the attempt; a crash leaves them as orphans."""
+        if not self._executor.has_exchange:
+            return
         at = open_location(join(self._tables.layout.exchange, write_id))
         with suppress(OSError):  # what became of the attempt is decided already
             at.delete_directory()

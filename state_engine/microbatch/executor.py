@@ -105,9 +105,14 @@ class GraphExecutor:
         self._router = router
         # outputs that anything but plain sinks reads
         chained = (p for n in job.nodes() if not isinstance(n, SideOutputNode) for p in parents(n))
-        self._exchanged = {output_of(node) for node in chained}
+        self._exchanged = {place for node in chained if (place := output_of(node)) is not None}
         self._merged = {output_of(end) for n in job.nodes() for end in merged_ends(n)}
         self._need_watermarks = that_need_watermarks(job.operators.values())
+
+    @property
+    def has_exchange(self) -> bool:
+        """Whether an operator hands outputs on to another one, in files."""
+        return bool(self._exchanged)
 
     def execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
         """Run all operators, then the sinks that need a job of their own.

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ from state_engine.storage.storage_errors import storage_errors
 
 _LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"abfss": "abfs"}
+_WRITERS = 8
+"""Files of one subtask that are on their way to a store at once."""
 
 
 def normal_uri(location: str | os.PathLike[str]) -> str:
@@ -289,9 +293,7 @@ def write_parquet(table: pa.Table, uri: str | Callable[[int], str]) -> WrittenFi
     data = out.getvalue()
     footer = footer_of(data)
     uri = uri if isinstance(uri, str) else uri(footer)
-    at = _made_room(uri)
-    with _or_nothing(at):
-        at.write(data)
+    _write_file(uri, data)
     return WrittenFile(uri, data.size, footer)
 
 
@@ -311,11 +313,49 @@ def footer_bytes(content: pa.Buffer) -> int:
 
 
 def write_csv(table: pa.Table, uri: str) -> WrittenFile:
-    """Write one CSV file with a header line, making its directory."""
-    at = _made_room(uri)
-    with _or_nothing(at), at.writing() as stream:
-        pacsv.write_csv(table, stream)
-    return WrittenFile(uri, int(at.info().size))
+    """Write one CSV file with a header line, making its directory; leaves nothing where that fails."""
+    out = pa.BufferOutputStream()
+    pacsv.write_csv(table, out)
+    data = out.getvalue()
+    _write_file(uri, data)
+    return WrittenFile(uri, data.size)
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """Have the files that this thread writes inside go to stores side by side; at the end all of them are there.
+
+    Files on a local disk are written at once, one after the other.
+
+    Raises:
+        StorageError: one of them could not be written.
+    """
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="statelake-write") as pool:
+        begun: list[Future[None]] = []
+        token = _BEGUN.set((pool, begun))
+        try:
+            yield
+        finally:
+            _BEGUN.reset(token)
+    for one in begun:
+        one.result()
+
+
+_BEGUN: ContextVar[tuple[ThreadPoolExecutor, list[Future[None]]] | None] = ContextVar("begun", default=None)
+
+
+def _write_file(uri: str, data: pa.Buffer) -> None:
+    at, side = _made_room(uri), _BEGUN.get()
+    if at.local or side is None:
+        _write_or_nothing(at, data)
+    else:
+        pool, begun = side
+        begun.append(pool.submit(_write_or_nothing, at, data))
+
+
+def _write_or_nothing(at: Location, data: pa.Buffer) -> None:
+    with _or_nothing(at):
+        at.write(data)
 
 
 @contextmanager

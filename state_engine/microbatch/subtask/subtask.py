@@ -57,7 +57,7 @@ from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
-from state_engine.storage.files import join, write_parquet
+from state_engine.storage.files import join, side_by_side, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
 
@@ -252,19 +252,12 @@ class Subtask:
             operator.close()
         self.report.metrics = operator.metrics()
         self._lap("process")
-        if keyed is not None and backend is not None:
-            self._write_keyed_state(keyed, backend)
-        self._write_operator_state(snapshot)
-        self._lap("changelog")
-        for output in spec.outputs:
-            self._write_output(output, out)
-        for refusal in out.refused:
-            if refusal.broadcast and refusal.index is not None:
-                self.report.broadcast_refused.append(refusal.index)
-                if self.index:  # all subtasks had it: the first keeps its letter
-                    continue
-            self._refused.add(refusal, self._rows_of(refusal))
-        self._write_dead_letters()
+        with side_by_side():
+            if keyed is not None and backend is not None:
+                self._write_keyed_state(keyed, backend)
+            self._write_operator_state(snapshot)
+            self._lap("changelog")
+            self._write_outputs(out)
         self._lap("write")
 
     def _operator(self, store: KeyedStateStore | None, context: KeyContext) -> StreamOperator:
@@ -338,6 +331,17 @@ class Subtask:
         self.report.operator_state_files = [] if file is None else [file]
 
     # -- output ----------------------------------------------------------------------------------------------------
+
+    def _write_outputs(self, out: Outputs) -> None:
+        for output in self.spec.outputs:
+            self._write_output(output, out)
+        for refusal in out.refused:
+            if refusal.broadcast and refusal.index is not None:
+                self.report.broadcast_refused.append(refusal.index)
+                if self.index:  # all subtasks had it: the first keeps its letter
+                    continue
+            self._refused.add(refusal, self._rows_of(refusal))
+        self._write_dead_letters()
 
     def _write_output(self, output: OutputSpec, out: Outputs) -> None:
         part: Any = out if output.tag is None else out.side.get(output.name)
