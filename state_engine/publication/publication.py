@@ -185,7 +185,6 @@ class Publication:
         commits = 0
         for staged in self.staged(row):
             self._publish(staged, row.checkpoint_id)
-            self._known.add(staged.name)
             commits += SinkKind(staged.kind).has_log
         if row.branch == MAIN:
             self._published = row.checkpoint_id
@@ -207,7 +206,7 @@ class Publication:
         yield from map(self.places.located, publications(row))
 
     def knows(self, sink: str) -> bool:
-        """Whether the sink of a name holds something of this job: it was found so, or it was published to here."""
+        """Whether the sink of a name was found to hold something of this job, when its path was looked at."""
         return sink in self._known
 
     def publisher(self, kind: str) -> Publisher:

@@ -20,9 +20,9 @@ from tests.support.store_proxy import Request, StoreProxy
 
 pytestmark = [pytest.mark.spark_tasks, pytest.mark.usefixtures("quick_race")]
 
-FIRST, MORE = 40, 4
-"""Requests of the second micro-batch of a job with one operator and one sink, and how many more each later one makes:
-it reads the two files of changes that the one before it wrote."""
+THIRD, MORE = 51, 6
+"""Requests of the third micro-batch of a job with one operator and one sink, and how many more each later one makes:
+it reads the two files of changes that the one before it wrote, and one more entry of the log of the sink."""
 WRITTEN = re.compile(r"/(changelog|dead_letters|sinks/delta|sinks/delta_too)/[^_].*\.parquet")
 """Files of changes, refused rows and outputs."""
 
@@ -37,8 +37,10 @@ def test_a_micro_batch_makes_a_known_number_of_requests(
         marks.append(len(store.seen))
 
     Site(tmp_path, WORKLOADS["keyed"], spark, cut=3, store=uri).run(on_progress=mark)
-    made = [after - before for before, after in pairwise(marks)]
-    assert made == [FIRST + MORE * i for i in range(len(made))]
+    # beside the second one, checksums of the tables that the first one made may still be written
+    made = [after - before for before, after in pairwise(marks[1:])]
+    assert len(made) > 3
+    assert made == [THIRD + MORE * i for i in range(len(made))]
 
 
 def test_a_subtask_writes_its_files_side_by_side(
