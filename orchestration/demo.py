@@ -69,7 +69,7 @@ def run_demo(console: Console, *, home: Path = HOME, feeds: Path = FEEDS) -> lis
     with console.status("The year's flights: writing them as 13 monthly files (once) …"):
         registered.prepare()
     with console.status("Starting Spark …"):
-        spark = local_session(base.spark, app_name="statelake-demo")
+        spark = local_session(base, app_name="statelake-demo")
     ready = time.perf_counter()
     with dg.DagsterInstance.get() as instance:
         for dead in dead_holders(instance):  # a demo that was interrupted would keep this one waiting

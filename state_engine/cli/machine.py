@@ -145,8 +145,9 @@ def show() -> None:
 def upgrade(dry_run: DryRun = False) -> None:
     """Bring the root to the format of this version. Stop its jobs first."""
     with errors.status("Starting Spark …"):
-        root, spark = loaded_settings().settings.root, local_session()
-    done = StateEngine.upgrade(root, spark, dry_run=dry_run)
+        settings = loaded_settings().settings
+        spark = local_session(settings)
+    done = StateEngine.upgrade(settings.root, spark, dry_run=dry_run)
     output.report(done, [upgrade_text(done)])
 
 

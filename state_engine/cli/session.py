@@ -75,7 +75,7 @@ def opened(doing: str = "") -> Iterator[StateEngine]:
         from state_engine.spark.session import local_session
 
         settings = loaded_settings().settings
-        engine = StateEngine(settings.root, local_session(), durability=settings.durability)
+        engine = StateEngine(settings.root, local_session(settings), durability=settings.durability)
     with engine:
         if not doing:
             yield engine

@@ -80,7 +80,7 @@ def statelake_definitions(
     registered = load_jobs(known) if jobs is None else [registered_job(job) for job in jobs]
     shown = connected(registered, known, options or JobOptions(), translator or StatelakeTranslator())
     executor = dg.in_process_executor if in_process else None
-    parts = [resources.definitions(known.root), dg.Definitions(executor=executor)]
+    parts = [resources.definitions(known), dg.Definitions(executor=executor)]
     return dg.Definitions.merge(*parts, *(part for job in shown for part in _parts(job)))
 
 

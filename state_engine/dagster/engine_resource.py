@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from state_engine.machine.settings import load_settings
+from state_engine.machine.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from state_engine import StateEngine
@@ -21,9 +21,13 @@ class StateEngineResource(dg.ConfigurableResource[Any]):
 
     Attributes:
         root: the state root; local path or URI.
+        modules: of jobs. Executors of their own are sent these and those of the settings.
+        package_data: patterns of further files of these modules that go, besides those of the settings.
     """
 
     root: str
+    modules: list[str] = Field(default=[], description="Modules of jobs, which executors are sent.")
+    package_data: list[str] = Field(default=[], description="Patterns of further files that they are sent.")
     _engine: StateEngine | None = PrivateAttr(default=None)
     _own_session: bool = PrivateAttr(default=False)
 
@@ -36,11 +40,19 @@ class StateEngineResource(dg.ConfigurableResource[Any]):
 
         if self._engine is None:
             self._own_session = SparkContext._active_spark_context is None
-            settings = load_settings()
-            self._engine = StateEngine(
-                self.root, local_session(settings.spark), durability=settings.durability
-            )
+            settings = self._settings()
+            self._engine = StateEngine(self.root, local_session(settings), durability=settings.durability)
         return self._engine
+
+    def _settings(self) -> Settings:
+        settings = load_settings()
+        jobs = settings.jobs.model_copy(
+            update={
+                "modules": [*settings.jobs.modules, *self.modules],
+                "package_data": [*settings.jobs.package_data, *self.package_data],
+            }
+        )
+        return settings.model_copy(update={"jobs": jobs})
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Wait for background work of commits, and end what was started here."""

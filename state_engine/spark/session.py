@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import SessionError
 from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, jars_of, jars_that_are_there
 from state_engine.machine.java import find_java_home
-from state_engine.machine.settings import JobsSettings, SparkSettings, load_settings
+from state_engine.machine.settings import JobsSettings, Settings, SparkSettings, load_settings
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.log_store import log_store_jar
@@ -38,6 +38,9 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 WORKER_DAEMON = "state_engine.microbatch.subtask.worker_daemon"
 """The program that Spark forks Python workers from; the rooms below it are not imported here."""
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Environment of a process that ``spark-submit`` started: where the JVM is that it is to use."""
+
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Environment of that program. What it imports must start no thread: forks would have its locks, but not the thread."""
 
@@ -51,13 +54,17 @@ _OWN_SESSION = (
 )
 
 
-def local_session(settings: SparkSettings | None = None, *, app_name: str = "statelake") -> SparkSession:
+def local_session(
+    settings: Settings | SparkSettings | None = None, *, app_name: str = "statelake"
+) -> SparkSession:
     """The active session of this process, checked; or a new one with Delta, on this machine by default.
 
-    Executors of their own are sent the engine; and the jobs of the settings file, where the session comes from there.
+    Executors of their own are sent the engine and the modules of jobs that the settings name. A process that
+    ``spark-submit`` started has the session that ``spark-submit`` configured: the section ``[spark]`` says nothing then.
 
     Args:
-        settings: None: the section ``[spark]`` of the settings file and the environment.
+        settings: all of them; or those of Spark alone, with which no modules of jobs are sent; None: those of the
+            settings file and the environment, where no session is active.
         app_name: how the application is called in Spark's UI and logs.
 
     Raises:
@@ -76,12 +83,12 @@ def local_session(settings: SparkSettings | None = None, *, app_name: str = "sta
             "use (it commits through the driver's JVM). Unset it to run on this machine."
         )
     spark = _active_session()
-    jobs = JobsSettings(modules=[])
+    if settings is None and spark is None:
+        settings = load_settings()
+    jobs = settings.jobs if isinstance(settings, Settings) else JobsSettings()
     if spark is None:
-        if settings is None:
-            loaded = load_settings()
-            settings, jobs = loaded.spark, loaded.jobs
-        spark = _start(settings, app_name)
+        options = settings.spark if isinstance(settings, Settings) else settings
+        spark = _start(options or SparkSettings(), app_name)
     check_session(spark)
     ship_code(spark, jobs.modules, package_data=jobs.package_data)
     return spark
@@ -163,7 +170,7 @@ def session_options(
 
 def _active_session() -> SparkSession | None:
     # A thread other than the one that started Spark has no active session of its own, hence the context.
-    if SparkContext._active_spark_context is None:
+    if SparkContext._active_spark_context is None and SUBMITTED not in os.environ:
         return None
     return SparkSession.builder.getOrCreate()
 

@@ -62,7 +62,7 @@ JOB.source("rows", FileSource("rows", schema="k string"))
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(root="root")
     monkeypatch.setattr("state_engine.engine.engine.StateEngine", lambda *_, **__: Calls())
-    monkeypatch.setattr("state_engine.spark.session.local_session", lambda: None)
+    monkeypatch.setattr("state_engine.spark.session.local_session", lambda *_: None)
     monkeypatch.setattr(
         session, "loaded_settings", lambda: LoadedSettings(settings=settings, origins={}, file=None)
     )

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from deltalake import DeltaTable
 
 from state_engine.machine.java import find_java_home
 from tests.spark.cluster_job import IN_FUNCTION, ROWS, WRITTEN
+from tests.support.bare_python import bare_python
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -66,14 +66,6 @@ class Cluster:
         stack.callback(process.wait)
         stack.callback(process.terminate)
 
-    def python_without_the_engine(self) -> Path:
-        """This environment's Python, but for what is installed as a link to this repository."""
-        packages = sysconfig.get_path("purelib")
-        script = self.directory / "python"
-        script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n')
-        script.chmod(0o755)
-        return script
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -113,7 +105,7 @@ def test_a_killed_executor_changes_no_result(cluster: Cluster, tmp_path: Path) -
             totals[key] = totals.get(key, 0) + value
             expected.append((key, value, totals[key]))
     options = {
-        "spark.pyspark.python": str(cluster.python_without_the_engine()),
+        "spark.pyspark.python": str(bare_python(tmp_path)),
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.sql.shuffle.partitions": "2",
