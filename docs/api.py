@@ -91,10 +91,12 @@ MODULES = {
     ],
     "state_engine.open_state": ["checkpoints", "read_state"],
     "state_engine.expectations": ["Suite", "Expectation", "OfSink", "OfState"],
+    "state_engine.pipes": ["run_for_dagster"],
     "state_engine.dagster": [
         "statelake_definitions",
         "statelake_assets",
         "JobOptions",
+        "PipesLaunch",
         "StatelakeTranslator",
         "StatelakeTranslatorData",
         "StateEngineResource",

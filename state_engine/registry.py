@@ -107,6 +107,19 @@ def load_jobs(settings: Settings) -> list[RegisteredJob]:
     return list(by_name.values())
 
 
+def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:
+    """A job with what an orchestrator needs besides.
+
+    Raises:
+        ConfigurationError: it is neither a job nor a registered one.
+    """
+    if isinstance(job, RegisteredJob):
+        return job
+    if isinstance(job, StatefulJob):
+        return RegisteredJob(job=job)
+    raise ConfigurationError(f"a StatefulJob or a RegisteredJob is needed, not {job!r}")
+
+
 def beside(settings: Settings, *parts: str) -> str:
     """A location next to the state root, where a job puts what the settings do not place elsewhere.
 

@@ -23,9 +23,12 @@ from state_engine.cli.session import (
 )
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.history import History
+from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import RunReport
 from state_engine.monitoring.job_history import read_history
+from state_engine.pipes.engine_calls import EngineCall
+from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 
 
@@ -59,14 +62,36 @@ def run(
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
 ) -> None:
-    """Run micro-batches until the sources have nothing new."""
-    code = declared(job)
-    with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
-        code.prepare()
-        done = engine.run(
-            code.job, partition=partition, max_batches=max_batches, drain=drain, on_progress=on_progress
+    """Run micro-batches until the sources have nothing new; where Dagster launched this, do what its run asks for."""
+    with launched_run() as launched:
+        if launched is not None:
+            _check_call(launched.call, job, options=bool(partition or max_batches or drain))
+        code = declared(job)
+        with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
+            if launched is not None:
+                asked = launched.perform(engine, code, on_progress)
+            else:
+                code.prepare()
+                asked = engine.run(
+                    code.job,
+                    partition=partition,
+                    max_batches=max_batches,
+                    drain=drain,
+                    on_progress=on_progress,
+                )
+    dry_run = launched is not None and bool(launched.call.arguments.get("dry_run"))
+    report(
+        asked, run_lines(asked) if isinstance(asked, RunReport) else [backfill_text(asked, dry_run=dry_run)]
+    )
+
+
+def _check_call(call: EngineCall, job: str, *, options: bool) -> None:
+    """Refuse to run what the run of Dagster that launched this process did not ask for."""
+    if call.job != job or options:
+        raise ConfigurationError(
+            f"a run of Dagster launched this process for the job '{call.job}': launch `statelake run {call.job}`, "
+            "without options. The configuration of the run has them"
         )
-    report(done, run_lines(done))
 
 
 def run_lines(done: RunReport) -> Iterator[str]:

@@ -9,6 +9,7 @@ from state_engine.core.errors import MissingPackageError
 
 EXTRAS = {
     "dagster": "dagster",
+    "dagster_pipes": "pipes",
     "great_expectations": "expectations",
     "psycopg": "postgres",
     "rocksdict": "rocksdb",

@@ -11,12 +11,14 @@ from state_engine.dagster.asset_checks import output_check, state_check
 from state_engine.dagster.component import JobComponent
 from state_engine.dagster.definitions import statelake_assets, statelake_definitions
 from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
 
 __all__ = [
     "JobComponent",
     "JobOptions",
+    "PipesLaunch",
     "StateEngineResource",
     "StatelakeTranslator",
     "StatelakeTranslatorData",

@@ -9,14 +9,13 @@ import dagster as dg
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.definitions import registered_job
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.naming import sink_key, state_key
 from state_engine.dagster.translator import StatelakeTranslator
 from state_engine.expectations.validation import sink_frame
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
-from state_engine.registry import RegisteredJob
+from state_engine.registry import RegisteredJob, registered_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

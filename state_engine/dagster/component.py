@@ -15,11 +15,11 @@ from dagster.components.component_scaffolding import scaffold_component
 from pydantic import BaseModel, Field
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.dagster.definitions import registered_job, statelake_definitions
+from state_engine.dagster.definitions import statelake_definitions
 from state_engine.dagster.naming import Operation
 from state_engine.dagster.options import Automation, Checks, JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
-from state_engine.registry import RegisteredJob
+from state_engine.registry import RegisteredJob, registered_job
 
 _DEFAULT = JobOptions()
 _JOB = Template('''"""How often each key was seen. Files of JSON lines arrive in data/$name/inbox."""

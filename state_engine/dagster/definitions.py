@@ -10,7 +10,6 @@ from types import ModuleType
 
 import dagster as dg
 
-from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.concepts import (
     automation,
     checkpointing,
@@ -24,13 +23,14 @@ from state_engine.dagster.concepts import (
     savepoints,
 )
 from state_engine.dagster.dagster_job import DagsterJob, connected
+from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.factory import micro_batch_assets
 from state_engine.dagster.naming import Operation
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings, load_settings
-from state_engine.registry import RegisteredJob, load_jobs
+from state_engine.registry import RegisteredJob, load_jobs, registered_job
 from state_engine.storage.object_stores import use_stores
 
 CONCEPTS = (checkpointing, checks, expectations, automation)
@@ -90,17 +90,19 @@ def statelake_assets(
     root: str | None = None,
     settings: Settings | None = None,
     translator: StatelakeTranslator | None = None,
+    launch: PipesLaunch | None = None,
 ) -> dg.AssetsDefinition:
     """The assets of one job by themselves, for ``Definitions`` of one's own.
 
-    They need the resource ``state_engine``, a ``StateEngineResource``. What the job reads is upstream of them, under
-    the key that the translator gives it, or ``<job>/sources/<source>``.
+    They need the resource ``state_engine``, a ``StateEngineResource``, unless a process of their own is launched. What
+    the job reads is upstream of them, under the key that the translator gives it, or ``<job>/sources/<source>``.
 
     Args:
         job: to show.
         root: the state root, in place of that of the settings; the same as that of the resource.
         settings: by default those that ``load_settings`` reads, with or without a file.
         translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
+        launch: a process of their own for the micro-batches; None: they run in the process of the run.
 
     Example:
         >>> from state_engine import DeltaSink, FileSource, StatefulJob
@@ -114,21 +116,10 @@ def statelake_assets(
         ... )
     """
     known = _settings(settings, root)
-    [shown] = connected([registered_job(job)], known, JobOptions(), translator or StatelakeTranslator())
+    [shown] = connected(
+        [registered_job(job)], known, JobOptions(launch=launch), translator or StatelakeTranslator()
+    )
     return micro_batch_assets(shown)
-
-
-def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:
-    """A job with what an orchestrator needs besides.
-
-    Raises:
-        ConfigurationError: it is neither a job nor a registered one.
-    """
-    if isinstance(job, RegisteredJob):
-        return job
-    if isinstance(job, StatefulJob):
-        return RegisteredJob(job=job)
-    raise ConfigurationError(f"a StatefulJob or a RegisteredJob is needed, not {job!r}")
 
 
 def _settings(settings: Settings | None, root: str | None) -> Settings:

@@ -11,7 +11,8 @@ import dagster as dg
 
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.declared import text_of
-from state_engine.dagster.engine_resource import StateEngineResource
+from state_engine.dagster.external.external_runner import ExternalRunner
+from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.micro_batches import MicroBatchConfig, run_micro_batches
 from state_engine.dagster.naming import pool_of
 from state_engine.dagster.partition_assets import PartitionConfig, run_partitions
@@ -20,9 +21,11 @@ from state_engine.dagster.partition_assets import PartitionConfig, run_partition
 def micro_batch_assets(dagster_job: DagsterJob) -> dg.AssetsDefinition:
     """The multi-asset of a job: materialising it runs micro-batches until the sources have nothing new.
 
-    Of a job in time partitions, many partitions are one run, because each needs the one before.
+    They run here, or in a process that the job's options launch. Of a job in time partitions, many partitions are one
+    run, because each needs the one before.
     """
     name, partitions = dagster_job.name, dagster_job.job.partitions
+    launch = dagster_job.options.launch
     declared = {spec.key for spec in dagster_job.assets}
     made_by = dg.multi_asset(
         name=f"{name}_micro_batches",
@@ -30,17 +33,25 @@ def micro_batch_assets(dagster_job: DagsterJob) -> dg.AssetsDefinition:
         pool=pool_of(name),
         description=text_of(dagster_job.registered.description) or f"Runs the job {name}.",
         can_subset=True,
+        required_resource_keys=set(launch.resource_keys) if launch else {"state_engine"},
         backfill_policy=None if partitions is None else dg.BackfillPolicy.single_run(),
     )
 
+    def runner(context: dg.AssetExecutionContext) -> JobRunner:
+        if launch is not None:
+            return ExternalRunner(context, dagster_job, launch)
+        engine: JobRunner = context.resources.state_engine.engine()
+        dagster_job.registered.prepare()
+        return engine
+
     def run_continuous(
-        context: dg.AssetExecutionContext, config: MicroBatchConfig, state_engine: StateEngineResource
+        context: dg.AssetExecutionContext, config: MicroBatchConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from run_micro_batches(context, config, dagster_job, state_engine.engine(), declared=declared)
+        yield from run_micro_batches(context, config, dagster_job, runner(context), declared=declared)
 
     def run_sliced(
-        context: dg.AssetExecutionContext, config: PartitionConfig, state_engine: StateEngineResource
+        context: dg.AssetExecutionContext, config: PartitionConfig
     ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from run_partitions(context, config, dagster_job, state_engine.engine(), declared=declared)
+        yield from run_partitions(context, config, dagster_job, runner(context), declared=declared)
 
     return made_by(run_continuous if partitions is None else run_sliced)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -20,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,
@@ -29,9 +29,6 @@ from state_engine.dagster.metadata import (
 )
 from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key
 from state_engine.dagster.stopped_commits import show_stopped_commit
-
-if TYPE_CHECKING:
-    from state_engine import StateEngine
 
 DATA_VERSION_TAG = "dagster/data_version"
 MOST_ELSEWHERE = 100
@@ -75,7 +72,7 @@ class _Progress:
     """Turns the engine's reports into log lines and materialisations while a run goes on."""
 
     context: dg.AssetExecutionContext
-    engine: StateEngine
+    engine: JobRunner
     dagster_job: DagsterJob
     rows: list[CheckpointRow] = field(default_factory=list)
     last: BatchReport | None = None
@@ -84,19 +81,33 @@ class _Progress:
     elsewhere: list[CheckpointRow] = field(default_factory=list)
 
     def look_elsewhere(self) -> None:
-        """Find what was committed since the newest version that Dagster has, and by no run of Dagster.
+        """Find what was committed since the newest version that Dagster has, and is shown by no run of Dagster.
 
         The newest ones only: a job may be years older than the instance.
         """
         newest = self._newest_version()
         rows = [row for row in self.committed().main_path if row.checkpoint_id > newest]
-        others = [row for row in rows if not row.requested_by.startswith(RUN)]
+        others = [row for row in rows if not self._is_left_to_its_run(row)]
         self.elsewhere = others[-MOST_ELSEWHERE:]
         if others:
             self.context.log.info(
-                f"job '{self.dagster_job.name}': {len(others)} checkpoints were committed outside of Dagster, the last "
-                f"one is {others[-1].checkpoint_id}; they are shown now"
+                f"job '{self.dagster_job.name}': {len(others)} checkpoints were committed outside of Dagster, or by "
+                f"runs that died, the last one is {others[-1].checkpoint_id}; they are shown now"
             )
+
+    def _is_left_to_its_run(self, row: CheckpointRow) -> bool:
+        """Whether the run of Dagster that committed a row has shown it, or will; one that died did not."""
+        if not row.requested_by.startswith(RUN):
+            return False
+        run = self.context.instance.get_run_by_id(row.requested_by.removeprefix(RUN))
+        return run is None or not run.is_finished or row.checkpoint_id in self._versions()
+
+    def _versions(self) -> set[int]:
+        """The newest versions of the checkpoint's asset that Dagster has."""
+        key = self.dagster_job.key(checkpoint_key(self.dagster_job.name))
+        records = self.context.instance.fetch_materializations(key, limit=MOST_ELSEWHERE).records
+        tags = [event.tags or {} for record in records if (event := record.asset_materialization)]
+        return {int(known[DATA_VERSION_TAG]) for known in tags if DATA_VERSION_TAG in known}
 
     @property
     def moved_elsewhere(self) -> list[CheckpointRow]:
@@ -172,7 +183,7 @@ def run_micro_batches(
     context: dg.AssetExecutionContext,
     config: MicroBatchConfig,
     dagster_job: DagsterJob,
-    engine: StateEngine,
+    engine: JobRunner,
     *,
     declared: Collection[dg.AssetKey],
 ) -> Iterator[dg.MaterializeResult[None]]:
@@ -189,7 +200,6 @@ def run_micro_batches(
         StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
     """
     job = dagster_job.job
-    dagster_job.registered.prepare()
     progress = _Progress(context, engine, dagster_job)
     progress.look_elsewhere()
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.naming import Operation
 
 Automation = Literal[
@@ -48,6 +49,7 @@ class JobOptions:
         operations: what is done between micro-batches, an asset and a Dagster job each.
         automation: schedules and sensors.
         checks: asset checks of the checkpoint, and those that the job declares as expectations.
+        launch: a process of their own for the micro-batches; None: they run in the process of the run.
 
     Raises:
         ConfigurationError: a name is not known.
@@ -64,25 +66,23 @@ class JobOptions:
     operations: Collection[Operation] = ()
     automation: Collection[Automation] = frozenset[Automation](["schedule"])
     checks: Collection[Checks] = frozenset[Checks](["moves_on", "dead_letters", "late_rows", "expectations"])
+    launch: PipesLaunch | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            chosen = getattr(self, field.name)
-            unknown = sorted(set(chosen) - set(_KNOWN[field.name]))
+        for field, known in _KNOWN.items():
+            chosen = getattr(self, field)
+            unknown = sorted(set(chosen) - set(known))
             if unknown or isinstance(chosen, str):
                 raise ConfigurationError(
-                    f"JobOptions, {field.name}: there is no {chosen if isinstance(chosen, str) else unknown[0]!r}. "
-                    f"Known are {list(_KNOWN[field.name])}"
+                    f"JobOptions, {field}: there is no {chosen if isinstance(chosen, str) else unknown[0]!r}. "
+                    f"Known are {list(known)}"
                 )
             brought = {
-                what
-                for name in self.automation
-                for to, what in [_STARTS.get(name, ("", ""))]
-                if to == field.name
+                what for name in self.automation for to, what in [_STARTS.get(name, ("", ""))] if to == field
             }
-            object.__setattr__(self, field.name, frozenset({*chosen, *brought}))
+            object.__setattr__(self, field, frozenset({*chosen, *brought}))
 
     @classmethod
     def everything(cls) -> Self:
         """All that there is."""
-        return cls(**_KNOWN)
+        return cls(operations=get_args(Operation), automation=get_args(Automation), checks=get_args(Checks))

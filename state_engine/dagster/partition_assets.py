@@ -18,13 +18,13 @@ from pydantic import Field, model_validator
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.metadata import markdown, run_metadata
 from state_engine.dagster.partition_events import PartitionEvents
 from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.microbatch.partition_runs import PartitionStatus
 
 if TYPE_CHECKING:
-    from state_engine import StateEngine
     from state_engine.replay.backfill import BackfillReport
 
 
@@ -80,7 +80,7 @@ def run_partitions(
     context: dg.AssetExecutionContext,
     config: PartitionConfig,
     dagster_job: DagsterJob,
-    engine: StateEngine,
+    engine: JobRunner,
     *,
     declared: Collection[dg.AssetKey],
 ) -> Iterator[dg.MaterializeResult[None]]:
@@ -101,7 +101,6 @@ def run_partitions(
     asked = list(context.partition_keys) if sliced else []
     single = asked[0] if len(asked) == 1 else None
     events = PartitionEvents(context, engine, dagster_job, declared, returned=single)
-    dagster_job.registered.prepare()
     run = _Run(events, config, dagster_job)
     try:
         outcome = run.partitions(asked) if asked else run.all_that_wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,
@@ -29,9 +30,6 @@ from state_engine.dagster.metadata import (
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG, requester_of
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.microbatch.partition_runs import PartitionStatus, by_partition
-
-if TYPE_CHECKING:
-    from state_engine import StateEngine
 
 MOST_LINES = 60
 """Of the table of partitions: the newest ones."""
@@ -52,7 +50,7 @@ class PartitionEvents:
     """
 
     context: dg.AssetExecutionContext
-    engine: StateEngine
+    engine: JobRunner
     dagster_job: DagsterJob
     declared: Collection[dg.AssetKey]
     returned: str | None = None

@@ -60,7 +60,7 @@ def local_session(
     """The active session of this process, checked; or a new one with Delta, on this machine by default.
 
     Executors of their own are sent the engine and the modules of jobs that the settings name. A process that
-    ``spark-submit`` started has the session that ``spark-submit`` configured: the section ``[spark]`` says nothing then.
+    ``spark-submit`` started has the session that ``spark-submit`` configured; the section ``[spark]`` is left alone.
 
     Args:
         settings: all of them; or those of Spark alone, with which no modules of jobs are sent; None: those of the

@@ -26,6 +26,7 @@ class DagsterSite(ABC):
 
     def __init__(self, directory: Path, instance: dg.DagsterInstance) -> None:
         self.directory, self.instance = directory, instance
+        self.runs: list[dg.ExecuteInProcessResult] = []
 
     @property
     @abstractmethod

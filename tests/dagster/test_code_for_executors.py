@@ -25,7 +25,7 @@ PACKAGE = {
         "def rate():\n    return json.loads(pkgutil.get_data('mall', 'rates.json'))['rate']\n"
     ),
     "rates.json": '{"rate": 3}',
-    "flows.py": '''
+    "flows.py": """
 from pathlib import Path
 
 from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StatefulJob, ValueStateDescriptor
@@ -51,7 +51,7 @@ def jobs(settings):
     sums = rows.key_by("k").process(Total(), uid="total", output_type="k string, total bigint")
     sums.sink("out", DeltaSink(str(HERE / "out")))
     return [RegisteredJob(job=job)]
-''',
+""",
 }
 RUN = """
 import sys

@@ -106,6 +106,23 @@ def test_what_was_run_outside_of_dagster_is_shown_by_the_next_run(
     assert versions(instance, AVERAGES) == ["3", "5"]
 
 
+def test_what_a_run_that_died_had_committed_is_shown_by_the_next_run(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    defs = statelake_definitions(settings=settings)
+    dead, alive = (instance.create_run_for_job(defs.resolve_job_def(JOB)) for _ in range(2))
+    instance.report_run_failed(dead)
+    [registered] = load_jobs(settings)
+    with StateEngine(settings.root, spark) as engine:
+        for run in (alive, dead):
+            engine.run(registered.job, max_batches=1, requested_by=f"dagster run {run.run_id}")
+    tick(settings, instance)
+    assert versions(instance, CHECKPOINT) == ["2", "3"]  # the first one is left to its run
+    arrive(tmp_path, "b", [(1, 8)])
+    tick(settings, instance)
+    assert versions(instance, CHECKPOINT) == ["2", "3", "4"]
+
+
 def test_every_micro_batch_is_one_version_and_an_empty_tick_is_none(
     spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:

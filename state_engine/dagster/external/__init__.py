@@ -1,0 +1,1 @@
+"""Micro-batches in a process that a Pipes client launches."""

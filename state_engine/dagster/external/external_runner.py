@@ -1,0 +1,210 @@
+"""``ExternalRunner``: runs a job in a process that a Pipes client launches, and hears what its engine reports.
+
+It stands where the engine of a run's own process would stand, so what is shown of a run is decided once: reports come
+as messages, rows are read from the root. Where the process dies, the rows that it committed are shown all the same.
+Decision 54.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import dagster as dg
+
+from state_engine import BackfillReport, BatchReport, CheckpointRow, PartitionStatus, RunReport, StatefulJob
+from state_engine.core.checkpoints.history import History
+from state_engine.core.errors import ConfigurationError
+from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.external.launch import PipesLaunch
+from state_engine.dagster.job_health import now_ms
+from state_engine.dagster.job_runner import OnBatch
+from state_engine.microbatch.partition_runs import partition_states, partitions_of
+from state_engine.monitoring.job_history import read_history
+from state_engine.pipes.engine_calls import EngineCall, Message
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ExternalRunner:
+    """A ``JobRunner`` that launches a process for each call.
+
+    Attributes:
+        context: of the run.
+        dagster_job: the job.
+        launch: how.
+    """
+
+    context: dg.AssetExecutionContext
+    dagster_job: DagsterJob
+    launch: PipesLaunch
+
+    def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
+        """All checkpoints of the job, newest last, read from the root."""
+        return [row for _, row in sorted(self._rows().items())]
+
+    def partitions(self, job: StatefulJob) -> list[PartitionStatus]:
+        """The time partitions of the job, read from the root."""
+        return partition_states(partitions_of(job, "partitions()"), self._rows(), now_ms=now_ms())
+
+    def run(
+        self,
+        job: StatefulJob,
+        *,
+        partition: str | None = None,
+        max_batches: int | None = None,
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        on_progress: OnBatch = None,
+    ) -> RunReport:
+        """``StateEngine.run`` in the process.
+
+        Raises:
+            StatelakeError: what it raised there; or, where the process says nothing, whatever the client raises.
+            ConfigurationError: what was launched is not ours, or another version of it.
+        """
+        arguments = {
+            "partition": partition,
+            "max_batches": max_batches,
+            "parameters": parameters,
+            "requested_by": requested_by,
+        }
+        heard = self._call(EngineCall(job=job.name, method="run", arguments=arguments), on_progress)
+        return replace(_reported(heard.last.ran), batches=heard.batches)
+
+    def backfill(
+        self,
+        job: StatefulJob,
+        start: str,
+        end: str,
+        mode: str = "roll_forward",
+        *,
+        dry_run: bool = False,
+        rebatch: bool = False,
+        parameters: Mapping[str, str] | None = None,
+        requested_by: str | None = None,
+        on_progress: OnBatch = None,
+    ) -> BackfillReport:
+        """``StateEngine.backfill`` in the process; errors as those of ``run``."""
+        arguments = {
+            "start": start,
+            "end": end,
+            "mode": mode,
+            "dry_run": dry_run,
+            "rebatch": rebatch,
+            "parameters": parameters,
+            "requested_by": requested_by,
+        }
+        heard = self._call(EngineCall(job=job.name, method="backfill", arguments=arguments), on_progress)
+        return replace(_reported(heard.last.backfilled), batches=heard.batches)
+
+    def _rows(self) -> History:
+        history = read_history(self.dagster_job.root, self.dagster_job.name)
+        return history.checkpoints if history else History()
+
+    def _call(self, call: EngineCall, on_progress: OnBatch) -> _Heard:
+        heard = _Heard(on_progress)
+        client = _listened_to(self.launch.client_of(self.context), heard)
+        try:
+            done = client.run(
+                context=_UntypedContext(self.context.op_execution_context.get_step_execution_context()),
+                extras=call.to_extras(),
+                **self.launch.run_arguments(),
+            )
+        except Exception as error:
+            heard.raise_failure(error)
+            raise
+        for payload in done.get_custom_messages():
+            heard.take(payload)
+        heard.raise_failure(None)
+        return heard
+
+
+@dataclass
+class _Heard:
+    """What the process has reported so far. Messages come in a thread of Pipes, in order."""
+
+    on_progress: OnBatch
+    batches: list[BatchReport] = field(default_factory=list)
+    last: Message = field(default_factory=Message)
+    broken: Exception | None = None
+
+    def take(self, payload: Any) -> bool:
+        """Take a custom message; False where it is not ours."""
+        try:
+            message = Message.from_payload(payload)
+            if message is None:
+                return False
+            self.last = message
+            if message.batch is not None:
+                self.batches.append(message.batch)
+                if self.on_progress is not None and self.broken is None:
+                    self.on_progress(message.batch)
+        except Exception as error:  # Pipes would stop listening
+            self.broken = self.broken or error
+        return True
+
+    def raise_failure(self, cause: Exception | None) -> None:
+        """Raise what went wrong there, or here while it was shown."""
+        if self.last.failure is not None:
+            raise self.last.failure.error() from cause
+        if self.broken is not None:
+            raise self.broken
+
+
+def _reported(report: T | None) -> T:
+    """What the call returned; raises ConfigurationError where the process did not say."""
+    if report is None:
+        raise ConfigurationError(
+            "the process that Dagster launched ended well and reported nothing: it has to call "
+            "state_engine.pipes.run_for_dagster, or to be `statelake run <job>`, with dagster-pipes installed"
+        )
+    return report
+
+
+class _UntypedContext(dg.OpExecutionContext):
+    """The context of the run, without Pipes' demand that every selected asset gets a result.
+
+    A run that found nothing new returns none, and one of many partitions logs its materialisations.
+    """
+
+    def set_requires_typed_event_stream(self, *, error_message: str | None = None) -> None:
+        """Leave the run as it is."""
+
+
+def _listened_to(client: dg.PipesClient, heard: _Heard) -> dg.PipesClient:
+    """A copy of a client that has our messages taken as they come.
+
+    Pipes hands custom messages out when the process has ended well, and drops them where it failed. Every client of
+    Dagster keeps its reader under one of two names, and all readers pass on messages by ``handle_message``; the reader
+    stays of its class, because clients ask for that. Of any other client, messages are taken at the end.
+    """
+    for name in ("message_reader", "_message_reader"):
+        reader = getattr(client, name, None)
+        if isinstance(reader, dg.PipesMessageReader):
+            client = copy.copy(client)
+            setattr(client, name, _listening(reader, heard))
+    return client
+
+
+def _listening(reader: dg.PipesMessageReader, heard: _Heard) -> dg.PipesMessageReader:
+    original = reader.read_messages
+
+    def read_messages(handler: Any) -> AbstractContextManager[Any]:
+        handle = handler.handle_message
+
+        def handle_message(message: Any) -> None:
+            custom = message["method"] == "report_custom_message"
+            if not (custom and heard.take((message["params"] or {}).get("payload"))):
+                handle(message)
+
+        handler.handle_message = handle_message
+        return original(handler)
+
+    reader = copy.copy(reader)
+    setattr(reader, "read_messages", read_messages)  # noqa: B010 - a method of this copy alone
+    return reader
