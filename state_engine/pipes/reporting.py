@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from state_engine import StateEngine, StatefulJob
 
 _NOT_LAUNCHED = (
-    "no run of Dagster launched this process: launch it from there, by JobOptions(launch=PipesLaunch(command=[…])). Run "
-    "a job without Dagster by `statelake run`, or StateEngine.run"
+    "no run of Dagster launched this process: launch it from there, by JobOptions(launch=PipesLaunch(command=[…])). "
+    "Run a job without Dagster by `statelake run`, or StateEngine.run"
 )
 
 

@@ -141,7 +141,7 @@ def words(value: Any) -> Any:
     """Of a table or a text: its words without numbers; of a number or a picture nothing."""
     if not isinstance(value, str) or value.startswith("!["):
         return None
-    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{20,}|[\d.,:|-]+", "", value)
+    return re.sub(r"[0-9a-f-]{32,36}|[\d.,:|-]+", "", value)
 
 
 def lines(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> list[str]:
