@@ -11,23 +11,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import psutil
 import pyspark
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.dagster import JobOptions, PipesLaunch, statelake_definitions
+from state_engine.dagster import JobOptions, PipesLaunch, statelake_assets, statelake_definitions
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings
+from state_engine.microbatch.reports import RunReport
+from state_engine.pipes.engine_calls import Message
+from state_engine.registry import load_jobs
 from tests.dagster.days import EVENTS, Days
 from tests.dagster.days import KEYS as DAYS
-from tests.dagster.sites import JOB, DagsterSite, Site, failure_of
-from tests.dagster.submitted import REPOSITORY, spark_submit
+from tests.dagster.sites import JOB, QUIET, DagsterSite, Site, failure_of
+from tests.dagster.submitted import spark_submit
+from tests.support.bare_python import bare_python
 from tests.support.waiting import until
 
 pytestmark = [
@@ -49,12 +55,11 @@ MEASURED = {
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Variables of a process that knows the settings and this repository."""
+    """Variables of a process that knows the settings; this repository is installed."""
     return {
         "JAVA_HOME": str(find_java_home(environ=os.environ, explicit=None).path),
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(REPOSITORY),
         "STATELAKE__ROOT": settings.root,
         "STATELAKE__JOBS__MODULES": json.dumps(settings.jobs.modules),
         "STATELAKE__JOBS__PARAMETERS": json.dumps(settings.jobs.parameters),
@@ -101,7 +106,7 @@ def instances(tmp_path: Path) -> Iterator[Callable[[str], dg.DagsterInstance]]:
         one.dispose()
 
 
-def told(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> list[Any]:
+def events_of(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> list[Any]:
     """Materialisations, observations and evaluations of a run, but for what two runs never share."""
     kinds = {
         dg.DagsterEventType.ASSET_MATERIALIZATION: lambda data: data.materialization,
@@ -168,7 +173,7 @@ def test_a_run_of_spark_submit_shows_what_a_run_in_the_process_shows(
         site.runs = [first, site.run()]
     compare(here, there)
     assert [there.versions(key) for key in ASSETS] == [["1", "2", "3", "4"], ["2", "4"], ["2", "4"]]
-    assert len(told(there.instance, there.runs[0])) == 4
+    assert len(events_of(there.instance, there.runs[0])) == 4
     asked = [row.requested_by for row in there.engine(spark).checkpoints(JOB)]
     assert asked == [f"dagster run {there.runs[i].run_id}" for i in (0, 0, 1, 1)]
     assert there.events(CHECKPOINT)[1].metadata["keys_touched"].value == 1
@@ -188,7 +193,7 @@ def test_a_failure_shows_what_was_committed_before_it_and_a_run_without_anything
         site.arrive("b", [(1, 1), (2, 3), (2, None)])  # type: ignore[list-item]
         site.runs.append(site.run(raise_on_error=False))
     compare(here, there)
-    assert [len(told(there.instance, run)) for run in there.runs] == [5, 0, 1]
+    assert [len(events_of(there.instance, run)) for run in there.runs] == [5, 0, 1]
     assert there.versions(CHECKPOINT) == ["1", "2", "3", "4"]
     mine, theirs = (failure_of(site.runs[-1]) for site in (here, there))
     text = re.compile(r"UserFunctionError: (job 'count_window_average', operator .*)")
@@ -196,10 +201,33 @@ def test_a_failure_shows_what_was_committed_before_it_and_a_run_without_anything
     assert "External execution process failed with code 1" in theirs
 
 
+@pytest.mark.long
+def test_executors_of_a_cluster_are_sent_the_code_of_a_launched_run(
+    tmp_path: Path, instances: Callable[[str], dg.DagsterInstance]
+) -> None:
+    site = Submitted(tmp_path / "there", instances("there"), parallelism=2)
+    options = {
+        "spark.pyspark.python": str(bare_python(tmp_path)),
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.executor.memory": "512m",
+    }
+    site.command = spark_submit(
+        site.directory,
+        *(part for name, value in options.items() for part in ("--conf", f"{name}={value}")),
+        master="local-cluster[2,1,1024]",
+    )
+    site.arrive("b", [(2, 1), (3, 5), (2, 4)])
+    assert site.run().success
+    assert site.versions(ASSETS[1]) == ["4"]
+    assert site.events(CHECKPOINT)[-1].metadata["keys_touched"].value == 2
+    averages = DeltaTable(str(site.directory / "sinks" / JOB)).to_pyarrow_table().to_pylist()
+    assert sorted(tuple(row.values()) for row in averages) == [(1, 4), (1, 5), (2, 2)]
+
+
 def compare(here: DagsterSite, there: DagsterSite) -> None:
     """Both have shown and logged the same in each of their runs."""
     for mine, theirs in zip(here.runs, there.runs, strict=True):
-        expected, shown = told(here.instance, mine), told(there.instance, theirs)
+        expected, shown = events_of(here.instance, mine), events_of(there.instance, theirs)
         assert [one[:-1] for one in shown] == [one[:-1] for one in expected]
         differences = [
             (asset, name, one.get(name), other.get(name))
@@ -307,7 +335,48 @@ def test_a_process_that_reports_nothing_fails_the_run(
 
 
 def test_a_launch_needs_a_command_and_a_resource_that_is_a_client(tmp_path: Path) -> None:
-    for wrong in (None, "spark-submit run.py", []):
+    wrong: list[str | list[str] | None] = [None, "spark-submit run.py", []]
+    for command in wrong:
         with pytest.raises(ConfigurationError, match="the command as a list of words"):
-            PipesLaunch(command=wrong)
+            PipesLaunch(command=command)
     assert "do-not-show-me" not in repr(PipesLaunch(command=["spark-submit", "--conf", SECRET]))
+
+
+class Recording(dg.PipesClient):
+    """Keeps what it is given, and answers as a run without anything new; it has no reader that one could listen to."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+
+    def run(self, *, context: Any, extras: Any = None, **arguments: Any) -> dg.PipesClientCompletedInvocation:
+        self.given = {"extras": extras, **arguments}
+        ended = Message.of_end(RunReport(JOB, [], True, []))
+        session: Any = SimpleNamespace(get_custom_messages=lambda: ["another's", ended.to_payload()])
+        return dg.PipesClientCompletedInvocation(session)
+
+
+def test_a_client_gets_the_call_and_its_own_arguments(
+    tmp_path: Path, instances: Callable[[str], dg.DagsterInstance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path / "there", instances("there"))
+    monkeypatch.setenv("STATELAKE__SPARK__OPTIONS__spark.hadoop.fs.s3a.secret.key", "do-not-show-me")
+    client = Recording()
+    launch = PipesLaunch(client="k8s", command=["run.py"], arguments={"image": "lake:1"})
+    [registered] = load_jobs(site.settings)
+    config = {"max_batches": 2, "parameters": {"why": "a test"}}
+
+    def run(resource: Any) -> dg.ExecuteInProcessResult:
+        return dg.materialize(
+            [statelake_assets(registered, settings=site.settings, launch=launch)],
+            instance=site.instance,
+            resources={"k8s": resource},
+            run_config={"ops": {f"{JOB}_micro_batches": {"config": config}}, **QUIET},
+            raise_on_error=False,
+        )
+
+    done = run(client)
+    assert done.success
+    arguments = {"partition": None, **config, "requested_by": f"dagster run {done.run_id}"}
+    call = {"format": 1, "job": JOB, "method": "run", "arguments": arguments}
+    assert client.given == {"extras": {"statelake": call}, "command": ["run.py"], "image": "lake:1"}
+    assert "the resource 'k8s' is no Pipes client" in failure_of(run("a text"))
