@@ -109,9 +109,7 @@ def test_a_call_arrives_as_it_was_and_others_are_left_alone() -> None:
         assert Message.from_payload(payload) is None
 
 
-@pytest.mark.parametrize(
-    "given", [{"format": 2, "job": "a"}, {"job": "a"}, {"format": 1, "method": "vacuum"}, 7]
-)
+@pytest.mark.parametrize("given", [{"format": 2, "job": "a"}, {"job": "a"}, 7])
 def test_another_version_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="the same version of statelake"):
         EngineCall.from_extras({"statelake": given})
