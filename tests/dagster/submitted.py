@@ -2,48 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pyspark
-
-from state_engine.machine.jars import DELTA_JARS, jars_of
-from state_engine.machine.java import find_java_home
 from state_engine.pipes import run_for_dagster
-from state_engine.spark.execution import INTERPRETED
-from state_engine.spark.log_store import log_store_jar
-from state_engine.spark.session import DELTA_CATALOG, DELTA_EXTENSION, LOG_SETTINGS
-from tests.support.java import SHORT_LIVED_JAVA
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def spark_submit(
-    directory: Path, *options: str, script: Path = Path(__file__), master: str = "local[2]"
-) -> list[str]:
-    """The command that starts a script on a master, with what the engine needs."""
-    java = find_java_home(environ=os.environ, explicit=None)
-    jars = [*jars_of(DELTA_JARS, None, java=java), log_store_jar()]
-    conf = {
-        "spark.sql.extensions": DELTA_EXTENSION,
-        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {SHORT_LIVED_JAVA}",
-        **INTERPRETED,
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.local.dir": str(directory / "local"),
-    }
-    return [
-        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-        *("--master", master, "--driver-memory", "1g", "--jars", ",".join(map(str, jars))),
-        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
-        *options,
-        str(script),
-    ]
-
 
 if __name__ == "__main__":
     run_for_dagster()

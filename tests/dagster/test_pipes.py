@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 
 import dagster as dg
 import psutil
-import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -24,7 +22,6 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster import JobOptions, PipesLaunch, statelake_assets, statelake_definitions
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
-from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings
 from state_engine.microbatch.reports import RunReport
 from state_engine.pipes.engine_calls import Message
@@ -32,8 +29,8 @@ from state_engine.registry import load_jobs
 from tests.dagster.days import EVENTS, Days
 from tests.dagster.days import KEYS as DAYS
 from tests.dagster.sites import JOB, QUIET, DagsterSite, Site, failure_of
-from tests.dagster.submitted import spark_submit
 from tests.support.bare_python import bare_python
+from tests.support.spark_submit import spark_submit, submit_environment
 from tests.support.waiting import until
 
 pytestmark = [
@@ -45,6 +42,7 @@ pytestmark = [
 
 CHECKPOINT = checkpoint_key(JOB)
 ASSETS = [CHECKPOINT, sink_key(JOB, "averages"), state_key(JOB, JOB, "window")]
+SUBMITTED = Path(__file__).with_name("submitted.py")
 SECRET = "spark.hadoop.fs.s3a.secret.key=do-not-show-me"
 MEASURED = {
     "bytes_written", "changelog_bytes", "clock", "delta_commits", "durations_and_lag", "event_time_lag_s",
@@ -57,9 +55,7 @@ MEASURED = {
 def environment(settings: Settings) -> dict[str, str]:
     """Variables of a process that knows the settings; this repository is installed."""
     return {
-        "JAVA_HOME": str(find_java_home(environ=os.environ, explicit=None).path),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "PYSPARK_PYTHON": sys.executable,
+        **submit_environment(),
         "STATELAKE__ROOT": settings.root,
         "STATELAKE__JOBS__MODULES": json.dumps(settings.jobs.modules),
         "STATELAKE__JOBS__PARAMETERS": json.dumps(settings.jobs.parameters),
@@ -69,7 +65,7 @@ def environment(settings: Settings) -> dict[str, str]:
 def launched(site: DagsterSite, command: list[str] | None = None) -> dg.Definitions:
     """The definitions of a site whose micro-batches are launched."""
     client = dg.PipesSubprocessClient(env=environment(site.settings), cwd=str(site.directory))
-    command = command or spark_submit(site.directory, "--conf", SECRET)
+    command = command or spark_submit(site.directory, "--conf", SECRET, script=SUBMITTED)
     options = replace(JobOptions.everything(), launch=PipesLaunch(command=command, client=client))
     return statelake_definitions(settings=site.settings, options=options)
 
@@ -214,6 +210,7 @@ def test_executors_of_a_cluster_are_sent_the_code_of_a_launched_run(
     site.command = spark_submit(
         site.directory,
         *(part for name, value in options.items() for part in ("--conf", f"{name}={value}")),
+        script=SUBMITTED,
         master="local-cluster[2,1,1024]",
     )
     site.arrive("b", [(2, 1), (3, 5), (2, 4)])

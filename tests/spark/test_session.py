@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.spark_submit import spark_submit, submit_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,3 +87,21 @@ def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missi
 
     with pytest.raises(SessionError, match="lacks Delta's"):
         check_session(SimpleNamespace(_jvm=spark._jvm, conf=SimpleNamespace(get=get)))
+
+
+def test_a_process_of_spark_submit_has_the_session_that_was_configured_there(tmp_path: Path) -> None:
+    script = tmp_path / "submitted.py"
+    script.write_text(
+        "from state_engine import Settings, SparkSettings, local_session\n"
+        "spark = local_session(Settings(spark=SparkSettings(master='local[7]', options={'spark.app.name': 'ours'})))\n"
+        "print(spark.sparkContext.master, spark.conf.get('spark.app.name'))\n"
+    )
+    done = subprocess.run(
+        spark_submit(tmp_path, "--name", "theirs", script=script),
+        env={**os.environ, **submit_environment()},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout.split() == ["local[2]", "theirs"], done.stderr[-3000:]
