@@ -7,6 +7,7 @@ a store), open Pipes before, with the loader and the writer that fit: ``dagster_
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.extras import optional
+from state_engine.core.extras import missing, optional
 from state_engine.machine.settings import load_settings
 from state_engine.microbatch.reports import BatchReport, RunReport
 from state_engine.pipes.engine_calls import EngineCall, Failure, Message
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from state_engine import StateEngine, StatefulJob
 
+_CONTEXT = "DAGSTER_PIPES_CONTEXT"
 _NOT_LAUNCHED = (
     "no run of Dagster launched this process: launch it from there, by JobOptions(launch=PipesLaunch(command=[…])). "
     "Run a job without Dagster by `statelake run`, or StateEngine.run"
@@ -130,6 +132,7 @@ def launched_run() -> Iterator[LaunchedRun | None]:
 
     Raises:
         ConfigurationError: Dagster has another version of Statelake.
+        MissingPackageError: Dagster launched this process, and dagster-pipes is not installed.
     """
     if not _is_launched():
         yield None
@@ -152,6 +155,8 @@ def launched_run() -> Iterator[LaunchedRun | None]:
 def _is_launched() -> bool:
     """Whether Pipes was opened here, or the environment says who launched this process."""
     if find_spec("dagster_pipes") is None:
+        if _CONTEXT in os.environ:  # it would run, and nobody would hear of it
+            raise missing("dagster_pipes", needed_by="a process that Dagster launches")
         return False
     from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, PipesParamsLoader
 

@@ -24,8 +24,9 @@ from state_engine.core.errors import (
 from state_engine.microbatch.reports import BatchReport, CompactionReport, OperatorReport, RunReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.pipes import run_for_dagster
+from state_engine.pipes import reporting, run_for_dagster
 from state_engine.pipes.engine_calls import EngineCall, Failure, Message
+from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 
 OPERATOR = OperatorReport(
@@ -126,6 +127,15 @@ def test_no_other_method_can_be_called() -> None:
 def test_a_process_that_nobody_launched_hears_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match=r"no run of Dagster launched this process.*`statelake run`"):
         run_for_dagster([])
+
+
+def test_a_launched_process_without_pipes_does_not_run_unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "find_spec", lambda name: None)
+    with launched_run() as launched:
+        assert launched is None
+    monkeypatch.setenv("DAGSTER_PIPES_CONTEXT", "given")
+    with pytest.raises(MissingPackageError, match=r'pip install "statelake\[pipes\]"'), launched_run():
+        pass
 
 
 def test_the_launched_side_imports_no_dagster() -> None:
