@@ -156,6 +156,7 @@ def everything(instance: dg.DagsterInstance) -> str:
     return "".join(str(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id))
 
 
+@pytest.mark.slow
 def test_a_run_of_spark_submit_shows_what_a_run_in_the_process_shows(
     spark: SparkSession, tmp_path: Path, instances: Callable[[str], dg.DagsterInstance]
 ) -> None:
@@ -309,6 +310,7 @@ reporting.run_for_dagster()
 """
 
 
+@pytest.mark.long
 def test_the_command_run_reports_too_and_takes_no_options_then(
     tmp_path: Path, instances: Callable[[str], dg.DagsterInstance]
 ) -> None:
