@@ -31,9 +31,9 @@ from state_engine.sinks.file_moves import (
     attempt_of,
     base_name,
     moves_of,
-    names_in,
     published_files,
 )
+from state_engine.sinks.file_owner import looking
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql import attempts_in, ledger_note, target_of
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -157,7 +157,8 @@ class LostOutputs:
         if lost is None or self._seen(sink) > self._lost.checkpoint_id:
             return None
         came, went = self._of_names(key, lost.files), self._of_names(key, lost.withdrawn)
-        resumed = are_on_their_way(open_location(sink.path), self._lost.checkpoint_id + 1)
+        taken_back = self._lost.checkpoint_id + 1
+        resumed = looking(open_location(sink.path), lambda look: are_on_their_way(look, taken_back))
         return LostChange(sink, came, went, begun=not lost.done, resumed=resumed)
 
     def _of_table(self, key: SinkKey, sink: StagedSink) -> LostChange:
@@ -207,10 +208,9 @@ class LostOutputs:
 
     def _moves(self, sink: StagedSink) -> dict[int, Move]:
         """The row's own, and the one under the id of the row that leaves it out."""
-        at, first = open_location(sink.path), self._lost.checkpoint_id
-        return {
-            m.checkpoint_id: m for m in moves_of(at, names_in(at)) if m.checkpoint_id in (first, first + 1)
-        }
+        first = self._lost.checkpoint_id
+        moves = looking(open_location(sink.path), moves_of)
+        return {m.checkpoint_id: m for m in moves if m.checkpoint_id in (first, first + 1)}
 
     def _of_names(self, key: SinkKey, names: Iterable[str]) -> Files:
         known = {base_name(file): file for file in self._all.get(key, {})}

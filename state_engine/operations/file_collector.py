@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -37,7 +37,9 @@ from state_engine.operations.job_files import JobFiles, known_sinks
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
+from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
+from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import join, open_location
 from state_engine.storage.store_clock import StoreClock, same_store
 
@@ -249,10 +251,13 @@ def _drop_empty(uri: str, inside: str) -> None:
     """Delete directories that nothing is left in; only those of one attempt, in which nobody writes any more."""
     while any(write_id_in(part) for part in inside.split("/")):
         at = open_location(join(uri, inside))
-        if at.listing(missing_ok=True):
-            return
-        with suppress(FileNotFoundError):
-            at.delete_directory()
+        if inside.startswith(STAGED_PREFIX) and not at.local:
+            return  # a restore may bring files back to it between two steps, and only the sink's owner may move it
+        with table_lock(uri) if inside.startswith(STAGED_PREFIX) else nullcontext():
+            if at.listing(missing_ok=True):
+                return
+            with suppress(FileNotFoundError):
+                at.delete_directory()
         inside = _parent(inside)
 
 

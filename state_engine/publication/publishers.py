@@ -26,7 +26,7 @@ def publishers(kernel: DeltaKernel, tables: JobTables) -> Publishers:
     return {
         SinkKind.DELTA: DeltaPublisher(kernel),
         SinkKind.DELTA_SPARK: SparkDeltaPublisher(kernel),
-        SinkKind.FILES: FilePublisher(kernel.disk.durability),
+        SinkKind.FILES: FilePublisher(kernel.disk.durability, kernel.write_new),
         SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         SinkKind.SQL: SqlPublisher(),
         SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel),

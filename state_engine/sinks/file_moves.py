@@ -5,7 +5,7 @@ attempt of a task has left: one that was run again, or twice at once, or that st
 shown: the listed files are moved, by name, into a hidden one that no task knows, and that one is renamed.
 
     join      the listed files, one by one, into ``_joining-<id>``
-    note      ``_published.json``: from now on, nothing left to join means that it is published
+    note      ``_published-<id>.json``: from now on, nothing left to join means that it is published
     reveal    ``_joining-<id>`` becomes ``checkpoint_id=<id>``: all of it appears in one step
 
 Withdrawn files go back to where they were staged, so that a later checkpoint can bring them again: nothing is copied,
@@ -16,12 +16,16 @@ files leave, as when a restore keeps a part of a promotion, these files leave on
 ``_moving-<id>.json`` is written before the first step of a move and renamed to ``_moved-<id>.json`` after the last.
 Every step looks where a file is before it moves it, so that a crash anywhere is mended by moving again; and what was
 left behind cannot be published any more, however late its runner wakes up.
+
+What is kept out of sight lies in the directory of the sink's owner, see ``file_owner``; on a local disk that is the
+sink's own. No step needs more than HDFS and Azure give: nothing is renamed to a name that is there, and each rename has
+the owner's directory at one end, as each deletion has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +35,7 @@ import pyarrow.fs as pafs
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.base import verify_files, write_ids
+from state_engine.sinks.file_owner import KEPT_ASIDE, WRITING, Look
 from state_engine.sinks.spark_writer import note_of
 from state_engine.storage.durability import Durability, fsync_path, sync_directories
 from state_engine.storage.files import Location, join
@@ -38,9 +43,8 @@ from state_engine.storage.files import Location, join
 PUBLISHED = "checkpoint_id="
 STAGED_PREFIX = "_staged-"
 """Of the directory that an attempt writes to; its ``write_id`` follows."""
-_MOVING, _MOVED = "_moving-", "_moved-"
-_WITHDRAWN, _JOINING = "_withdrawn-", "_joining-"
-_NOTE = "_published.json"
+_MOVING, _MOVED, _NOTE, _JOINING, _WITHDRAWN = KEPT_ASIDE
+_STRAYS = "_strays"
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,12 @@ def names_in(at: Location, *inside: str) -> list[str]:
     return at.inside(*inside).names(missing_ok=True)
 
 
-def moves_of(at: Location, names: Sequence[str]) -> list[Move]:
-    """All moves of a sink, oldest first; of those whose notes are among the names in its directory."""
+def moves_of(look: Look) -> list[Move]:
+    """All moves of a sink, oldest first."""
     moves = []
-    for name in names:
+    for name, path in look.aside.items():
         if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
-            note = at.inside(name).read_json()
+            note = look.at.inside(path).read_json()
             moves.append(Move(_number(name), name.startswith(_MOVED), note["files"], note["withdrawn"]))
     return sorted(moves, key=lambda m: m.checkpoint_id)
 
@@ -94,31 +98,26 @@ class Note:
     files: str
 
 
-def newest_published(at: Location, names: Sequence[str]) -> int:
-    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since.
-
-    Args:
-        names: all that are in the sink's directory.
-    """
-    ids = [_number(name) for name in names if name.startswith((PUBLISHED, _MOVED))]
-    note = read_note(at) if _NOTE in names else None
+def newest_published(look: Look) -> int:
+    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since."""
+    ids = [_number(name) for name in (*look.names, *look.aside) if name.startswith((PUBLISHED, _MOVED))]
+    note = read_note(look)
     if note is not None:
-        ids.append(note.before if are_on_their_way(at, note.checkpoint_id) else note.checkpoint_id)
+        ids.append(note.before if are_on_their_way(look, note.checkpoint_id) else note.checkpoint_id)
     return max(ids, default=0)
 
 
-def read_note(at: Location) -> Note | None:
-    """What ``Mover.publish`` noted; None where it never did."""
-    try:
-        return Note(**at.inside(_NOTE).read_json())
-    except FileNotFoundError:
-        return None
+def read_note(look: Look) -> Note | None:
+    """What ``Mover.publish`` noted last; None where it never did."""
+    paths = [path for name, path in look.aside.items() if name.startswith(_NOTE) and name.endswith(".json")]
+    notes = (Note(**look.at.inside(path).read_json()) for path in paths)
+    return max(notes, key=lambda note: note.checkpoint_id, default=None)
 
 
-def noted(at: Location, checkpoint_id: int) -> Note | None:
+def noted(look: Look, checkpoint_id: int) -> Note | None:
     """The note of a checkpoint that is published; None where another one is the newest, or it is not done yet."""
-    note = read_note(at)
-    if note is None or note.checkpoint_id != checkpoint_id or are_on_their_way(at, checkpoint_id):
+    note = read_note(look)
+    if note is None or note.checkpoint_id != checkpoint_id or are_on_their_way(look, checkpoint_id):
         return None
     return note
 
@@ -128,18 +127,10 @@ def is_waiting(at: Location, staged: StagedSink) -> bool:
     return any(at.inside(f.path).is_file() for f in staged.files)
 
 
-def hide_strays(at: Location, directory: str, files: Sequence[DataFile], inside: Sequence[str]) -> None:
-    """Move files of the same attempts that are not listed out of a directory, to where they were written.
-
-    Earlier versions published whole directories.
-    """
+def strays(files: Sequence[DataFile], inside: Sequence[str]) -> list[str]:
+    """Files of the same attempts in a published directory that are not listed: earlier versions showed all they had."""
     listed, attempts = {base_name(f) for f in files}, set(write_ids(files))
-    for name in inside:
-        attempt = attempt_of(name)
-        if name not in listed and attempt in attempts:
-            home = f"{STAGED_PREFIX}{attempt}"
-            at.inside(home).make_directory()
-            at.inside(directory, name).move(join(at.path, home, name))
+    return [name for name in inside if name not in listed and attempt_of(name) in attempts]
 
 
 def attempt_of(name: str) -> str | None:
@@ -154,8 +145,14 @@ def attempt_of(name: str) -> str | None:
 
 
 def published_files(at: Location) -> dict[str, str]:
-    """Directory of every published file, by its name."""
-    return _located(at, PUBLISHED)
+    """Directory of every published file that readers count, by its name."""
+    published = {}
+    for directory in at.listing():
+        if directory.base_name.startswith(PUBLISHED) and directory.type == pafs.FileType.Directory:
+            for name in names_in(at, directory.base_name):  # a restore may take it away meanwhile
+                if not name.startswith(("_", ".")):
+                    published[name] = directory.base_name
+    return published
 
 
 def check_published_files(at: Location, staged: StagedSink) -> None:
@@ -171,10 +168,10 @@ def check_published_files(at: Location, staged: StagedSink) -> None:
 
 
 class Mover:
-    """Makes the publish or the move of one checkpoint; the caller holds the lock of the sink.
+    """Makes the publish or the move of one checkpoint; the caller owns the sink.
 
     Args:
-        at: the sink's directory.
+        look: at the sink, by its owner.
         staged: files to withdraw and to add.
         checkpoint_id: of the row.
         final: name of the directory in which the added files appear.
@@ -183,33 +180,39 @@ class Mover:
 
     def __init__(
         self,
-        at: Location,
+        look: Look,
         staged: StagedSink,
         *,
         checkpoint_id: int,
         final: str,
         durability: Durability = "sync",
     ) -> None:
-        self._waits = durability == "sync" and at.local
-        self._at, self._staged, self._id, self._final = at, staged, checkpoint_id, final
+        self._waits = durability == "sync" and look.at.local
+        self._at, self._staged, self._id, self._final = look.at, staged, checkpoint_id, final
+        self._look = look
         self._files = sorted(map(base_name, staged.files))
         self._withdrawn = sorted(map(base_name, staged.withdrawn))
 
     # -- a publish that moves nothing else -------------------------------------------------------------------------
 
-    def publish(self, before: int, names: Sequence[str]) -> None:
+    def publish(self, before: int) -> None:
         """All steps that are left of a publish.
 
         Args:
             before: the highest checkpoint that was published.
-            names: all that are in the sink's directory.
         """
         self.check_waiting()
-        self.join(names)
+        self.join()
         note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
-        self._write(_NOTE, note)  # from here on, what is not on its way counts as published
+        name = f"{_NOTE}-{self._id:012d}.json"
+        if name in self._look.aside:  # of this checkpoint, or of one that had its number before
+            self._at.inside(self._aside(name)).delete()
+        self._write(name, note)  # from here on, what is not on its way counts as published
         self._rename(self._joining, self._final)
         self._outlast()
+        for other in self._look.aside:
+            if other.startswith(_NOTE) and other != name:
+                self._at.inside(self._aside(other)).delete()
 
     def check_waiting(self) -> None:
         """Refuse where a listed file is neither where it was staged nor on its way; raises MissingFilesError."""
@@ -246,7 +249,8 @@ class Mover:
         self.withdraw()
         self.add()
         self._outlast()  # from here on the move counts as made
-        self._rename(f"{_MOVING}{self._id:012d}.json", f"{_MOVED}{self._id:012d}.json")
+        moving, moved = (self._aside(f"{begins}{self._id:012d}.json") for begins in (_MOVING, _MOVED))
+        self._rename(moving, moved)
         self._outlast()
 
     def withdraw(self) -> None:
@@ -254,30 +258,53 @@ class Mover:
         homes = {base_name(f): f.path for f in self._staged.withdrawn}
         attempts = set(write_ids(self._staged.withdrawn))
         inside = published_files(self._at)
-        strays = {n: a for n in inside if n not in homes and (a := attempt_of(n)) in attempts}
-        homes |= {name: f"{STAGED_PREFIX}{attempt}/{name}" for name, attempt in strays.items()}
+        beside = {n: a for n in inside if n not in homes and (a := attempt_of(n)) in attempts}
+        homes |= {name: f"{STAGED_PREFIX}{attempt}/{name}" for name, attempt in beside.items()}
         for directory in sorted({d for name, d in inside.items() if name in homes}):
-            if all(name in homes for name, d in inside.items() if d == directory):
-                self._rename(directory, f"{_WITHDRAWN}{directory}")
-        for source in (_WITHDRAWN, PUBLISHED):
-            for name, directory in _located(self._at, source).items():
+            self._out_of_sight(directory, [name for name, d in inside.items() if d == directory], homes)
+        self._send_home(homes, self._directories(_WITHDRAWN))
+
+    def hide(self, names: Sequence[str]) -> None:
+        """Files that are shown besides those of the checkpoint go to where they were written."""
+        hidden = self._aside(_STRAYS)
+        self._make_aside(_STRAYS)
+        for name in names:
+            self._rename(f"{self._final}/{name}", f"{hidden}/{name}")
+        homes = {n: f"{STAGED_PREFIX}{attempt_of(n)}/{n}" for n in self._inside_of(hidden)}
+        self._send_home(homes, [hidden])
+
+    def _out_of_sight(self, directory: str, inside: Sequence[str], leaving: Collection[str]) -> None:
+        """Files leave a published directory; all of them at once, where it has no others."""
+        hidden = f"{_WITHDRAWN}{directory}"
+        if all(name in leaving for name in inside) and not self._is_directory(self._aside(hidden)):
+            self._rename(directory, self._aside(hidden))
+            return
+        self._make_aside(hidden)
+        for name in inside:
+            if name in leaving:
+                self._rename(f"{directory}/{name}", self._aside(f"{hidden}/{name}"))
+
+    def _send_home(self, homes: Mapping[str, str], hidden: Sequence[str]) -> None:
+        """What lies in directories out of sight goes to where it was staged, and these directories go."""
+        for directory in hidden:
+            for name in self._inside_of(directory):
                 if name in homes:
                     self._make(homes[name].rsplit("/", 1)[0])
                     self._rename(f"{directory}/{name}", homes[name])
         self._outlast()
-        for directory in self._directories(_WITHDRAWN):
+        for directory in hidden:
             self._at.inside(directory).delete_directory()
 
     def add(self) -> None:
         """All added files appear at once."""
         if not self._staged.files or self._is_directory(self._final):
             return
-        self.join(names_in(self._at))
+        self.join()
         self._rename(self._joining, self._final)
 
-    def join(self, names: Sequence[str]) -> None:
+    def join(self) -> None:
         """Bring the listed files together, out of sight, and nothing else."""
-        self._make(self._joining)
+        self._make_aside(f"{_JOINING}{self._id:012d}")
         for file in self._staged.files:
             target = f"{self._joining}/{base_name(file)}"
             if self._is_file(file.path):
@@ -287,12 +314,22 @@ class Mover:
                     f"sink '{self._staged.name}': {join(self._staged.path, file.path)} is gone. Put it back from a "
                     "copy, or restore the checkpoint's parent"
                 )
-        self._send_back(sorted({self._joining, *(n for n in names if n.startswith(_JOINING))}))
+        others = (path for name, path in self._look.aside.items() if name.startswith(_JOINING))
+        self._send_back(sorted({self._joining, *others}))
         self._outlast()  # before what knows the old names goes, and anything is noted
         for home in {f.path.rsplit("/", 1)[0] for f in self._staged.files}:
-            with suppress(FileNotFoundError):
-                if not self._at.inside(home).listing():
-                    self._at.inside(home).delete_directory()
+            self._drop_empty(home)
+
+    def _drop_empty(self, home: str) -> None:
+        """An empty directory goes; it goes through the owner's, since others may bring files back to it any time."""
+        with suppress(FileNotFoundError):
+            if self._at.inside(home).listing():
+                return
+            if self._look.owner:
+                empty = self._aside(f"{WRITING}{self._look.token}{home}")
+                self._rename(home, empty)
+                home = empty
+            self._at.inside(home).delete_directory()
 
     def _send_back(self, directories: Sequence[str]) -> None:
         """What was on its way for rows that were abandoned since goes back to where it was staged."""
@@ -313,21 +350,34 @@ class Mover:
 
     @property
     def _joining(self) -> str:
-        return f"{_JOINING}{self._id:012d}"
+        return self._aside(f"{_JOINING}{self._id:012d}")
+
+    def _aside(self, name: str) -> str:
+        """Where something is kept out of sight."""
+        return self._look.path(name)
+
+    def _make_aside(self, name: str) -> None:
+        """A directory out of sight, if it is not there."""
+        if not self._look.owner:
+            self._make(name)
+        elif not self._is_directory(self._aside(name)):
+            made = f"{WRITING}{self._look.token}{name.removeprefix('_')}"
+            self._make(made)
+            self._rename(made, self._aside(name))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        """A file of ours, whole or not at all."""
-        aside = f"_writing-{name.removeprefix('_')}"
-        self._at.inside(aside).write(json.dumps(content).encode())
+        """A file of ours out of sight, whole or not at all."""
+        written = f"{WRITING}{self._look.token}{name.removeprefix('_')}"
+        self._at.inside(written).write(json.dumps(content).encode())
         if self._waits:
-            fsync_path(self._at.inside(aside).path)
-        self._rename(aside, name)
+            fsync_path(self._at.inside(written).path)
+        self._rename(written, self._aside(name))
         self._outlast()
 
     def _outlast(self) -> None:
         """Sync the names in the sink's directory and in those in it that a publish or a move changes."""
         if self._waits:
-            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN)
+            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN, _STRAYS)
             inside = [self._at.inside(name).path for name in names_in(self._at) if name.startswith(ours)]
             # another runner that publishes the same may take away an empty one, whose names it has synced
             sync_directories([self._at.path, *inside], below=self._at.path, missing_ok=True)
@@ -349,7 +399,9 @@ class Mover:
         return self._at.inside(name).is_directory()
 
     def _directories(self, prefix: str) -> list[str]:
-        return [name for name in names_in(self._at) if name.startswith(prefix)]
+        """Those that are kept out of sight now."""
+        owned = names_in(self._at, self._look.owner) if self._look.owner else names_in(self._at)
+        return sorted(self._aside(name) for name in owned if name.startswith(prefix))
 
 
 def _number(name: str) -> int:
@@ -363,17 +415,7 @@ def _number(name: str) -> int:
     return int(digits)
 
 
-def are_on_their_way(at: Location, checkpoint_id: int) -> bool:
+def are_on_their_way(look: Look, checkpoint_id: int) -> bool:
     """Whether files of a checkpoint are on their way and not in sight yet."""
-    return bool(names_in(at, f"{_JOINING}{checkpoint_id:012d}"))
-
-
-def _located(at: Location, prefix: str) -> dict[str, str]:
-    """Directory of every file that readers count, by its name, in directories of one kind."""
-    located = {}
-    for directory in at.listing():
-        if directory.base_name.startswith(prefix) and directory.type == pafs.FileType.Directory:
-            for name in at.inside(directory.base_name).names():
-                if not name.startswith(("_", ".")):
-                    located[name] = directory.base_name
-    return located
+    path = look.aside.get(f"{_JOINING}{checkpoint_id:012d}")
+    return path is not None and bool(names_in(look.at, path))

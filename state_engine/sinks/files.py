@@ -4,14 +4,13 @@ Subtasks write into ``_staged-<write_id>``, which readers skip; publishing bring
 together in a directory that readers skip as well, and renames that one to ``checkpoint_id=<id>``: one atomic step on
 local file systems and HDFS, see ``file_moves``. Readers that know partitions see ``checkpoint_id`` as a column: the
 checkpoint that published the rows. A consumer may move published directories away. Outputs of a path that the head
-leaves are renamed back. Object stores cannot rename a directory atomically and are refused. Mirrors Flink's
-``FileSink``. Decision 0004.
+leaves are renamed back. Runners keep out of each other's way as ``file_owner`` says. Object stores cannot rename a
+directory atomically and are refused. Mirrors Flink's ``FileSink``. Decisions 0004 and 0053.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import uuid4
@@ -39,18 +38,19 @@ from state_engine.sinks.file_moves import (
     attempt_of,
     base_name,
     check_published_files,
-    hide_strays,
     is_waiting,
     moves_of,
     names_in,
     newest_published,
     noted,
+    strays,
 )
+from state_engine.sinks.file_owner import Look, WriteNew, as_owner, looking
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.durability import Durability
-from state_engine.storage.files import Location, join, normal_uri, open_location
+from state_engine.storage.files import is_local, join, normal_uri, open_location
 
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")
@@ -92,7 +92,7 @@ class FileSink(Sink):
             name=request.name,
             kind=self.kind,
             uri=self.path,
-            identity=_identity(self.path, request.app, root=request.staging.root),
+            identity=_identity(self.path, request),
             schema=request.schema,
             schema_text=json.dumps(spark_schema(request.schema)),
             directory=join(self.path, f"{STAGED_PREFIX}{request.write_id}"),
@@ -116,34 +116,62 @@ class FilePublisher(Publisher):
 
     Args:
         durability: whether each step waits for the disk before the one that rests on it.
+        write_new: creates the first owner of a sink, elsewhere than on a local disk.
     """
 
-    def __init__(self, durability: Durability = "sync") -> None:
+    def __init__(self, durability: Durability = "sync", write_new: WriteNew | None = None) -> None:
         self._durability: Durability = durability
+        self._write_new = write_new
 
     def seen(self, uri: str, app: str) -> int:
-        at = open_location(uri)
-        return newest_published(at, names_in(at))
+        return looking(open_location(uri), newest_published)
 
     def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        _same_directory(staged)
-        at, final = open_location(staged.path), published_directory(checkpoint_id)
-        mover = Mover(at, staged, checkpoint_id=checkpoint_id, final=final, durability=self._durability)
-        with table_lock(staged.path):
-            names = names_in(at)
+        def publish(look: Look) -> None:
+            _same_directory(staged)
+            mover = self._mover(look, staged, checkpoint_id)
             if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
-                _move_once(at, staged, checkpoint_id, mover, names)
-            elif not _is_published(at, staged, checkpoint_id, names):
-                mover.publish(newest_published(at, names), names)
+                _move_once(look, staged, checkpoint_id, mover)
+            elif not self._hidden(look, staged, checkpoint_id):
+                mover.publish(newest_published(look))
+
+        _same_directory(staged)
+        as_owner(staged.path, publish, self._write_new)
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         _same_directory(staged)
         # outputs that somebody deleted since are no matter: only others in their place are
-        at, final = open_location(staged.path), published_directory(checkpoint_id)
-        with table_lock(staged.path):
-            _is_published(at, staged, checkpoint_id, names_in(at))
+        if not self._looks_well(staged, checkpoint_id):
+            as_owner(staged.path, lambda look: self._hidden(look, staged, checkpoint_id), self._write_new)
+        final = published_directory(checkpoint_id)
         sizes = {join(final, base_name(file)): file.bytes for file in staged.files}
         check_shown(staged, sizes, checkpoint_id=checkpoint_id)
+
+    def _looks_well(self, staged: StagedSink, checkpoint_id: int) -> bool:
+        """Whether a look at the sink, which leaves its owner in peace, shows nothing to refuse and nothing to do."""
+        at = open_location(staged.path)
+        if at.local:
+            return False
+        try:
+            return looking(
+                at,
+                lambda look: (
+                    _is_published(look, staged, checkpoint_id) and not _strays(look, staged, checkpoint_id)
+                ),
+            )
+        except SinkIdentityError:  # the owner may be in the middle of something
+            return False
+
+    def _hidden(self, look: Look, staged: StagedSink, checkpoint_id: int) -> bool:
+        """Whether a row was published; what is shown besides its files is taken out of sight."""
+        published = _is_published(look, staged, checkpoint_id)
+        if published and (names := _strays(look, staged, checkpoint_id)):
+            self._mover(look, staged, checkpoint_id).hide(names)
+        return published
+
+    def _mover(self, look: Look, staged: StagedSink, checkpoint_id: int) -> Mover:
+        final = published_directory(checkpoint_id)
+        return Mover(look, staged, checkpoint_id=checkpoint_id, final=final, durability=self._durability)
 
     def check_identity(self, staged: StagedSink) -> None:
         with table_lock(staged.path):
@@ -160,27 +188,36 @@ def _home(file: DataFile) -> str:
     return file.path.split("/", 1)[0]
 
 
-def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, names: Sequence[str]) -> bool:
+def _shown(look: Look, checkpoint_id: int) -> list[str]:
+    """Names in the directory of a checkpoint."""
+    final = published_directory(checkpoint_id)
+    return names_in(look.at, final) if final in look.names else []
+
+
+def _strays(look: Look, staged: StagedSink, checkpoint_id: int) -> list[str]:
+    """What the directory of a published checkpoint shows besides its files."""
+    return strays(staged.files, _shown(look, checkpoint_id))
+
+
+def _is_published(look: Look, staged: StagedSink, checkpoint_id: int) -> bool:
     """Whether a row was published, be it that a later one withdrew it, or a consumer has moved it away.
 
     Raises:
         SinkIdentityError: another row of that number was, or a later one without this.
     """
-    final = published_directory(checkpoint_id)
-    inside = names_in(at, final) if final in names else []
-    later = [m for m in moves_of(at, names) if m.checkpoint_id > checkpoint_id]
+    final, inside = published_directory(checkpoint_id), _shown(look, checkpoint_id)
+    later = [m for m in moves_of(look) if m.checkpoint_id > checkpoint_id]
     known = {*inside, *(name for m in later for name in m.withdrawn)}
-    note = noted(at, checkpoint_id)
+    note = noted(look, checkpoint_id)
     if {base_name(f) for f in staged.files} <= known:
-        hide_strays(at, final, staged.files, inside)
         return True
     if note is not None and note.files == note_of(staged):
         return True
     if note is not None or any(attempt_of(name) not in (None, *write_ids(staged.files)) for name in inside):
         conflict = f"{final} holds other files than"
-    elif final not in names and newest_published(at, names) <= checkpoint_id:
+    elif final not in look.names and newest_published(look) <= checkpoint_id:
         return False
-    elif is_waiting(at, staged) or later:
+    elif is_waiting(look.at, staged) or later:
         conflict = "was moved on by a later one before what"
     else:
         return True
@@ -190,18 +227,16 @@ def _is_published(at: Location, staged: StagedSink, checkpoint_id: int, names: S
     )
 
 
-def _move_once(
-    at: Location, staged: StagedSink, checkpoint_id: int, mover: Mover, names: Sequence[str]
-) -> None:
-    begun = mover.begun(moves_of(at, names))
+def _move_once(look: Look, staged: StagedSink, checkpoint_id: int, mover: Mover) -> None:
+    begun = mover.begun(moves_of(look))
     if begun is None:
-        if newest_published(at, names) >= checkpoint_id:
+        if newest_published(look) >= checkpoint_id:
             raise SinkIdentityError(
                 f"sink '{staged.name}': {staged.path} already holds rows of checkpoint {checkpoint_id} or a later one: "
                 "another root writes here. Give each its own directory"
             )
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")
-        check_published_files(at, staged)
+        check_published_files(look.at, staged)
         mover.begin()
     if begun is None or not begun.done:
         mover.finish()
@@ -216,17 +251,16 @@ def _same_directory(staged: StagedSink) -> None:
         )
 
 
-def _identity(uri: str, app: str, *, root: str) -> str:
+def _identity(uri: str, request: SinkRequest) -> str:
     """The id of the directory, which is the application's from now on if it is nobody's.
 
     Raises:
         SinkIdentityError: it is the sink of another application.
     """
-    with table_lock(uri):
-        identity = _read_identity(uri)
-        if identity is None or (identity["app"] != app and _is_abandoned(uri, identity, app, root)):
-            identity = {"id": uuid4().hex, "app": app, "root": root}
-            open_location(join(uri, _IDENTITY)).write_whole(json.dumps(identity).encode())
+    identity, app = _read_identity(uri), request.app
+    if identity is None or identity["app"] != app:
+        write_new = None if is_local(uri) else request.kernel.write_new
+        identity = as_owner(uri, lambda look: _begun(look, uri, request, write_new), write_new)
     if identity["app"] != app:
         raise SinkIdentityError(
             f"{uri} is the sink of '{identity['app']}', not of '{app}': give each its own directory. If the other one "
@@ -235,21 +269,39 @@ def _identity(uri: str, app: str, *, root: str) -> str:
     return identity["id"]
 
 
-def _is_abandoned(uri: str, identity: dict[str, str], app: str, root: str) -> bool:
+def _begun(look: Look, uri: str, request: SinkRequest, write_new: WriteNew | None) -> dict[str, str]:
+    """The identity of a directory; a new one, if it has none, or one of an application that never got anywhere."""
+    identity = _read_identity(uri)
+    if identity is not None and not _is_abandoned(look, identity, request.app, request.staging.root):
+        return identity
+    own = {"id": uuid4().hex, "app": request.app, "root": request.staging.root}
+    if write_new is None:
+        look.at.inside(_IDENTITY).write_whole(json.dumps(own).encode())
+        return own
+    if identity is not None:
+        former = look.at.inside(look.path(f"{_IDENTITY}.{uuid4().hex}"))
+        look.at.inside(_IDENTITY).move(former.path)
+        former.delete()
+    write_new(join(uri, _IDENTITY), json.dumps(own))
+    return _read_identity(uri) or own
+
+
+def _is_abandoned(look: Look, identity: dict[str, str], app: str, root: str) -> bool:
     """Whether the first batch of the application that began here failed, and left nothing that it may still publish.
 
     Files that it has staged may be of a checkpoint that waits to be published; those of a root that another one took
     the place of are not: nobody can publish them any more.
     """
-    if "root" not in identity:  # of a version that did not note what it has published
+    if (
+        identity["app"] == app or "root" not in identity
+    ):  # of a version that did not note what it has published
         return False
-    at = open_location(uri)
     # a crash may have left one of ours half written, under a longer name
-    names = [name for name in names_in(at) if not name.startswith((_IDENTITY, "."))]
+    names = [name for name in look.aside if not name.startswith((_IDENTITY, "."))]
     if any(not name.startswith(STAGED_PREFIX) for name in names):
         return False
     replaced = identity["root"] == root and identity["app"].partition("/")[0] != app.partition("/")[0]
-    return replaced or not any(names_in(at, name) for name in names)
+    return replaced or not any(names_in(look.at, name) for name in names)
 
 
 def _read_identity(uri: str) -> dict[str, str] | None:

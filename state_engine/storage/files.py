@@ -255,8 +255,13 @@ def open_location(uri: str) -> Location:
     scheme, rest = uri.split("://", 1)
     if scheme in S3_SCHEMES:
         return Location(s3_file_system(rest.split("/", 1)[0]), rest)
-    fs, path = pafs.FileSystem.from_uri(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}")
-    return Location(fs, path)
+    return Location(*_remote(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}"))
+
+
+def _remote(uri: str) -> tuple[pafs.FileSystem, str]:
+    """As pyarrow knows it."""
+    fs_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)
+    return fs_and_path
 
 
 def sync_uris(uris: Iterable[str], *, below: str) -> None:

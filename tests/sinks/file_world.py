@@ -1,0 +1,157 @@
+"""A ``FileSink`` on a file system like HDFS, the committed rows of its job, and runners that publish them.
+
+The sink's code is the engine's own; the rest of a micro-batch is what matters of it here: a row is committed if nobody
+else committed one meanwhile, and only after all before it were published. After each change of the file system the
+world looks at what readers see.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine import FileSink
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
+from state_engine.sinks.file_moves import base_name
+from state_engine.sinks.files import FilePublisher
+from state_engine.storage.files import open_location
+from state_engine.storage.layout import file_name
+from tests.sinks.requests import APP, asked
+from tests.support.hdfs_like import HdfsLike
+
+URI = "hdfs://model/out"
+SCHEMA = pa.schema([("id", pa.int64())])
+CHANGES = ("rename", "mkdirs", "delete", "delete all", "write", "create")
+"""Operations that change the file system."""
+
+
+class FileWorld:
+    """The file system, the log and what must hold of both.
+
+    Args:
+        around: lets something happen at an operation of the file system.
+
+    Attributes:
+        rows: committed, by id from 1 on: what they add and withdraw.
+        shown: the newest row that somebody was told is published.
+    """
+
+    def __init__(self, around: Callable[[str, str, Callable[[], Any]], Any]) -> None:
+        self._around, self._numbers = around, itertools.count(1)
+        self.fs = HdfsLike(self._watched)
+        self.rows: list[StagedSink] = []
+        self.shown = 0
+        self._staged: dict[str, DataFile] = {}
+        self.publisher = FilePublisher(write_new=self.fs.write_new)
+
+    def _watched(self, kind: str, path: str, act: Callable[[], Any]) -> Any:
+        def act_and_look() -> Any:
+            result = act()
+            if kind in CHANGES:
+                self.check()
+            return result
+
+        return self._around(kind, path, act_and_look)
+
+    # -- what a runner does ------------------------------------------------------------------------------------------
+
+    def prepared(self, write_id: str) -> StagedSink:
+        """The sink, made if there is none, with nothing staged."""
+        kernel = SimpleNamespace(write_new=self.fs.write_new)
+        return FileSink(URI).prepare(asked(kernel, SCHEMA, write_id)).staged([])
+
+    def stage(self, sink: StagedSink, write_id: str, count: int) -> list[DataFile]:
+        """Files of an attempt, and one beside them that a repeated task left."""
+        files = []
+        for subtask in range(count):
+            path = f"_staged-{write_id}/{file_name(write_id, subtask, 0)}"
+            open_location(URI).inside(path).write(b"")
+            files.append(DataFile(path, bytes=0, rows=1, subtask=subtask))
+        return files
+
+    def publish_pending(self) -> int:
+        """What an engine does first; the newest row that is published then."""
+        rows = list(self.rows)
+        seen = self.publisher.seen(URI, APP)
+        newest = max((i for i, row in enumerate(rows, 1) if i <= seen and row.changes_sink), default=0)
+        if newest:
+            self.publisher.check_seen(rows[newest - 1], APP, newest)
+        for checkpoint_id, row in enumerate(rows, 1):
+            if checkpoint_id > seen:
+                self.publish(row, checkpoint_id)
+        return len(rows)
+
+    def publish(self, row: StagedSink, checkpoint_id: int) -> None:
+        self.publisher.publish(row, APP, checkpoint_id)
+        self.shown = max(self.shown, checkpoint_id)
+        self.check()
+
+    def run(self, dice: random.Random, batches: int) -> None:
+        """Some micro-batches, and restores and promotions among them; ends where another runner was faster."""
+        sink = self.prepared(f"{next(self._numbers):032x}")
+        for _ in range(batches):
+            head = self.publish_pending()
+            row = self._next(sink, dice)
+            try:
+                self.publisher.check_identity(row)
+                if row.withdrawn:
+                    self.publisher.check_withdrawable(row)
+            except (SinkError, MissingFilesError) as error:
+                assert not isinstance(error, SinkIdentityError), error
+                return  # the sink shows what a later row says
+            if len(self.rows) != head:
+                return  # another runner committed first
+            for file in row.files:
+                self._staged.setdefault(base_name(file), file)
+            self.rows.append(row)
+            self.publish(row, head + 1)
+
+    def _next(self, sink: StagedSink, dice: random.Random) -> StagedSink:
+        """A row on the newest one: outputs of a micro-batch, or others of those that were ever published."""
+        content, known = self.content(), dict(self._staged)
+        attempts = sorted({file.path.split("/")[0] for file in known.values()})
+        if not attempts or dice.random() < 0.6:
+            write_id = f"{next(self._numbers):032x}"
+            return self._row(sink, self.stage(sink, write_id, dice.choice((1, 2))), [])
+        wanted = {attempt for attempt in attempts if dice.random() < 0.5}
+        target = {name for name, file in known.items() if file.path.split("/")[0] in wanted}
+        add = [known[name] for name in sorted(target - content)]
+        return self._row(sink, add, [known[name] for name in sorted(content - target)])
+
+    def _row(self, sink: StagedSink, files: list[DataFile], withdrawn: list[DataFile]) -> StagedSink:
+        return StagedSink(sink.name, sink.kind, sink.path, sink.identity, sink.schema, files, withdrawn)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def content(self, rows: int | None = None) -> set[str]:
+        """Names of the files that readers see once so many rows are published."""
+        content = set[str]()
+        for row in self.rows[:rows]:
+            content -= set(map(base_name, row.withdrawn))
+            content |= set(map(base_name, row.files))
+        return content
+
+    def visible(self) -> list[str]:
+        """Names of the files that readers see, in directories that they look into."""
+        paths = [path.split("/") for path in self.fs.below("model/out") if path.startswith("checkpoint_id=")]
+        assert all(len(path) == 2 for path in paths), f"a directory was moved into another one: {paths}"
+        return sorted(path[1] for path in paths)
+
+    def check(self) -> None:
+        """Readers see the newest row's outputs, those of the row before, or what both have and some more of them."""
+        visible, after = self.visible(), self.content()
+        before = self.content(len(self.rows) - 1) if self.rows else set[str]()
+        assert len(visible) == len(set(visible)), f"rows are there twice: {visible}"
+        assert before & after <= set(visible), f"rows are lost: {sorted((before & after) - set(visible))}"
+        assert set(visible) <= before | after, f"withdrawn rows are there: {sorted(set(visible) - (before | after))}"
+        if self.rows and self.shown == len(self.rows):
+            assert set(visible) == after, f"checkpoint {self.shown} was published: {visible}, not {sorted(after)}"
+        names = [path.rsplit("/", 1)[-1] for path in self.fs.files]
+        lost = [name for name in self._staged if names.count(name) != 1]
+        assert not lost, f"files are gone, or there twice: {lost}"
