@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,7 @@ class FileWorld:
         self.rows: list[StagedSink] = []
         self.shown = 0
         self._staged: dict[str, DataFile] = {}
+        self.kernel = SimpleNamespace(write_new=self.fs.write_new)
         self.publisher = FilePublisher(write_new=self.fs.write_new)
 
     def _watched(self, kind: str, path: str, act: Callable[[], Any]) -> Any:
@@ -63,11 +65,10 @@ class FileWorld:
 
     def prepared(self, write_id: str) -> StagedSink:
         """The sink, made if there is none, with nothing staged."""
-        kernel = SimpleNamespace(write_new=self.fs.write_new)
-        return FileSink(URI).prepare(asked(kernel, SCHEMA, write_id)).staged([])
+        return FileSink(URI).prepare(asked(self.kernel, SCHEMA, write_id)).staged([])
 
-    def stage(self, sink: StagedSink, write_id: str, count: int) -> list[DataFile]:
-        """Files of an attempt, and one beside them that a repeated task left."""
+    def stage(self, write_id: str, count: int) -> list[DataFile]:
+        """Files of an attempt."""
         files = []
         for subtask in range(count):
             path = f"_staged-{write_id}/{file_name(write_id, subtask, 0)}"
@@ -92,6 +93,12 @@ class FileWorld:
         self.shown = max(self.shown, checkpoint_id)
         self.check()
 
+    def commit(self, row: StagedSink) -> None:
+        """It is the newest row now."""
+        for file in row.files:
+            self._staged.setdefault(base_name(file), file)
+        self.rows.append(row)
+
     def run(self, dice: random.Random, batches: int) -> None:
         """Some micro-batches, and restores and promotions among them; ends where another runner was faster."""
         sink = self.prepared(f"{next(self._numbers):032x}")
@@ -102,14 +109,13 @@ class FileWorld:
                 self.publisher.check_identity(row)
                 if row.withdrawn:
                     self.publisher.check_withdrawable(row)
-            except (SinkError, MissingFilesError) as error:
-                assert not isinstance(error, SinkIdentityError), error
+            except SinkIdentityError:
+                raise  # nobody else writes here
+            except (SinkError, MissingFilesError):
                 return  # the sink shows what a later row says
             if len(self.rows) != head:
                 return  # another runner committed first
-            for file in row.files:
-                self._staged.setdefault(base_name(file), file)
-            self.rows.append(row)
+            self.commit(row)
             self.publish(row, head + 1)
 
     def _next(self, sink: StagedSink, dice: random.Random) -> StagedSink:
@@ -118,14 +124,11 @@ class FileWorld:
         attempts = sorted({file.path.split("/")[0] for file in known.values()})
         if not attempts or dice.random() < 0.6:
             write_id = f"{next(self._numbers):032x}"
-            return self._row(sink, self.stage(sink, write_id, dice.choice((1, 2))), [])
+            return replace(sink, files=self.stage(write_id, dice.choice((1, 2))))
         wanted = {attempt for attempt in attempts if dice.random() < 0.5}
         target = {name for name, file in known.items() if file.path.split("/")[0] in wanted}
         add = [known[name] for name in sorted(target - content)]
-        return self._row(sink, add, [known[name] for name in sorted(content - target)])
-
-    def _row(self, sink: StagedSink, files: list[DataFile], withdrawn: list[DataFile]) -> StagedSink:
-        return StagedSink(sink.name, sink.kind, sink.path, sink.identity, sink.schema, files, withdrawn)
+        return replace(sink, files=add, withdrawn=[known[name] for name in sorted(content - target)])
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
@@ -149,9 +152,13 @@ class FileWorld:
         before = self.content(len(self.rows) - 1) if self.rows else set[str]()
         assert len(visible) == len(set(visible)), f"rows are there twice: {visible}"
         assert before & after <= set(visible), f"rows are lost: {sorted((before & after) - set(visible))}"
-        assert set(visible) <= before | after, f"withdrawn rows are there: {sorted(set(visible) - (before | after))}"
+        assert set(visible) <= before | after, (
+            f"withdrawn rows are there: {sorted(set(visible) - (before | after))}"
+        )
         if self.rows and self.shown == len(self.rows):
-            assert set(visible) == after, f"checkpoint {self.shown} was published: {visible}, not {sorted(after)}"
+            assert set(visible) == after, (
+                f"checkpoint {self.shown} was published: {visible}, not {sorted(after)}"
+            )
         names = [path.rsplit("/", 1)[-1] for path in self.fs.files]
         lost = [name for name in self._staged if names.count(name) != 1]
         assert not lost, f"files are gone, or there twice: {lost}"

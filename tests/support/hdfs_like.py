@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,9 @@ class HdfsLike(pafs.FileSystemHandler):
         directories: paths.
     """
 
-    def __init__(self, around: Callable[[str, str, Callable[[], Any]], Any] = lambda _, __, act: act()) -> None:
+    def __init__(
+        self, around: Callable[[str, str, Callable[[], Any]], Any] = lambda _, __, act: act()
+    ) -> None:
         self.files: dict[str, bytes] = {}
         self.directories: set[str] = set()
         self.around = around
@@ -121,18 +124,21 @@ class HdfsLike(pafs.FileSystemHandler):
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         return pa.PythonFile(
-            _Written(lambda content: self.around("write", path, lambda: self._create(path, content))), mode="w"
+            _Written(lambda content: self.around("write", path, lambda: self._create(path, content))),
+            mode="w",
         )
 
     # -- looks -------------------------------------------------------------------------------------------------------
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return [self.around("look", path, lambda path=path: self._info(path)) for path in paths]
+        return [self.around("look", path, partial(self._info, path)) for path in paths]
 
     def _info(self, path: str) -> pafs.FileInfo:
         if path in self.files:
             return pafs.FileInfo(path, pafs.FileType.File, size=len(self.files[path]))
-        return pafs.FileInfo(path, pafs.FileType.Directory if path in self.directories else pafs.FileType.NotFound)
+        return pafs.FileInfo(
+            path, pafs.FileType.Directory if path in self.directories else pafs.FileType.NotFound
+        )
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         at = selector.base_dir.rstrip("/")
@@ -142,7 +148,9 @@ class HdfsLike(pafs.FileSystemHandler):
                 if selector.allow_not_found:
                     return []
                 raise FileNotFoundError(errno.ENOENT, "no directory", at)
-            return [self._info(p) for p in sorted([*self.files, *self.directories]) if self._is_in(p, selector)]
+            return [
+                self._info(p) for p in sorted([*self.files, *self.directories]) if self._is_in(p, selector)
+            ]
 
         entries: list[pafs.FileInfo] = self.around("list", at, listed)
         return entries
