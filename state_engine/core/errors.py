@@ -242,7 +242,7 @@ class StorageError(StatelakeError, OSError):
 
 
 class LockTimeoutError(StatelakeError):
-    """The lock of a table was not free in time."""
+    """The lock of a table was not free in time; or others took over a directory of files, where nobody can lock."""
 
 
 class InvariantError(StatelakeError):

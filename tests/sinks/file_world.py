@@ -10,26 +10,42 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from state_engine import FileSink
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
-from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
+from state_engine.core.errors import LockTimeoutError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.file_moves import base_name
 from state_engine.sinks.files import FilePublisher
 from state_engine.storage.files import open_location
 from state_engine.storage.layout import file_name
 from tests.sinks.requests import APP, asked
-from tests.support.hdfs_like import HdfsLike
 
-URI = "hdfs://model/out"
 SCHEMA = pa.schema([("id", pa.int64())])
 CHANGES = ("rename", "mkdirs", "delete", "delete all", "write", "create")
 """Operations that change the file system."""
+
+
+Around = Callable[[str, str, Callable[[], Any]], Any]
+"""Is given the name of an operation of the file system, its path and the operation, and does it, or not."""
+
+
+class Files(Protocol):
+    """A file system, as the world uses it."""
+
+    around: Around
+
+    def location(self, uri: str) -> tuple[pafs.FileSystem, str]: ...
+
+    def write_new(self, uri: str, text: str) -> bool: ...
+
+    def below(self, uri: str) -> list[str]: ...
 
 
 class FileWorld:
@@ -37,15 +53,18 @@ class FileWorld:
 
     Args:
         around: lets something happen at an operation of the file system.
+        fs: the file system.
+        uri: of the sink.
 
     Attributes:
         rows: committed, by id from 1 on: what they add and withdraw.
         shown: the newest row that somebody was told is published.
     """
 
-    def __init__(self, around: Callable[[str, str, Callable[[], Any]], Any]) -> None:
+    def __init__(self, around: Around, fs: Files, uri: str) -> None:
         self._around, self._numbers = around, itertools.count(1)
-        self.fs = HdfsLike(self._watched)
+        self.fs, self.uri = fs, uri
+        fs.around = self._watched
         self.rows: list[StagedSink] = []
         self.shown = 0
         self._staged: dict[str, DataFile] = {}
@@ -65,21 +84,21 @@ class FileWorld:
 
     def prepared(self, write_id: str) -> StagedSink:
         """The sink, made if there is none, with nothing staged."""
-        return FileSink(URI).prepare(asked(self.kernel, SCHEMA, write_id)).staged([])
+        return FileSink(self.uri).prepare(asked(self.kernel, SCHEMA, write_id)).staged([])
 
     def stage(self, write_id: str, count: int) -> list[DataFile]:
         """Files of an attempt."""
         files = []
         for subtask in range(count):
             path = f"_staged-{write_id}/{file_name(write_id, subtask, 0)}"
-            open_location(URI).inside(path).write(b"")
+            open_location(self.uri).inside(path).write(b"")
             files.append(DataFile(path, bytes=0, rows=1, subtask=subtask))
         return files
 
     def publish_pending(self) -> int:
         """What an engine does first; the newest row that is published then."""
         rows = list(self.rows)
-        seen = self.publisher.seen(URI, APP)
+        seen = self.publisher.seen(self.uri, APP)
         newest = max((i for i, row in enumerate(rows, 1) if i <= seen and row.changes_sink), default=0)
         if newest:
             self.publisher.check_seen(rows[newest - 1], APP, newest)
@@ -142,7 +161,7 @@ class FileWorld:
 
     def visible(self) -> list[str]:
         """Names of the files that readers see, in directories that they look into."""
-        paths = [path.split("/") for path in self.fs.below("model/out") if path.startswith("checkpoint_id=")]
+        paths = [path.split("/") for path in self.fs.below(self.uri) if path.startswith("checkpoint_id=")]
         assert all(len(path) == 2 for path in paths), f"a directory was moved into another one: {paths}"
         return sorted(path[1] for path in paths)
 
@@ -159,6 +178,35 @@ class FileWorld:
             assert set(visible) == after, (
                 f"checkpoint {self.shown} was published: {visible}, not {sorted(after)}"
             )
-        names = [path.rsplit("/", 1)[-1] for path in self.fs.files]
+        names = [path.rsplit("/", 1)[-1] for path in self.fs.below(self.uri)]
         lost = [name for name in self._staged if names.count(name) != 1]
         assert not lost, f"files are gone, or there twice: {lost}"
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+RUNNERS, STOPS = 5, 0.02
+"""How many runners there are, and how likely, at each operation, one stands still while the others work."""
+Worlds = Callable[[Around, int], AbstractContextManager[FileWorld]]
+"""A world that the engine reaches, with names by a seed."""
+
+
+def runners_that_stop(seed: int, worlds: Worlds) -> None:
+    """Runners of which each stands still, at any operation, for as long as others work."""
+    dice, waiting, running = random.Random(seed), [RUNNERS], [0]
+
+    def around(_: str, __: str, act: Callable[[], Any]) -> Any:
+        if running[0] and waiting[0] and dice.random() < STOPS:
+            run()
+        return act()
+
+    def run() -> None:
+        waiting[0] -= 1
+        running[0] += 1
+        with suppress(LockTimeoutError):
+            world.run(random.Random(dice.random()), dice.randint(1, 4))
+        running[0] -= 1
+
+    with worlds(around, seed) as world:
+        run()
+        world.run(random.Random(seed), 1)

@@ -9,7 +9,7 @@ import functools
 import json
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -33,29 +33,33 @@ from state_engine.storage import files
 from state_engine.storage.files import Location, open_location
 from tests.protocol.interleaving import Actor, actor_here, interleave, run_out, step
 from tests.protocol.passing_time import Clock
-from tests.sinks.file_world import CHANGES, SCHEMA, URI, FileWorld
+from tests.sinks.file_world import CHANGES, SCHEMA, Around, FileWorld, Worlds, runners_that_stop
 from tests.sinks.requests import APP, asked
+from tests.support.hdfs_like import HdfsLike
 
 FEW, ALL, TOGETHER, BROKEN = 60, 6000, 500, 100
 """Seeds: in every run of the tests, in those of faults, in one test of these, and with a rule that is broken."""
 NO_ANSWER = 0.004
 """How likely a change is not made, or is made and its answer is lost."""
-RUNNERS, STOPS = 5, 0.02
-"""How many runners there are where each stands still while others work, and how likely, at each operation, it does."""
-
-Around = Callable[[str, str, Callable[[], Any]], Any]
-"""Is given the name of an operation of the file system, its path and the operation."""
+URI = "hdfs://model/out"
 
 
 @contextmanager
 def world_with(around: Around, seed: int = 0) -> Iterator[FileWorld]:
     """A world that the engine reaches as ``hdfs://model``, with names by a seed."""
-    world, names = FileWorld(around), random.Random(seed)
+    fs, names = HdfsLike(), random.Random(seed)
+    world = FileWorld(around, fs, URI)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_remote", world.fs.location)
+        patch.setattr(files, "_remote", fs.location)
         patch.setattr(file_owner, "uuid4", lambda: UUID(int=names.getrandbits(128)))
         patch.setattr(file_owner.time, "sleep", lambda _: step("pause"))
         yield world
+
+
+def in_memory(world: FileWorld) -> HdfsLike:
+    """Its file system."""
+    assert isinstance(world.fs, HdfsLike)
+    return world.fs
 
 
 def undisturbed(_: str, __: str, act: Callable[[], Any]) -> Any:
@@ -65,28 +69,7 @@ def undisturbed(_: str, __: str, act: Callable[[], Any]) -> Any:
 # -- any schedule ----------------------------------------------------------------------------------------------------
 
 
-def runners_that_stop(seed: int) -> None:
-    """Runners of which each stands still, at any operation, for as long as others work."""
-    dice, waiting, running = random.Random(seed), [RUNNERS], [0]
-
-    def around(kind: str, path: str, act: Callable[[], Any]) -> Any:
-        if running[0] and waiting[0] and dice.random() < STOPS:
-            run()
-        return act()
-
-    def run() -> None:
-        waiting[0] -= 1
-        running[0] += 1
-        with suppress(LockTimeoutError):
-            world.run(random.Random(dice.random()), dice.randint(1, 4))
-        running[0] -= 1
-
-    with world_with(around, seed) as world:
-        run()
-        world.run(random.Random(seed), 1)
-
-
-def runners_in_turns(seed: int) -> None:
+def runners_in_turns(seed: int, worlds: Worlds) -> None:
     """Runners that take turns at every operation, are killed, are refused, sleep, and wake up when all is over."""
     dice, trace = random.Random(seed), list[str]()
 
@@ -103,7 +86,7 @@ def runners_in_turns(seed: int) -> None:
             raise StorageError(f"{path}: the answer is lost")
         return result
 
-    with world_with(around, seed) as world:
+    with worlds(around, seed) as world:
         crew, actors = list[Actor](), list[Actor]()
         for number in range(dice.randint(2, 4)):
             own = random.Random(dice.random())
@@ -126,18 +109,18 @@ SCHEDULES = pytest.mark.parametrize("schedule", [runners_that_stop, runners_in_t
 
 
 @SCHEDULES
-def test_some_schedules(schedule: Callable[[int], None]) -> None:
+def test_some_schedules(schedule: Callable[[int, Worlds], None]) -> None:
     for seed in range(FEW):
-        schedule(seed)
+        schedule(seed, world_with)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(0, ALL, TOGETHER))
 @SCHEDULES
-def test_many_schedules(schedule: Callable[[int], None], first: int) -> None:
+def test_many_schedules(schedule: Callable[[int, Worlds], None], first: int) -> None:
     for seed in range(first, first + TOGETHER):
-        schedule(seed)
+        schedule(seed, world_with)
 
 
 # -- each rule is needed ---------------------------------------------------------------------------------------------
@@ -176,7 +159,7 @@ def test_schedules_go_wrong_without_a_rule(
 
     def goes_wrong(seed: int) -> bool:
         try:
-            runners_that_stop(seed)
+            runners_that_stop(seed, world_with)
         except AssertionError:
             return True
         except (StatelakeError, OSError):
@@ -295,7 +278,7 @@ def test_two_first_runners_make_one_sink_and_one_owner() -> None:
 
         with world_with(around) as world:
             ids.add(world.prepared("w0").identity)
-            begun = [path for path in world.fs.directories if path.startswith("model/out/_owner-")]
+            begun = [path for path in in_memory(world).directories if path.startswith("model/out/_owner-")]
             assert (len(ids), len(begun)) == (1, 1)
             if left[0] >= 0:
                 assert at_step > 8
@@ -325,9 +308,9 @@ def test_what_an_earlier_version_kept_beside_is_brought_to_the_owner() -> None:
     """It stopped after the note of the second checkpoint, and had moved one file of it."""
     with world_with(undisturbed) as world:
         sink = world.prepared("w0")
-        for path in [p for p in world.fs.files if "_owner" in p]:
-            del world.fs.files[path]
-        world.fs.directories -= {path for path in world.fs.directories if "_owner" in path}
+        for path in [p for p in in_memory(world).files if "_owner" in p]:
+            del in_memory(world).files[path]
+        in_memory(world).directories -= {path for path in in_memory(world).directories if "_owner" in path}
         one, two = (replace(sink, files=world.stage(f"{number:032x}", 2)) for number in (1, 2))
         at = open_location(URI)
         world.commit(one)
@@ -351,7 +334,9 @@ def test_what_a_runner_wrote_aside_and_lost_is_removed() -> None:
         open_location(URI).inside("_writing-0123-published.json").write(b"{}")
         open_location(URI).inside("_writing-0123-joining").make_directory()
         world.publish_pending()
-        assert not [path for path in (*world.fs.files, *world.fs.directories) if "_writing" in path]
+        assert not [
+            path for path in (*in_memory(world).files, *in_memory(world).directories) if "_writing" in path
+        ]
 
 
 def test_who_is_overtaken_time_and_again_is_told_to_run_again() -> None:
@@ -368,7 +353,7 @@ def test_who_is_overtaken_time_and_again_is_told_to_run_again() -> None:
 def test_an_owner_that_is_gone_is_an_error_that_says_what_to_do() -> None:
     with world_with(undisturbed) as world:
         world.prepared("w0")
-        for path in [path for path in world.fs.directories if "_owner-" in path]:
+        for path in [path for path in in_memory(world).directories if "_owner-" in path]:
             open_location("hdfs://" + path).delete_directory()
         with pytest.raises(SinkError, match=r"_owner-\w+-… is gone.*Put it back"):
             world.publisher.seen(URI, APP)

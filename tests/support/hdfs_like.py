@@ -20,7 +20,38 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 
-class HdfsLike(pafs.FileSystemHandler):
+class OnlyWhatIsUsed(pafs.FileSystemHandler):
+    """A file system for pyarrow that refuses what the engine never asks for."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return "of a test"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self.open_input_stream(path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        raise AssertionError("the engine deletes by name")
+
+    def delete_root_dir_contents(self) -> None:
+        raise AssertionError("never")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        raise AssertionError("nothing is copied")
+
+    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        raise AssertionError("the engine appends to no file")
+
+
+class HdfsLike(OnlyWhatIsUsed):
     """The file system.
 
     Args:
@@ -38,12 +69,6 @@ class HdfsLike(pafs.FileSystemHandler):
         self.directories: set[str] = set()
         self.around = around
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
     def location(self, uri: str) -> tuple[pafs.FileSystem, str]:
         """In place of ``files._remote``."""
         return pafs.PyFileSystem(self), uri.split("://", 1)[1]
@@ -60,10 +85,10 @@ class HdfsLike(pafs.FileSystemHandler):
 
         return bool(self.around("create", path, create))
 
-    def below(self, directory: str) -> dict[str, bytes]:
+    def below(self, uri: str) -> list[str]:
         """Files by their path from a directory."""
-        start = directory.rstrip("/") + "/"
-        return {path.removeprefix(start): c for path, c in self.files.items() if path.startswith(start)}
+        start = self.location(uri)[1] + "/"
+        return [path.removeprefix(start) for path in self.files if path.startswith(start)]
 
     # -- operations -------------------------------------------------------------------------------------------------
 
@@ -73,18 +98,16 @@ class HdfsLike(pafs.FileSystemHandler):
     def _move(self, source: str, target: str) -> None:
         if target in self.directories:
             target = f"{target}/{source.rsplit('/', 1)[-1]}"
-        missing = source not in self.files and source not in self.directories
-        if (
-            missing
-            or target in self.files
-            or target in self.directories
-            or _above(target) not in self.directories
-        ):
+        there, start = self.files.keys() | self.directories, source + "/"
+        if source == target and source in there:
+            return
+        if source not in there or target in there or target.startswith(start):
             raise OSError(errno.EIO, f"rename {source} to {target} is refused")
+        if _above(target) not in self.directories:
+            raise OSError(errno.EIO, f"rename {source} to {target} is refused: there is no such directory")
         if source in self.files:
             self.files[target] = self.files.pop(source)
             return
-        start = source + "/"
         for path in [p for p in self.files if p.startswith(start)]:
             self.files[f"{target}/{path.removeprefix(start)}"] = self.files.pop(path)
         moved = {d for d in self.directories if d == source or d.startswith(start)}
@@ -95,13 +118,17 @@ class HdfsLike(pafs.FileSystemHandler):
         self.around("mkdirs", path, lambda: self._make(path))
 
     def _make(self, path: str) -> None:
-        if path in self.files:
-            raise FileExistsError(errno.EEXIST, "a file is there", path)
-        while path:
-            self.directories.add(path)
+        made = set()
+        while path and path not in self.directories:
+            if path in self.files:
+                raise FileExistsError(errno.EEXIST, "a file is there", path)
+            made.add(path)
             path = _above(path)
+        self.directories |= made
 
     def _create(self, path: str, content: bytes) -> None:
+        if path in self.directories:
+            raise FileExistsError(errno.EEXIST, "a directory is there", path)
         self._make(_above(path))
         self.files[path] = content
 
@@ -124,7 +151,7 @@ class HdfsLike(pafs.FileSystemHandler):
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         return pa.PythonFile(
-            _Written(lambda content: self.around("write", path, lambda: self._create(path, content))),
+            Written(lambda content: self.around("write", path, lambda: self._create(path, content))),
             mode="w",
         )
 
@@ -167,31 +194,8 @@ class HdfsLike(pafs.FileSystemHandler):
 
         return pa.BufferReader(self.around("read", path, read))
 
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        return self.open_input_stream(path)
 
-    # -- what pyarrow asks besides ---------------------------------------------------------------------------------
-
-    def get_type_name(self) -> str:
-        return "hdfs-like"
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        raise AssertionError("the engine deletes by name")
-
-    def delete_root_dir_contents(self) -> None:
-        raise AssertionError("never")
-
-    def copy_file(self, src: str, dest: str) -> None:
-        raise AssertionError("nothing is copied")
-
-    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
-        raise AssertionError("the engine appends to no file")
-
-
-class _Written(io.BytesIO):
+class Written(io.BytesIO):
     """A file that is there when it is closed."""
 
     def __init__(self, done: Callable[[bytes], None]) -> None:
