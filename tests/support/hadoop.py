@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -89,7 +89,8 @@ class HadoopFiles(OnlyWhatIsUsed):
 
     def __init__(self, spark: SparkSession, uri: str, write_new: Callable[[str, str], bool]) -> None:
         self.around: Callable[[str, str, Callable[[], Any]], Any] = lambda _, __, act: act()
-        self._jvm, self._uri, self._write_new = spark._jvm, uri, write_new
+        self._jvm = cast("Any", spark._jvm)
+        self._uri, self._write_new = uri, write_new
         at = self._jvm.java.net.URI(uri)
         self._fs = self._jvm.org.apache.hadoop.fs.FileSystem.get(at, spark._jsc.hadoopConfiguration())
 
