@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,10 +27,12 @@ from state_engine.core.errors import (
     StatelakeError,
     StorageError,
 )
+from state_engine.operations import file_collector
 from state_engine.sinks import file_owner
 from state_engine.sinks.file_owner import Look, as_owner
 from state_engine.sinks.spark_writer import note_of
 from state_engine.storage import files
+from state_engine.storage.delta import locks
 from state_engine.storage.files import Location, open_location
 from tests.protocol.interleaving import Actor, actor_here, interleave, run_out, step
 from tests.protocol.passing_time import Clock
@@ -42,6 +45,7 @@ FEW, ALL, TOGETHER, BROKEN = 60, 6000, 500, 100
 NO_ANSWER = 0.004
 """How likely a change is not made, or is made and its answer is lost."""
 URI = "hdfs://model/out"
+HOME = "_staged-0196f3c0a1b27c3d8e4f5a6b7c8d9e0f"
 
 
 @contextmanager
@@ -370,3 +374,28 @@ def test_a_storage_that_cannot_rename_directories_is_refused_before_anything_is_
         pytest.raises(ConfigurationError, match=r"atomic rename.*use a DeltaSink"),
     ):
         world.prepared("w0")
+
+
+# -- the collector -----------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_directory_that_a_restore_may_bring_files_back_to_is_left_alone() -> None:
+    """Where nobody can lock, listing it and deleting it are two steps, and files may come between them."""
+    with world_with(undisturbed) as world:
+        open_location(URI).inside(HOME).make_directory()
+        file_collector._drop_empty(URI, HOME)
+        assert f"model/out/{HOME}" in in_memory(world).directories
+
+
+def test_on_a_disk_it_goes_under_the_lock_of_the_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, uri = tmp_path / HOME, f"file://{tmp_path}"
+    home.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setitem(locks.table_lock.__wrapped__.__kwdefaults__, "timeout_s", 0.05)  # type: ignore[attr-defined]
+        with locks.table_lock(uri), pytest.raises(LockTimeoutError):
+            file_collector._drop_empty(uri, home.name)
+    assert home.is_dir()
+    file_collector._drop_empty(uri, home.name)
+    assert not home.exists()
