@@ -36,7 +36,7 @@ test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut a
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
-test-stores: $(VENV)/.s3 $(VENV)/.servers ## put whole jobs, many runners and the faults of a micro-batch on S3-compatible servers
+test-stores: $(VENV)/.s3 $(VENV)/.servers ## put whole jobs, many runners and faults on S3-compatible servers, and file sinks on HDFS
 	$(BIN)/python -m pytest tests/stores -n 2 --dist loadgroup
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)

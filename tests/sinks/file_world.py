@@ -58,7 +58,7 @@ class FileWorld:
 
     Attributes:
         rows: committed, by id from 1 on: what they add and withdraw.
-        shown: the newest row that somebody was told is published.
+        shown: the newest row that a runner has published.
     """
 
     def __init__(self, around: Around, fs: Files, uri: str) -> None:

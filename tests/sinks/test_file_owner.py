@@ -95,7 +95,7 @@ def runners_in_turns(seed: int, worlds: Worlds) -> None:
         for number in range(dice.randint(2, 4)):
             own = random.Random(dice.random())
             body = functools.partial(world.run, own, own.randint(1, 4))
-            actors.append(Actor(f"runner {number}", body, _is_told, own, trace, crew=crew))
+            actors.append(Actor(f"runner {number}", body, _may_fail, own, trace, crew=crew))
         try:
             run_out(interleave(actors, dice, trace, Clock()), dice)
             world.run(random.Random(seed), 1)
@@ -104,8 +104,8 @@ def runners_in_turns(seed: int, worlds: Worlds) -> None:
             raise
 
 
-def _is_told(error: StatelakeError) -> bool:
-    """Whether a runner may be told so."""
+def _may_fail(error: StatelakeError) -> bool:
+    """Whether a runner may fail so."""
     return isinstance(error, StorageError | LockTimeoutError)
 
 
@@ -343,7 +343,7 @@ def test_what_a_runner_wrote_aside_and_lost_is_removed() -> None:
         ]
 
 
-def test_who_is_overtaken_time_and_again_is_told_to_run_again() -> None:
+def test_who_is_overtaken_time_and_again_may_fail_to_run_again() -> None:
     with world_with(undisturbed) as world:
         world.prepared("w0")
 
