@@ -99,8 +99,13 @@ class Note:
 
 
 def newest_published(look: Look) -> int:
-    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since."""
-    ids = [_number(name) for name in (*look.names, *look.aside) if name.startswith((PUBLISHED, _MOVED))]
+    """The highest checkpoint that was ever published; 0 where none was. Directories may have been taken away since.
+
+    One whose move is not done does not count, although its files may be in sight: its steps would be made again later.
+    """
+    moving = {_number(name) for name in look.aside if name.startswith(_MOVING)}
+    names = [name for name in {*look.names, *look.aside} if name.startswith((PUBLISHED, _MOVED))]
+    ids = [number for name in names if (number := _number(name)) not in moving]
     note = read_note(look)
     if note is not None:
         ids.append(note.before if are_on_their_way(look, note.checkpoint_id) else note.checkpoint_id)
@@ -248,7 +253,7 @@ class Mover:
         """All steps that are left to make."""
         self.withdraw()
         self.add()
-        self._outlast()  # from here on the move counts as made
+        self._outlast()  # before the note that says so
         moving, moved = (self._aside(f"{begins}{self._id:012d}.json") for begins in (_MOVING, _MOVED))
         self._rename(moving, moved)
         self._outlast()

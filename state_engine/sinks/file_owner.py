@@ -166,13 +166,12 @@ def _make_first(uri: str, at: Location, write_new: WriteNew | None) -> str:
     if write_new is None:
         raise ValueError("the first owner of a sink cannot be created without put-if-absent")
     first = uuid4().hex
-    at.inside(
-        f"{_OWNER}{first}-0"
-    ).make_directory()  # before anybody can know of it, so nobody makes it again
+    made = at.inside(f"{_OWNER}{first}-0")
+    made.make_directory()  # before anybody can know of it, so nobody makes it again
     if write_new(join(uri, _MARKER), json.dumps({"first": first})):
         return first
     with suppress(OSError):
-        at.inside(f"{_OWNER}{first}-0").delete_directory()
+        made.delete_directory()
     return _first_owner(at) or _make_first(uri, at, write_new)
 
 
