@@ -203,6 +203,16 @@ def batches_and_a_restore(world: FileWorld) -> None:
         world.commit(row)
 
 
+def batches_and_an_exchange(world: FileWorld) -> None:
+    """A row that is not published takes one batch back and brings another one again."""
+    batches(world)
+    world.publish_pending()
+    one, two, _ = world.rows
+    for row in (replace(two, files=[], withdrawn=two.files), replace(two, withdrawn=one.files)):
+        world.publish_pending()
+        world.commit(row)
+
+
 def restored(world: FileWorld) -> None:
     """Another runner publishes it; a restore withdraws it, a promotion brings it back, and a part of that goes."""
     world.publish_pending()
@@ -215,6 +225,13 @@ def restored(world: FileWorld) -> None:
     ):
         world.commit(row)
         world.publish(row, len(world.rows))
+
+
+def exchanged_again(world: FileWorld) -> None:
+    """Another runner does what is left of that, and brings the first batch again."""
+    world.publish_pending()
+    world.commit(replace(world.rows[0], withdrawn=[]))
+    world.publish_pending()
 
 
 def brought_back(world: FileWorld) -> None:
@@ -253,7 +270,8 @@ def stands_still(
 
 
 @pytest.mark.parametrize(
-    ("before", "meanwhile"), [(batches, restored), (batches_and_a_restore, brought_back)]
+    ("before", "meanwhile"),
+    [(batches, restored), (batches_and_a_restore, brought_back), (batches_and_an_exchange, exchanged_again)],
 )
 def test_who_wakes_up_at_any_step_changes_nothing_any_more(
     before: Callable[[FileWorld], None], meanwhile: Callable[[FileWorld], None]
