@@ -46,16 +46,14 @@ Owns = Callable[[str], bool]
 class CodeDigests:
     """Follows code from what it is given, and keeps a digest of each function, class and module value on its way.
 
-    Args:
-        owns: says which modules count.
-
     Attributes:
+        owns: says which modules count.
         by_name: digests by module and qualified name.
         modules: names of the own modules that were reached.
     """
 
     def __init__(self, owns: Owns) -> None:
-        self._owns = owns
+        self.owns = owns
         self._seen: dict[int, Any] = {}  # keeps what it has seen, so that no id is used twice
         self._left = _MOST_ITEMS
         self._assigned: dict[str, Set[str]] = {}
@@ -108,7 +106,7 @@ class CodeDigests:
                 self.visit(inner)
         kind = type(thing)
         self.visit(kind)
-        if self._owns(kind.__module__) or kind.__module__.partition(".")[0] == ENGINE:
+        if self.owns(kind.__module__) or kind.__module__.partition(".")[0] == ENGINE:
             self._all(_attributes(thing).values())
 
     def _function(self, function: types.FunctionType) -> None:
@@ -117,7 +115,7 @@ class CodeDigests:
         self._all([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
         if (wrapped := function.__dict__.get("__wrapped__")) is not None:
             self.visit(wrapped)
-        if not self._owns(module):
+        if not self.owns(module):
             return
         digest = hashlib.sha256(code_digest(function.__code__).encode())
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
@@ -131,7 +129,7 @@ class CodeDigests:
 
     def _global(self, module: str, name: str, value: Any, attributes: frozenset[str]) -> None:
         if isinstance(value, types.ModuleType):
-            if self._owns(value.__name__):
+            if self.owns(value.__name__):
                 inside = vars(value)
                 for attribute in sorted(attributes & inside.keys()):
                     self._global(value.__name__, attribute, inside[attribute], attributes)
@@ -143,7 +141,7 @@ class CodeDigests:
             self._keep(module, f"{name}=", self._value(f"{module}.{name}", value))
 
     def _class(self, kind: type) -> None:
-        if not self._owns(kind.__module__):
+        if not self.owns(kind.__module__):
             return
         members = {n: v for n, v in vars(kind).items() if n not in _NO_CODE}
         text = [kind.__qualname__, *(f"{b.__module__}.{b.__qualname__}" for b in kind.__bases__)]
@@ -157,10 +155,10 @@ class CodeDigests:
     def _value(self, where: str, value: Any) -> str:
         """The text of a value; of one that can change, as it was when first seen: a cache fills, and is no new code."""
         if isinstance(value, (*_SCALARS, *_PLAIN)):
-            return value_text(value, self._owns)
+            return value_text(value, self.owns)
         known = _FIRST_TEXTS.get(where)
         if known is None or known[0] is not value:
-            known = _FIRST_TEXTS[where] = (value, value_text(value, self._owns))
+            known = _FIRST_TEXTS[where] = (value, value_text(value, self.owns))
         return known[1]
 
     def _keep(self, module: str, name: str, text: str) -> None:
@@ -179,7 +177,7 @@ class _Text:
     """Writes one value down, up to so many items."""
 
     def __init__(self, owns: Owns) -> None:
-        self._owns, self._left = owns, _MOST_ITEMS
+        self.owns, self._left = owns, _MOST_ITEMS
 
     def of(self, value: Any, above: frozenset[int]) -> str:
         self._left -= 1
@@ -205,7 +203,7 @@ class _Text:
             return f"{type(value).__name__}{len(value)}{[self.of(v, above) for v in self._some(value)]}"
         named = f"{type(value).__module__}.{type(value).__qualname__}"
         return (
-            f"{named}({self.of(_attributes(value), above)})" if self._owns(type(value).__module__) else named
+            f"{named}({self.of(_attributes(value), above)})" if self.owns(type(value).__module__) else named
         )
 
     def _some(self, things: Iterable[Any]) -> Iterator[Any]:

@@ -1,9 +1,10 @@
 """What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
 
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
-``SparkLostError``, another process has to go on. A host name that does not resolve: ``SetupError``. A store
-that did not answer Spark or Kernel: ``StorageError``. Whatever an operation had committed stays; what it had not is
-seen by nobody. Plays the part of Flink's ``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
+``SparkLostError``, another process has to go on. A Python of tasks that lacks a library, a host name that does not
+resolve: ``SetupError``. A store that did not answer Spark or Kernel: ``StorageError``. Whatever an operation had
+committed stays; what it had not is seen by nobody. Plays the part of Flink's ``TaskManagerLostException`` and of its
+``JobManager``'s fail-over.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from state_engine.core.errors import (
     SubtaskLostError,
 )
 from state_engine.spark.lost_subtasks import cause_of_death
+from state_engine.spark.missing_modules import unfit_python
 from state_engine.spark.read_failures import messages
 from state_engine.storage.storage_errors import store_failure
 
@@ -46,13 +48,19 @@ def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
     """What an error of an operation stands for; None where it says that itself."""
     if not isinstance(error, StatelakeError):
         return (
-            lost_process(error, session=session, job=job)
+            unfit_workers(error, session=session, job=job)
+            or lost_process(error, session=session, job=job)
             or unresolved_host(error, job=job)
             or failed_store(error, job=job)
         )
     if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
         return unresolved_host(error, job=job)
     return None
+
+
+def unfit_workers(error: Exception, *, session: Any, job: str) -> SetupError | None:
+    """What the Python of tasks lacks, where an error says so; None for any other error."""
+    return None if session is None else unfit_python(_causes(error), session, job=job)
 
 
 def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError | None:

@@ -27,7 +27,7 @@ from state_engine.machine.settings import JobsSettings, Settings, SparkSettings,
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.log_store import log_store_jar
-from state_engine.spark.shipping import ship_code
+from state_engine.spark.shipping import is_in_process, ship_code
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log_stores import spark_options
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
@@ -120,7 +120,12 @@ def check_session(spark: Any) -> None:
 
 
 def session_options(
-    settings: SparkSettings, *, jars: list[Path], cores: int, java_options: str = ""
+    settings: SparkSettings,
+    *,
+    jars: list[Path],
+    cores: int,
+    java_options: str = "",
+    python: str = sys.executable,
 ) -> dict[str, str]:
     """The options of a new session; those of the user win over ours (Java options are joined).
 
@@ -128,14 +133,16 @@ def session_options(
         jars: Delta's, those of S3A where they were fetched, and that of the log store.
         cores: of this machine; shuffles on it get as many partitions.
         java_options: for the driver, besides those that are always set.
+        python: that tasks run in, where the settings name none.
     """
+    python = settings.options.get("spark.pyspark.python", python)
     options = {
         "spark.jars": ",".join(str(path) for path in jars),
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         **spark_options(),
         "spark.driver.memory": settings.driver_memory,
-        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {java_options}".strip(),
@@ -158,7 +165,8 @@ def session_options(
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
         }
-        if sys.platform == "linux":  # elsewhere libraries start threads when they are imported
+        # elsewhere libraries start threads when they are imported; and another Python may not have the engine
+        if sys.platform == "linux" and python == sys.executable:
             options["spark.python.daemon.module"] = WORKER_DAEMON
             options |= {f"spark.executorEnv.{name}": value for name, value in NO_THREADS.items()}
     ours = options["spark.driver.extraJavaOptions"]
@@ -183,14 +191,20 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
     )
     builder = SparkSession.builder.master(settings.master).appName(app_name)
-    options = session_options(settings, jars=jars, cores=cores or 1, java_options=archive_options(java))
+    # on other machines, Python may be elsewhere
+    python = sys.executable
+    if not is_in_process(settings.master):
+        python = os.environ.get("PYSPARK_PYTHON", python)
+    java_options = archive_options(java)
+    options = session_options(settings, jars=jars, cores=cores or 1, java_options=java_options, python=python)
     for key, value in options.items():
         builder = builder.config(key, value)
     launch = {
         "JAVA_HOME": str(java.path),
         # Delta's jars belong to this PySpark's Spark, not to one that the machine has besides.
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "PYSPARK_PYTHON": sys.executable,
+        # what PySpark goes by: it does not look at the option of the same meaning
+        "PYSPARK_PYTHON": options["spark.pyspark.python"],
     }
     try:
         with _environment(launch), java_is_starting():

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,15 +30,16 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 
-from state_engine.core.errors import CodeVersionError
+from state_engine.core.errors import CodeVersionError, SetupError
 from state_engine.spark.code_digests import CodeDigests
 from state_engine.spark.loaded_modules import MAIN, is_as_in_file, is_own, modules_of
+from state_engine.spark.missing_modules import missing_module, module_error, place_of_task, placed
 from state_engine.spark.read_failures import messages
 
 T = TypeVar("T")
 RENEWED = "STATELAKE_CODE"
 """Variable in the environment of workers; Spark starts new ones for a new value."""
-_NO_CODE = re.compile(r"CodeVersionError: (.*)|ModuleNotFoundError: (No module named .*)")
+_NO_CODE = re.compile(r"CodeVersionError: (.*)|ModuleNotFoundError: (No module named '[\w.]+')")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class ShippedCode:
         try:
             thing, code = pickle.loads(self.packed)
         except (ImportError, AttributeError) as error:
-            raise CodeVersionError(f"workers cannot import it: {error}") from error
+            place = f"{sys.executable} on {socket.gethostname()}"
+            raise CodeVersionError(f"workers cannot import it: {error} ({place})") from error
         if self.key not in _CHECKED:
             here = CodeDigests(self.modules.__contains__)
             here.visit(code)
@@ -131,28 +134,31 @@ def running_driver_code(
 
     Raises:
         CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
+        SetupError: workers lack a library that the code imports.
     """
     code = _digests(seeds)
     _renew_changed(spark, code)
     try:
-        return _run_frames(spark, frames, run) if frames else _run(run)
+        return _run_frames(spark, frames, run) if frames else _run(spark, run)
     except CodeVersionError as error:
+        if _is_library(error, code):
+            raise _no_library(job, error) from error
         if not _send_by_value(code.modules):
             raise _refused(job, error) from error
     _renew(spark)
     try:
-        return _run(run)
+        return _run(spark, run)
     except CodeVersionError as error:
-        raise _refused(job, error) from error
+        raise (_no_library if _is_library(error, code) else _refused)(job, error) from error
 
 
 def _run_frames(spark: SparkSession, frames: Sequence[Any], run: Callable[[], T]) -> T:
     """Run Spark actions whose DataFrames call functions of these modules: as this process has them, or by value."""
     code = ready_for_frames(spark, frames)
-    done = _run(run)
+    done = _run(spark, run)
     if _send_by_value(_edited(code)):  # meanwhile
         _forget_plans(code)
-        done = _run(run)
+        done = _run(spark, run)
     return done
 
 
@@ -179,15 +185,16 @@ def _forget_plans(code: CodeDigests) -> None:
             thing._judf_placeholder = None
 
 
-def _run(run: Callable[[], T]) -> T:
-    """Run Spark actions; CodeVersionError also where Spark reports that code is missing."""
+def _run(spark: SparkSession, run: Callable[[], T]) -> T:
+    """Run Spark actions; CodeVersionError also where Spark reports that code, or a library of it, is missing."""
     try:
         return run()
     except (Py4JJavaError, CapturedException) as error:
-        matches = (m for text in messages(error) if (m := _NO_CODE.search(text)))
-        if (sign := next(matches, None)) is None:
+        text = "\n".join(messages(error))
+        if (sign := _NO_CODE.search(text)) is None:
             raise
-        raise CodeVersionError(sign.group(1) or f"workers cannot import it: {sign.group(2)}") from error
+        missing = f"workers cannot import it: {sign.group(2)} ({place_of_task(text, spark)})"
+        raise CodeVersionError(sign.group(1) or missing) from error
 
 
 def _send_by_value(modules: set[str]) -> bool:
@@ -207,6 +214,16 @@ def _send_by_name() -> None:
         module = _SENT.by_value.pop(name, None)
         if module is not None and name in list_registry_pickle_by_value():
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_library(error: CodeVersionError, code: CodeDigests) -> bool:
+    """Whether what workers cannot import is no code of the job: to send the job's modules to them would not help."""
+    module = missing_module(str(error))
+    return module is not None and not code.owns(module)
+
+
+def _no_library(job: str, error: CodeVersionError) -> SetupError:
+    return module_error(str(missing_module(str(error))), placed(str(error)), job=job)
 
 
 def _refused(job: str, error: CodeVersionError) -> CodeVersionError:

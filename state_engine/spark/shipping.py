@@ -1,4 +1,4 @@
-"""Sends the engine and the code of jobs to executors on other machines, which need not have them installed.
+"""Sends the engine and the code of jobs to executors, whose Python need not have them installed.
 
 Only pure Python packages go, each as one archive: what they import from elsewhere (pyarrow, numpy, …) must be in the
 Python that the executors run. Of a package its ``*.py`` and ``*.pyi`` files go and what the settings declare as its
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,7 @@ ENGINE = "state_engine"
 def ship_code(
     spark: SparkSession, modules: Iterable[str] = (), *, package_data: Sequence[str] = ()
 ) -> list[str]:
-    """Make packages importable on all executors; does nothing where those are threads of this very process.
+    """Make packages importable in tasks; does nothing where those run on this machine, in the Python of this process.
 
     Args:
         modules: of jobs, by dotted name; the package or file that each belongs to goes as a whole.
@@ -39,7 +40,7 @@ def ship_code(
         SetupError: there is no such module here.
     """
     context = spark.sparkContext
-    if is_in_process(str(context.master)):
+    if is_in_process(str(context.master)) and _is_this_python(str(context.pythonExec)):
         return []
     names = sorted({ENGINE, *(module.partition(".")[0] for module in modules)})
     # Spark serves the files as long as it runs, and removes this directory when it ends
@@ -61,6 +62,14 @@ def is_in_process(master: str) -> bool:
         [True, True, False, False]
     """
     return master == "local" or master.startswith("local[")
+
+
+def _is_this_python(program: str) -> bool:
+    """Whether a program that Spark starts for tasks has what is installed for this process."""
+    path = shutil.which(program)
+    return (
+        path is None or Path(path).parent == Path(sys.executable).parent
+    )  # links would lead out of an environment
 
 
 def archived(name: str, directory: Path, package_data: Sequence[str] = ()) -> Path:

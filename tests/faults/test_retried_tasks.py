@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from tests.faults.child import REPOSITORY
 from tests.faults.retried_tasks import EVERY_SINK, POSTGRES
 from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
 from tests.sinks.servers import Server, postgres_binaries
-from tests.spark.test_executors import REPOSITORY, Cluster
+from tests.support.clusters import Cluster
 from tests.support.java import SHORT_LIVED_JAVA
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]

@@ -14,14 +14,11 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from state_engine.machine.java import find_java_home
 from tests.spark.cluster_job import IN_FUNCTION, ROWS, WRITTEN
-from tests.support.bare_python import bare_python
-from tests.support.ports import free_port
+from tests.support.clusters import Cluster, executor_of, python_program
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
@@ -32,51 +29,10 @@ KEYS = 20
 _WAIT_S = 600.0
 
 
-class Cluster:
-    """A standalone master and two workers, each with one core for one executor."""
-
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        home = Path(pyspark.__file__).parent
-        self.directory = directory
-        java = find_java_home(environ=os.environ, explicit=None)
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYTHONPATH"))},
-            "JAVA_HOME": str(java.path),
-            "SPARK_HOME": str(home),
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        port = free_port()
-        self.master = f"spark://127.0.0.1:{port}"
-        where = ["--host", "127.0.0.1", "--webui-port", "0"]
-        spark_class = [str(home / "bin" / "spark-class")]
-        kind = "org.apache.spark.deploy"
-        self._start([*spark_class, f"{kind}.master.Master", *where, "--port", f"{port}"], "master", stack)
-        log = directory / "master.log"
-        until(lambda: "I have been elected leader" in log.read_text(), "master", within_s=_WAIT_S)
-        for number in (0, 1):
-            work = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"work{number}")]
-            self._start(
-                [*spark_class, f"{kind}.worker.Worker", *where, *work, self.master], f"worker{number}", stack
-            )
-
-    def _start(self, command: list[str], name: str, stack: ExitStack) -> None:
-        log = stack.enter_context((self.directory / f"{name}.log").open("wb"))
-        process = subprocess.Popen(command, cwd=self.directory, env=self.environment, stdout=log, stderr=log)
-        stack.callback(process.wait)
-        stack.callback(process.terminate)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(tmp_path, stack)
-
-
-def executor_of(worker: int) -> psutil.Process:
-    """The executor whose Python worker a process is."""
-    process = psutil.Process(worker)
-    return next(p for p in process.parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
 
 
 def kill_executor_at(directory: Path, moment: str, driver: subprocess.Popen[bytes]) -> int:
@@ -105,7 +61,7 @@ def test_a_killed_executor_changes_no_result(cluster: Cluster, tmp_path: Path) -
             totals[key] = totals.get(key, 0) + value
             expected.append((key, value, totals[key]))
     options = {
-        "spark.pyspark.python": str(bare_python(tmp_path)),
+        "spark.pyspark.python": str(python_program(tmp_path / "python")),
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
         "spark.sql.shuffle.partitions": "2",
