@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SessionError
 from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, jars_of, jars_that_are_there
-from state_engine.machine.java import find_java_home
+from state_engine.machine.java import JavaHome, find_java_home
 from state_engine.machine.settings import JobsSettings, Settings, SparkSettings, load_settings
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
@@ -119,6 +119,32 @@ def check_session(spark: Any) -> None:
         raise SessionError(f"this session lacks Delta's catalog: stop it and start another:\n{_OWN_SESSION}")
 
 
+def needed_options() -> dict[str, str]:
+    """Options that any session of the engine needs, besides the jars: Delta, log stores, and that damage is seen.
+
+    Example:
+        >>> needed_options()["spark.sql.extensions"]
+        'io.delta.sql.DeltaSparkSessionExtension'
+    """
+    return {
+        "spark.sql.extensions": DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        **spark_options(),
+        **{f"spark.hadoop.{name}": value for name, value in SPARK_VERIFIES.items()},
+    }
+
+
+def needed_jars() -> list[Path]:
+    """Jars that any session of the engine needs: Delta's, the log store's, and where they were fetched those of S3A.
+
+    Raises:
+        JavaNotFoundError, JarsError: they are not here.
+    """
+    settings = load_settings().spark
+    java = find_java_home(environ=os.environ, explicit=settings.java_home)
+    return _jars(settings, java)
+
+
 def session_options(
     settings: SparkSettings,
     *,
@@ -138,16 +164,13 @@ def session_options(
     python = settings.options.get("spark.pyspark.python", python)
     options = {
         "spark.jars": ",".join(str(path) for path in jars),
-        "spark.sql.extensions": DELTA_EXTENSION,
-        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-        **spark_options(),
+        **needed_options(),
         "spark.driver.memory": settings.driver_memory,
         "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {java_options}".strip(),
         "spark.sql.session.timeZone": "UTC",
-        **{f"spark.hadoop.{name}": value for name, value in SPARK_VERIFIES.items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # PySpark would look up the caller's line at every DataFrame call, three round trips each.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -185,8 +208,7 @@ def _active_session() -> SparkSession | None:
 
 def _start(settings: SparkSettings, app_name: str) -> SparkSession:
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
-    jars = [*jars_of(DELTA_JARS, settings.jars_dir, java=java), log_store_jar()]
-    jars += jars_that_are_there(S3_JARS, settings.jars_dir)
+    jars = _jars(settings, java)
     cores = (
         len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
     )
@@ -217,6 +239,11 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
     if settings.master.startswith("local"):
         _write_no_checksums(spark)
     return spark
+
+
+def _jars(settings: SparkSettings, java: JavaHome) -> list[Path]:
+    needed = [*jars_of(DELTA_JARS, settings.jars_dir, java=java), log_store_jar()]
+    return needed + jars_that_are_there(S3_JARS, settings.jars_dir)
 
 
 def _write_no_checksums(spark: Any) -> None:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from state_engine.dagster import StateEngineResource, statelake_definitions
 from state_engine.machine.settings import JobsSettings, Settings, SparkSettings
 from state_engine.spark import session
-from tests.support.bare_python import bare_python
+from tests.support.clusters import python_program
 
 PACKAGE = {
     "__init__.py": "",
@@ -86,7 +86,7 @@ master = "local-cluster[2,1,1024]"
 driver_memory = "1g"
 
 [spark.options]
-"spark.pyspark.python" = "{bare_python(directory)}"
+"spark.pyspark.python" = "{python_program(directory / "python")}"
 "spark.executor.memory" = "512m"
 "spark.sql.shuffle.partitions" = "2"
 "spark.driver.host" = "127.0.0.1"

@@ -29,7 +29,7 @@ from state_engine.registry import load_jobs
 from tests.dagster.days import EVENTS, Days
 from tests.dagster.days import KEYS as DAYS
 from tests.dagster.sites import JOB, QUIET, DagsterSite, Site, failure_of
-from tests.support.bare_python import bare_python
+from tests.support.clusters import python_program
 from tests.support.spark_submit import spark_submit, submit_environment
 from tests.support.waiting import until
 
@@ -204,7 +204,7 @@ def test_executors_of_a_cluster_are_sent_the_code_of_a_launched_run(
 ) -> None:
     site = Submitted(tmp_path / "there", instances("there"), parallelism=2)
     options = {
-        "spark.pyspark.python": str(bare_python(tmp_path)),
+        "spark.pyspark.python": str(python_program(tmp_path / "python")),
         "spark.pyspark.driver.python": sys.executable,
         "spark.executor.memory": "512m",
     }

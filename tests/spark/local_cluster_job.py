@@ -18,11 +18,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import StatelakeError
-from state_engine.machine.jars import DELTA_JARS, jars_of
-from state_engine.machine.java import find_java_home
-from state_engine.spark.log_store import log_store_jar
-from state_engine.spark.session import DELTA_CATALOG, DELTA_EXTENSION
-from state_engine.storage.delta.log_stores import spark_options
+from state_engine.spark.session import needed_jars, needed_options
 from tests.support.clusters import python_program, spark_home
 from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.tiny import Site, Sum
@@ -58,11 +54,8 @@ FIRST, SECOND = {"k": ["a", "b", "c"], "v": [1, 2, 3]}, {"k": ["a", "b", "d"], "
 def session(directory: Path, program: Path) -> SparkSession:
     """As a user makes one who has read the guides."""
     os.environ |= {"SPARK_HOME": str(spark_home(directory / "home")), "PYSPARK_PYTHON": str(program)}
-    jars = jars_of(DELTA_JARS, None, java=find_java_home(environ=os.environ, explicit=None))
-    options = spark_options() | {
-        "spark.jars": ",".join(str(jar) for jar in [*jars, log_store_jar()]),
-        "spark.sql.extensions": DELTA_EXTENSION,
-        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+    options = needed_options() | {
+        "spark.jars": ",".join(str(jar) for jar in needed_jars()),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -30,8 +31,6 @@ def test_the_active_session_is_returned_in_any_thread(spark: SparkSession) -> No
 
 
 def test_workers_run_this_python_and_times_are_utc(spark: SparkSession) -> None:
-    import sys
-
     executables = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert executables == [sys.executable]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -51,6 +50,42 @@ def test_options_of_the_user_win() -> None:
     assert options["spark.jars"] == "/a.jar,/b.jar"
     remote = session_options(SparkSettings(master="yarn"), jars=[], cores=4)
     assert "spark.driver.bindAddress" not in remote
+
+
+def test_tasks_run_in_the_python_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark goes by a variable of the process that starts Spark, and does not look at the option."""
+    import os
+
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark import session
+
+    started: list[str] = []
+
+    class Stop(Exception):
+        pass
+
+    def start(_: Any) -> Any:
+        started.append(os.environ["PYSPARK_PYTHON"])
+        raise Stop
+
+    monkeypatch.setattr(session.SparkSession.Builder, "getOrCreate", start)
+    monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
+    named = {"spark.pyspark.python": "/of/the/settings"}
+    for master, options in (("local[1]", {}), ("local[1]", named), ("yarn", {}), ("yarn", named)):
+        with pytest.raises(session.SessionError):
+            session._start(SparkSettings(master=master, options=options), "test")
+    assert started == [sys.executable, "/of/the/settings", "/of/the/environment", "/of/the/settings"]
+    assert os.environ["PYSPARK_PYTHON"] == "/of/the/environment"
+
+
+def test_another_python_is_not_forked_from_a_program_of_the_engine() -> None:
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import session_options
+
+    ours = session_options(SparkSettings(), jars=[], cores=2)
+    other = session_options(SparkSettings(options={"spark.pyspark.python": "/other"}), jars=[], cores=2)
+    assert ("spark.python.daemon.module" in ours) == (sys.platform == "linux")
+    assert "spark.python.daemon.module" not in other
 
 
 def test_spark_connect_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The files that are sent to executors; ``test_executors`` shows that executors work with them."""
+"""The files that are sent to executors; ``test_local_cluster`` shows that executors work with them."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ class Context:
     """The used part of a SparkContext on a cluster."""
 
     master = "spark://elsewhere:7077"
+    pythonExec = sys.executable
 
     def __init__(self, directory: Path) -> None:
         self._temp_dir, self._python_includes = str(directory), list[str]()
@@ -96,3 +97,21 @@ def test_code_is_sent_again_when_it_has_changed(tmp_path: Path, monkeypatch: pyt
     package(tmp_path / "src", {"flows/clicks.py": "A = 2\n"})
     assert ship_code(session, ["mine.flows"]) == ["mine"]
     assert len(set(session.sparkContext._python_includes)) == 3
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "sent"),
+    [
+        ("local[2]", sys.executable, []),
+        ("local[2]", str(Path(sys.executable).with_name("python3")), []),
+        ("local[2]", "/bin/sh", ["state_engine"]),  # any other program
+        ("local-cluster[2,1,1024]", sys.executable, ["state_engine"]),
+    ],
+)
+def test_the_engine_is_sent_to_tasks_elsewhere_and_in_another_python(
+    tmp_path: Path, master: str, python: str, sent: list[str]
+) -> None:
+    context = Context(tmp_path)
+    context.master, context.pythonExec = master, python
+    session: Any = SimpleNamespace(sparkContext=context)
+    assert ship_code(session) == sent

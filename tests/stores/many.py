@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from state_engine import DataStream, StatefulJob
 from tests.faults.workloads import LETTERS, PAIR, REFUSED, Picky, Seen, Workload, sums
 
-ROWS = [("abcdefgh"[i * i % 7], (i * 7 + 3) % 13) for i in range(200)]
+
+def rows_of(count: int) -> list[tuple[str, int]]:
+    """So many rows of the one input; some are refused."""
+    return [("abcdefgh"[i * i % 7], (i * 7 + 3) % 13) for i in range(count)]
+
+
+ROWS = rows_of(200)
 SINKS = ("delta", "files", "delta_too", "csv", "sql")
 
 
@@ -20,13 +26,13 @@ def _build(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 MANY = Workload("many", _build, ("sums",), SINKS, letters=True)
 
 
-def expected() -> Seen:
+def expected(rows: Sequence[tuple[str, int]] = ROWS, sinks: Sequence[str] = SINKS) -> Seen:
     """What readers see when all rows are consumed, each once and in order."""
     totals: dict[str, int] = {}
     remainders: dict[str, dict[int, int]] = {}
     numbers: dict[str, list[int]] = {}
     outputs, letters = [], []
-    for key, n in ROWS:
+    for key, n in rows:
         if n == REFUSED:
             letters.append(("sums", f"'{key}'", f'{{"k": "{key}", "n": {n}}}'))
             continue
@@ -39,4 +45,4 @@ def expected() -> Seen:
         outputs.append((key, totals[key]))
     states: Mapping[str, Mapping[str, Any]] = {"sum": totals, "remainders": remainders, "all": numbers}
     state = {(name, key): value for name, of in states.items() for key, value in of.items() if value != {}}
-    return Seen(dict.fromkeys(SINKS, sorted(outputs)) | {LETTERS: sorted(letters)}, {"sums": state})
+    return Seen(dict.fromkeys(sinks, sorted(outputs)) | {LETTERS: sorted(letters)}, {"sums": state})

@@ -54,7 +54,7 @@ class Cluster:
     """A standalone master and workers, each with a host name of its own, and a core for each of its executors.
 
     Args:
-        directory: for logs and files of the workers.
+        directory: for logs and files of the workers; those of shuffles are below ``local``.
         stack: ends all processes.
         workers: how many.
         cores: of each worker.
@@ -62,7 +62,7 @@ class Cluster:
 
     def __init__(self, directory: Path, stack: ExitStack, *, workers: int = 2, cores: int = 1) -> None:
         self._home = Path(pyspark.__file__).parent
-        self.directory, self._cores = directory, cores
+        self.directory, self._cores, self.local = directory, cores, directory / "local"
         java = find_java_home(environ=os.environ, explicit=None)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYTHONPATH"))},
@@ -70,6 +70,7 @@ class Cluster:
             "SPARK_HOME": str(self._home),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.local),
         }
         port = free_port()
         self.master = f"spark://127.0.0.1:{port}"
@@ -112,11 +113,13 @@ class Cluster:
 
     def _start(self, name: str, kind: str, options: list[str]) -> None:
         command = [str(self._home / "bin" / "spark-class"), f"{_DEPLOY}.{kind}", *options]
+        # what tasks need of the driver's environment has to be sent to them
+        environment = {k: v for k, v in self.environment.items() if not k.startswith("STORE_")}
         with (self.directory / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 cwd=self.directory,
-                env=self.environment,
+                env=environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
