@@ -21,7 +21,9 @@ from tests.faults.workloads import Seen
 from tests.stores.many import expected, rows_of
 from tests.support.clusters import Cluster, python_program
 from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.waiting import until
 
+WAIT_S = 600.0
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -60,6 +62,18 @@ class Session:
     def check_running(self) -> None:
         """Raises AssertionError where it has ended by itself, and too early."""
         assert self.process.poll() is None, self.log[-8000:]
+
+    def wait_for(self, what: str, value: Any = None) -> None:
+        """Wait until it has noted something, and this value of it if one is given."""
+
+        def is_noted() -> bool:
+            ended = self.process.poll() is not None
+            values = self.noted(what)
+            there = bool(values) if value is None else value in values
+            assert there or not ended, self.log[-8000:]
+            return there
+
+        until(is_noted, f"{what} {value}", within_s=WAIT_S)
 
     def kill(self) -> None:
         if self.process.poll() is None:

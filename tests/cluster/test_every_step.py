@@ -18,13 +18,12 @@ import pytest
 
 from tests.cluster.driver import CUT
 from tests.cluster.held import COMMITTING, COMPACTING, FUNCTION, IN_TASKS, PUBLISHING, STATE, WRITTEN
-from tests.cluster.sessions import Place, Session, place
+from tests.cluster.sessions import WAIT_S, Place, Session, place
 from tests.support.clusters import executor_of
 from tests.support.store_proxy import StoreProxy
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
-WAIT_S = 600.0
 TASK, EXECUTOR, WORKER = "task", "executor", "worker"
 KILLS = [
     *((moment, victim) for moment in IN_TASKS for victim in (TASK, EXECUTOR, WORKER)),
@@ -67,16 +66,7 @@ def held_up(site: Place, session: Session, number: int) -> int:
 def go_on(site: Place, session: Session, number: int) -> None:
     """Let go, and wait until the micro-batch or compaction is done."""
     site.gate.let_go(number)
-    wait_done(session, number)
-
-
-def wait_done(session: Session, number: int) -> None:
-    def done() -> bool:
-        if number not in session.noted("done"):
-            session.check_running()
-        return number in session.noted("done")
-
-    until(done, f"the end after moment {number}", within_s=WAIT_S)
+    session.wait_for("done", number)
 
 
 def kill(site: Place, moment: str, victim: str, process: int) -> None:
@@ -139,7 +129,7 @@ def run_twice(site: Place) -> int:
     with site.session(SPECULATION, moments=moments) as session:
         for number, _ in moments:
             held_up(site, session, number)
-            wait_done(session, number)
+            session.wait_for("done", number)
             assert not site.gate.finished(number)
             site.gate.let_go(number)
             until(lambda n=number: site.gate.finished(n), f"late files of {number}", within_s=WAIT_S)  # type: ignore[misc]

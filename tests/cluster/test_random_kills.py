@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.sessions import Place, Session, place
+from tests.cluster.sessions import WAIT_S, Place, Session, place
 from tests.support.store_proxy import StoreProxy
 from tests.support.waiting import until
 
@@ -30,7 +30,6 @@ WORKERS_SHARE = 0.3
 ROWS = 3000
 MICRO_BATCHES = 30
 """At least so many are committed meanwhile."""
-WAIT_S = 600.0
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Killer:
 
     def kill_some(self, session: Session, count: int) -> None:
         """So many executors and workers, while a driver runs."""
-        until(lambda: session.check_running() or session.noted("ready"), "a driver", within_s=WAIT_S)
+        session.wait_for("ready")
         for _ in range(count):
             time.sleep(self.chance.uniform(*SECONDS_BETWEEN_KILLS))
             self.kill_one(session)
