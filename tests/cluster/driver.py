@@ -46,14 +46,13 @@ class Driver:
             file.write(json.dumps([what, value]) + "\n")
 
     def go_through(self, moments: list[tuple[int, str]]) -> None:
-        """One micro-batch or compaction for each moment."""
+        """One micro-batch for each moment, and a compaction of it where that is the moment."""
         for number, moment in moments:
             self.gate.ask(number, moment)
             with held_in_driver(self.gate, moment):
+                self.site.run(max_batches=1)
                 if moment == COMPACTING:
                     self.compact()
-                else:
-                    self.site.run(max_batches=1)
             assert self.gate.reached(number) is not None, f"moment {number}, {moment}, was not reached"
             self.note("done", number)
 

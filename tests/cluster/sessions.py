@@ -33,6 +33,8 @@ OPTIONS = {
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
     "spark.locality.wait": "0s",
+    # else Delta has 50 tasks read a table's log
+    "spark.databricks.delta.snapshotPartitions": "1",
     # what is killed in these tests is no fault of the task
     "spark.task.maxFailures": "50",
     "spark.stage.maxConsecutiveAttempts": "50",
@@ -63,17 +65,16 @@ class Session:
         """Raises AssertionError where it has ended by itself, and too early."""
         assert self.process.poll() is None, self.log[-8000:]
 
-    def wait_for(self, what: str, value: Any = None) -> None:
-        """Wait until it has noted something, and this value of it if one is given."""
+    def wait_for(self, what: str, *, count: int) -> None:
+        """Wait until it has noted something so many times."""
 
         def is_noted() -> bool:
             ended = self.process.poll() is not None
-            values = self.noted(what)
-            there = bool(values) if value is None else value in values
+            there = len(self.noted(what)) >= count
             assert there or not ended, self.log[-8000:]
             return there
 
-        until(is_noted, f"{what} {value}", within_s=WAIT_S)
+        until(is_noted, f"{what}, {count} times", within_s=WAIT_S)
 
     def kill(self) -> None:
         if self.process.poll() is None:

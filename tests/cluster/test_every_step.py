@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from tests.cluster.driver import CUT
-from tests.cluster.held import COMMITTING, COMPACTING, FUNCTION, IN_TASKS, PUBLISHING, STATE, WRITTEN
+from tests.cluster.held import COMMITTING, COMPACTING, FUNCTION, IN_TASKS, OUTPUTS, PUBLISHING, STATE, WRITTEN
 from tests.cluster.sessions import WAIT_S, Place, Session, place
 from tests.support.clusters import executor_of
 from tests.support.store_proxy import StoreProxy
@@ -26,7 +27,8 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 TASK, EXECUTOR, WORKER = "task", "executor", "worker"
 KILLS = [
-    *((moment, victim) for moment in IN_TASKS for victim in (TASK, EXECUTOR, WORKER)),
+    *((moment, victim) for moment in IN_TASKS for victim in (EXECUTOR, WORKER)),
+    *((moment, TASK) for moment in (STATE, OUTPUTS)),  # some of its files are written, others are not
     *((moment, victim) for moment in (COMMITTING, PUBLISHING) for victim in (EXECUTOR, WORKER)),
     *((COMPACTING, victim) for victim in (EXECUTOR, WORKER)),
 ]
@@ -43,7 +45,7 @@ SPECULATION = {
 }
 ONE_AFTER_THE_OTHER = {"spark.cores.max": "1"}
 LOST_SHUFFLES = 2
-BATCHES = sum(moment != COMPACTING for moment, _ in KILLS) + len(TWICE) + LOST_SHUFFLES
+BATCHES = len(KILLS) + len(TWICE) + LOST_SHUFFLES
 
 
 @pytest.fixture
@@ -61,12 +63,6 @@ def held_up(site: Place, session: Session, number: int) -> int:
         return site.gate.reached(number)
 
     return until(process, f"moment {number}", within_s=WAIT_S)
-
-
-def go_on(site: Place, session: Session, number: int) -> None:
-    """Let go, and wait until the micro-batch or compaction is done."""
-    site.gate.let_go(number)
-    session.wait_for("done", number)
 
 
 def kill(site: Place, moment: str, victim: str, process: int) -> None:
@@ -115,7 +111,8 @@ def killed_at_every_step(site: Place) -> Counter[str]:
         for number, (moment, victim) in enumerate(KILLS):
             kill(site, moment, victim, held_up(site, session, number))
             killed[victim] += 1
-            go_on(site, session, number)
+            site.gate.let_go(number)
+            session.wait_for("done", count=number + 1)
         assert session.process.wait(WAIT_S) == 0, session.log[-8000:]
         ((engine, python),) = session.noted("ready")
     assert engine is None or ".zip" in engine, "executors had the engine before it was sent"
@@ -127,9 +124,9 @@ def run_twice(site: Place) -> int:
     """Tasks are held up, run again elsewhere, and write their files when the micro-batch is over."""
     moments = [(100 + number, moment) for number, moment in enumerate(TWICE)]
     with site.session(SPECULATION, moments=moments) as session:
-        for number, _ in moments:
+        for count, (number, _) in enumerate(moments, 1):
             held_up(site, session, number)
-            session.wait_for("done", number)
+            session.wait_for("done", count=count)
             assert not site.gate.finished(number)
             site.gate.let_go(number)
             until(lambda n=number: site.gate.finished(n), f"late files of {number}", within_s=WAIT_S)  # type: ignore[misc]
@@ -142,12 +139,14 @@ def with_lost_shuffles(site: Place) -> int:
     moments = [(200 + number, FUNCTION) for number in range(LOST_SHUFFLES)]
     deleted = 0
     with site.session(ONE_AFTER_THE_OTHER, moments=moments) as session:
-        for number, _ in moments:
+        for count, (number, _) in enumerate(moments, 1):
             held_up(site, session, number)
             files = delete_shuffles(site)
             assert files
             deleted += files
-            go_on(site, session, number)
+            site.gate.let_go(number)
+            session.wait_for("done", count=count)
         assert session.process.wait(WAIT_S) == 0, session.log[-8000:]
-        assert session.log.count("FetchFailed") >= LOST_SHUFFLES
+    logs = "".join(file.read_text() for file in site.cluster.directory.glob("work*/*/*/stderr"))
+    assert len(re.findall("NoSuchFileException: .*/shuffle_", logs)) >= LOST_SHUFFLES
     return deleted

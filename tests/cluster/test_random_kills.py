@@ -25,7 +25,6 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 KILLS, SESSIONS = 100, 8
 """Of executors and workers together, and the drivers that see them; one more has no trouble, and finishes."""
-SECONDS_BETWEEN_KILLS = (0.5, 6.0)
 WORKERS_SHARE = 0.3
 ROWS = 3000
 MICRO_BATCHES = 30
@@ -41,10 +40,13 @@ class Killer:
     killed: Counter[str] = field(default_factory=Counter)
 
     def kill_some(self, session: Session, count: int) -> None:
-        """So many executors and workers, while a driver runs."""
-        session.wait_for("ready")
+        """So many executors and workers, while a driver runs; about one a micro-batch, however fast the machine is."""
+        session.wait_for("committed", count=1)
+        began = time.monotonic()
+        session.wait_for("committed", count=2)
+        longest_s = 2 * (time.monotonic() - began)
         for _ in range(count):
-            time.sleep(self.chance.uniform(*SECONDS_BETWEEN_KILLS))
+            time.sleep(self.chance.uniform(0, longest_s))
             self.kill_one(session)
 
     def kill_one(self, session: Session) -> None:
