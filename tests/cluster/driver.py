@@ -22,9 +22,11 @@ from tests.cluster.held import COMPACTING, Gate, held_in_driver, workload
 from tests.faults.workloads import Site
 from tests.stores.many import rows_of
 from tests.support.stores import access_to
+from tests.support.waiting import until
 
 CUT = 8
 """Rows of a micro-batch."""
+LONGEST_STAY_S = 900.0
 COMPACT_EVERY = 5
 """Micro-batches between two compactions of a driver that runs on."""
 
@@ -103,6 +105,8 @@ def main(settings: dict[str, Any]) -> None:
     driver.note("ready", spark.sparkContext.parallelize([0], 1).map(lambda _: _engine_of_task()).collect()[0])
     try:
         driver.go_through(settings.get("moments", []))
+        if "stay" in settings:  # what goes on in executors would end with this process
+            until(Path(settings["stay"]).exists, "the end", within_s=LONGEST_STAY_S)
         if "until" in settings:
             driver.run_on(Path(settings["until"]))
         if "result" in settings:

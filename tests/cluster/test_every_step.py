@@ -12,6 +12,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -123,13 +124,15 @@ def killed_at_every_step(site: Place) -> Counter[str]:
 def run_twice(site: Place) -> int:
     """Tasks are held up, run again elsewhere, and write their files when the micro-batch is over."""
     moments = [(100 + number, moment) for number, moment in enumerate(TWICE)]
-    with site.session(SPECULATION, moments=moments) as session:
+    over = site.directory / "over"
+    with site.session(SPECULATION, moments=moments, stay=str(over)) as session:
         for count, (number, _) in enumerate(moments, 1):
             held_up(site, session, number)
             session.wait_for("done", count=count)
             assert not site.gate.finished(number)
             site.gate.let_go(number)
-            until(lambda n=number: site.gate.finished(n), f"late files of {number}", within_s=WAIT_S)  # type: ignore[misc]
+            until(partial(site.gate.finished, number), f"late files of {number}", within_s=WAIT_S)
+        over.touch()
         assert session.process.wait(WAIT_S) == 0, session.log[-8000:]
     return len(moments)
 

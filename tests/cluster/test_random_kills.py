@@ -23,11 +23,11 @@ from tests.support.store_proxy import StoreProxy
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
-KILLS, SESSIONS = 100, 8
+KILLS, SESSIONS = 100, 5
 """Of executors and workers together, and the drivers that see them; one more has no trouble, and finishes."""
 WORKERS_SHARE = 0.3
 ROWS = 3000
-MICRO_BATCHES = 30
+MICRO_BATCHES = 20
 """At least so many are committed meanwhile."""
 
 
@@ -47,9 +47,11 @@ class Killer:
         longest_s = 2 * (time.monotonic() - began)
         for _ in range(count):
             time.sleep(self.chance.uniform(0, longest_s))
-            self.kill_one(session)
+            while not self.kill_one(session):
+                pass
 
-    def kill_one(self, session: Session) -> None:
+    def kill_one(self, session: Session) -> bool:
+        """Kill an executor, or the worker that it runs on; False where it ended by itself meanwhile."""
         cluster = self.place.cluster
 
         def executors() -> list[psutil.Process]:
@@ -57,15 +59,19 @@ class Killer:
             return cluster.executors(0) + cluster.executors(1)
 
         victim = self.chance.choice(until(executors, "an executor", within_s=WAIT_S))
-        number = cluster.worker_of(victim)
-        if self.chance.random() < WORKERS_SHARE:
-            cluster.kill_worker(number)
-            cluster.start_worker(number)
-            self.killed["workers"] += 1
-        else:
-            os.kill(victim.pid, signal.SIGKILL)
-            psutil.wait_procs([victim], timeout=60)
-            self.killed["executors"] += 1
+        try:
+            number = cluster.worker_of(victim)
+            if self.chance.random() >= WORKERS_SHARE:
+                os.kill(victim.pid, signal.SIGKILL)
+                psutil.wait_procs([victim], timeout=60)
+                self.killed["executors"] += 1
+                return True
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            return False
+        cluster.kill_worker(number)
+        cluster.start_worker(number)
+        self.killed["workers"] += 1
+        return True
 
 
 @pytest.fixture
