@@ -84,7 +84,7 @@ class Driver:
         seen = {
             "ids": [row.checkpoint_id for row in rows],
             "write_ids": len({row.write_id for row in rows}),
-            "kinds": dict(Counter(row.kind for row in rows)),
+            "kinds": Counter(str(row.kind.value) for row in rows),
             "seen": self.site.seen(),
         }
         result.write_bytes(pickle.dumps(seen))

@@ -99,7 +99,7 @@ def test_what_dies_or_runs_twice_changes_no_result(site: Place) -> None:
     seen = site.finish()
     print(
         f"killed {dict(killed)}; {late} tasks finished after their twins had won; {deleted} files of shuffles deleted; "
-        f"{len(site.sessions)} drivers; rows of checkpoints {seen['kinds']}"
+        f"{len(site.sessions)} drivers; rows of checkpoints {dict(seen['kinds'])}"
     )
     assert seen["kinds"]["checkpoint"] == BATCHES + 1
     assert seen["kinds"]["compaction"] == sum(moment == COMPACTING for moment, _ in KILLS)
