@@ -100,7 +100,8 @@ def test_random_kills_change_no_result(site: Place) -> None:
     seen = site.finish()
     print(
         f"killed {dict(killer.killed)} and {drivers} drivers; {len(site.sessions)} sessions; {len(committed)} "
-        f"micro-batches committed meanwhile, attempts that failed {dict(lost)}; rows of checkpoints {dict(seen['kinds'])}"
+        f"micro-batches committed meanwhile, attempts that failed {dict(lost)}; "
+        f"rows of checkpoints {dict(seen['kinds'])}"
     )
     assert sum(killer.killed.values()) == KILLS
     assert len(committed) == len(set(committed)) >= MICRO_BATCHES
