@@ -28,7 +28,9 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that only record their arguments."""
 
     def kernel(spark: Any, *, lock_timeout_s: float, durability: Durability, checks: Any) -> Any:
-        return SimpleNamespace(spark=spark, disk=LogDurability(durability), close=lambda: None)
+        return SimpleNamespace(
+            spark=spark, disk=LogDurability(durability), close=lambda: None, write_new=None
+        )
 
     monkeypatch.setattr(context, "DeltaKernel", kernel)
     monkeypatch.setattr(context, "check_session", lambda spark: None)

@@ -27,7 +27,7 @@ FIRST, SECOND = "first", "second"
 
 @pytest.fixture
 def of_job(tmp_path: Path) -> OutputsOfJob:
-    kernel: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None)
+    kernel: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None, write_new=None)
     layout = JobLayout(f"file://{tmp_path}/root", "job")
     tables: Any = SimpleNamespace(layout=layout, log=SimpleNamespace(app="0123/job"))
     return OutputsOfJob(kernel, Publication(kernel, tables), layout)

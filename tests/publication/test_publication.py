@@ -32,7 +32,7 @@ from tests.sinks.requests import staged_files
 
 SCHEMA = pa.schema([("id", pa.int64())])
 APP = "0123/job"
-NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None)
+NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None, write_new=None)
 """Commits nothing: the sinks here need none."""
 Name = Literal["files", "sql"]
 
