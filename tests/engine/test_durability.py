@@ -89,7 +89,7 @@ def test_directories_of_files_go_by_it_as_tables_do(
     durability: Durability, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Durability] = []
-    monkeypatch.setattr(publishers, "FilePublisher", given.append)
+    monkeypatch.setattr(publishers, "FilePublisher", lambda one, _: given.append(one))
     tables: Any = SimpleNamespace(layout=SimpleNamespace(root=str(root)))
     publishers.publishers(StateEngine(root, SESSION, durability=durability).kernel, tables)
     assert given == [durability]
