@@ -36,7 +36,7 @@ test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut a
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
-test-stores: $(VENV)/.s3 $(VENV)/.servers ## put whole jobs, many runners and faults on S3-compatible servers, and file sinks on HDFS
+test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, many runners and faults on S3-compatible servers, and file sinks on HDFS
 	$(BIN)/python -m pytest tests/stores -n 2 --dist loadgroup
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink
@@ -106,6 +106,11 @@ $(VENV)/.ui $(VENV)/.servers: $(VENV)/.installed
 	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r $(filter %.txt,$^) \
 		|| $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r $(filter %.txt,$^)
 	@touch $@
+
+# An emulator of Azure's blob service. Where there is no npm, its tests are left out.
+$(VENV)/.azurite: $(VENV)/.installed
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/azurite azurite@3.37.0 && touch $@ \
+		|| echo "Azurite cannot be had here: tests with it are left out"
 
 $(READY): $(VENV)/.installed
 	$(BIN)/statelake setup
