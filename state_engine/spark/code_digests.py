@@ -177,7 +177,7 @@ class _Text:
     """Writes one value down, up to so many items."""
 
     def __init__(self, owns: Owns) -> None:
-        self.owns, self._left = owns, _MOST_ITEMS
+        self._owns, self._left = owns, _MOST_ITEMS
 
     def of(self, value: Any, above: frozenset[int]) -> str:
         self._left -= 1
@@ -203,7 +203,7 @@ class _Text:
             return f"{type(value).__name__}{len(value)}{[self.of(v, above) for v in self._some(value)]}"
         named = f"{type(value).__module__}.{type(value).__qualname__}"
         return (
-            f"{named}({self.of(_attributes(value), above)})" if self.owns(type(value).__module__) else named
+            f"{named}({self.of(_attributes(value), above)})" if self._owns(type(value).__module__) else named
         )
 
     def _some(self, things: Iterable[Any]) -> Iterator[Any]:
