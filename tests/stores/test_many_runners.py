@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.spark_tasks, pytest.mark.servers, pytest.mark.timeout(
 RUNNERS = 4
 KILLS = 10
 """At least so many processes die."""
-SECONDS_BETWEEN_KILLS = (10.0, 30.0)
+SECONDS_BETWEEN_KILLS = (20.0, 60.0)
 LATE_S = (0.2, 3.0)
 TROUBLE = 0.004
 """Chance of a request to be lost, and the same for its answer."""
