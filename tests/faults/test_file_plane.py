@@ -66,7 +66,7 @@ def tried(saved_site: SavedSite, *, every: int = 1) -> Counter[tuple[str, str, s
 
 @pytest.mark.parametrize("operation", ["batch"])
 def test_a_sample_of_file_faults_changes_no_result(operation: str, saved_sites: SavedSites) -> None:
-    ends = tried(saved_sites(operation), every=97)
+    ends = tried(saved_sites(operation), every=101)
     assert sum(ends.values()) >= 5
 
 
