@@ -87,7 +87,9 @@ class _Progress:
         """
         newest = self._newest_version()
         rows = [row for row in self.committed().main_path if row.checkpoint_id > newest]
-        others = [row for row in rows if not self._is_left_to_its_run(row)]
+        by_runs = any(row.requested_by.startswith(RUN) for row in rows)
+        versions = self._versions() if by_runs else set()
+        others = [row for row in rows if not self._is_left_to_its_run(row, versions)]
         self.elsewhere = others[-MOST_ELSEWHERE:]
         if others:
             self.context.log.info(
@@ -95,12 +97,12 @@ class _Progress:
                 f"runs that died, the last one is {others[-1].checkpoint_id}; they are shown now"
             )
 
-    def _is_left_to_its_run(self, row: CheckpointRow) -> bool:
+    def _is_left_to_its_run(self, row: CheckpointRow, versions: Collection[int]) -> bool:
         """Whether the run of Dagster that committed a row has shown it, or will; one that died did not."""
         if not row.requested_by.startswith(RUN):
             return False
         run = self.context.instance.get_run_by_id(row.requested_by.removeprefix(RUN))
-        return run is None or not run.is_finished or row.checkpoint_id in self._versions()
+        return run is None or not run.is_finished or row.checkpoint_id in versions
 
     def _versions(self) -> set[int]:
         """The newest versions of the checkpoint's asset that Dagster has."""
