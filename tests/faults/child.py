@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -31,6 +31,7 @@ from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.stores import QUICK_RACE
 
 REPOSITORY = Path(__file__).parents[2]
+C = TypeVar("C")
 
 
 class CaseOfChild(NamedTuple):
@@ -65,6 +66,37 @@ def killed(cases: Sequence[CaseOfChild], environment: Mapping[str, str] = Mappin
     )  # fmt: skip
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-3000:]
     return died.stdout.decode()
+
+
+class KilledCases(Generic[C]):
+    """What killed processes left of cases: one process for all that die together, at the first use of one of them.
+
+    Args:
+        together: all cases that die with one.
+        shown: what the process is told of a case, with a directory for it.
+        new_directory: makes one for the cases of a process.
+        environment: what the process has besides this one's.
+    """
+
+    def __init__(
+        self,
+        together: Callable[[C], Sequence[C]],
+        shown: Callable[[C, Path], CaseOfChild],
+        new_directory: Callable[[], Path],
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._together, self._shown, self._new_directory = together, shown, new_directory
+        self._environment = environment
+        self._left: dict[str, CaseOfChild] = {}
+
+    def __call__(self, case: C) -> CaseOfChild:
+        """Where a case was left."""
+        if str(case) not in self._left:
+            base = self._new_directory()
+            dying = {str(c): self._shown(c, base / str(i)) for i, c in enumerate(self._together(case))}
+            assert killed(list(dying.values()), self._environment) == ""
+            self._left |= dying
+        return self._left[str(case)]
 
 
 def child_session() -> SparkSession:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.cases import ONCE, Case, SavedSite, broken, cases, check_fault
-from tests.faults.child import CaseOfChild, killed
+from tests.faults.child import CaseOfChild, KilledCases, killed
 from tests.faults.plane import POINTS, Fault, InjectedFault, installed
 from tests.faults.workloads import WORKLOADS
 
@@ -114,7 +114,7 @@ def test_publish_pending_publishes_without_running(saved_sites: SavedSites) -> N
 
 # -- SIGKILL -----------------------------------------------------------------------------------------------------------
 
-Killed = Callable[[Case], Path]
+Killed = KilledCases[Case]
 
 
 def shown(case: Case, directory: Path) -> CaseOfChild:
@@ -123,25 +123,19 @@ def shown(case: Case, directory: Path) -> CaseOfChild:
 
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """The directory that a killed process left of a case; one process for all cases of a workload and part."""
-    directories: dict[str, Path] = {}
+    """What a killed process left of a case; one process for all cases of a workload and part."""
 
-    def directory(case: Case) -> Path:
-        if str(case) not in directories:
-            quick, base = part_of(case, quick=True), tmp_path_factory.mktemp("killed")
-            same = [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
-            dying = [(c, base / str(i)) for i, c in enumerate(same)]
-            assert killed([shown(c, path) for c, path in dying]) == ""
-            directories.update({str(c): path for c, path in dying})
-        return directories[str(case)]
+    def together(case: Case) -> list[Case]:
+        quick = part_of(case, quick=True)
+        return [c for c in cases("sigkill") if c.workload is case.workload and part_of(c, quick=quick)]
 
-    return directory
+    return KilledCases(together, shown, lambda: tmp_path_factory.mktemp("killed"))
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", items("sigkill"))
 def test_a_killed_process_changes_no_result(case: Case, saved_sites: SavedSites, dead: Killed) -> None:
-    site = saved_sites(case.workload.name).at(dead(case))
+    site = saved_sites(case.workload.name).at(dead(case).directory)
     assert len(site.rows()) == (2 if case.committed else 1)
     saved_sites(case.workload.name).check_recovery(site)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
 from tests.faults.cases import SavedSite
-from tests.faults.child import CaseOfChild, killed
+from tests.faults.child import CaseOfChild, KilledCases
 from tests.faults.operations import (
     CUT_OF_OPERATIONS,
     REACHED,
@@ -145,25 +144,20 @@ def test_an_operation_that_is_slow_is_not_noticed(operation: str, prepared: Prep
     prepared.check_end(site, operation)
 
 
-Killed = Callable[[OperationCase], Path]
+Killed = KilledCases[OperationCase]
 
 
 @pytest.fixture(scope="module")
 def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """The directory that a killed process left of a case; one process for all cases of an operation."""
-    directories: dict[str, Path] = {}
+    """What a killed process left of a case; one process for all cases of an operation."""
 
-    def directory(case: OperationCase) -> Path:
-        if str(case) not in directories:
-            base = tmp_path_factory.mktemp("killed")
-            same = [c for c in operation_cases("sigkill") if c.operation == case.operation]
-            dying = {str(c): base / str(i) for i, c in enumerate(same)}
-            shown = [CaseOfChild("sinks", dying[str(c)], [c.fault], c.operation) for c in same]
-            assert killed(shown) == ""
-            directories.update(dying)
-        return directories[str(case)]
+    def together(case: OperationCase) -> list[OperationCase]:
+        return [c for c in operation_cases("sigkill") if c.operation == case.operation]
 
-    return directory
+    def shown(case: OperationCase, directory: Path) -> CaseOfChild:
+        return CaseOfChild("sinks", directory, [case.fault], case.operation)
+
+    return KilledCases(together, shown, lambda: tmp_path_factory.mktemp("killed"))
 
 
 @pytest.mark.timeout(1200)
@@ -178,7 +172,7 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> Killed:
 def test_an_operation_that_was_killed_can_be_done_again(
     case: OperationCase, prepared: Prepared, dead: Killed
 ) -> None:
-    prepared.finish(prepared.saved_site.at(dead(case)), case)
+    prepared.finish(prepared.saved_site.at(dead(case).directory), case)
 
 
 @pytest.mark.parametrize("operation", list(REACHED))

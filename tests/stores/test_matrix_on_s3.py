@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.faults.cases import Case, SavedSite, cases, check_fault
-from tests.faults.child import CaseOfChild, killed
+from tests.faults.child import CaseOfChild, KilledCases
 from tests.faults.plane import Action
 from tests.faults.workloads import WORKLOADS
 from tests.support.store_proxy import StoreProxy
@@ -48,27 +48,23 @@ def test_a_fault_changes_no_result(case: Case, saved_sites: Callable[[str], Save
     check_fault(saved_sites(case.workload.name), case)
 
 
-Dead = Callable[[Case], tuple[Path, str]]
+Killed = KilledCases[Case]
 
 
 @pytest.fixture(scope="module")
-def dead(tmp_path_factory: pytest.TempPathFactory, running: StoreProxy) -> Dead:
-    """Where a killed process left a case: one process for all cases of a workload."""
-    places: dict[str, tuple[Path, str]] = {}
+def dead(tmp_path_factory: pytest.TempPathFactory, running: StoreProxy) -> Killed:
+    """What a killed process left of a case: one process for all cases of a workload."""
 
-    def place(case: Case) -> tuple[Path, str]:
-        if str(case) not in places:
-            base = tmp_path_factory.mktemp("killed")
-            same = [c for c in in_a_store("sigkill") if c.workload is case.workload]
-            of = {str(c): (base / str(i), f"s3a://bucket/{base.name}/{i}") for i, c in enumerate(same)}
-            dying = [
-                CaseOfChild(c.workload.name, of[str(c)][0], [c.fault], store=of[str(c)][1]) for c in same
-            ]
-            assert killed(dying, environment(running.endpoint)) == ""
-            places.update(of)
-        return places[str(case)]
+    def together(case: Case) -> list[Case]:
+        return [c for c in in_a_store("sigkill") if c.workload is case.workload]
 
-    return place
+    def shown(case: Case, directory: Path) -> CaseOfChild:
+        store = f"s3a://bucket/{directory.parent.name}/{directory.name}"
+        return CaseOfChild(case.workload.name, directory, [case.fault], store=store)
+
+    return KilledCases(
+        together, shown, lambda: tmp_path_factory.mktemp("killed"), environment(running.endpoint)
+    )
 
 
 @pytest.mark.timeout(1200)
@@ -80,9 +76,10 @@ def dead(tmp_path_factory: pytest.TempPathFactory, running: StoreProxy) -> Dead:
     ],
 )
 def test_a_killed_process_changes_no_result(
-    case: Case, saved_sites: Callable[[str], SavedSite], dead: Dead
+    case: Case, saved_sites: Callable[[str], SavedSite], dead: Killed
 ) -> None:
     saved_site = saved_sites(case.workload.name)
-    site = saved_site.at(*dead(case))
+    left = dead(case)
+    site = saved_site.at(left.directory, left.store)
     assert len(site.rows()) == (2 if case.committed else 1)
     saved_site.check_recovery(site)
