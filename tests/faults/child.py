@@ -73,7 +73,7 @@ class KilledCases(Generic[C]):
 
     Args:
         together: all cases that die with one.
-        shown: what the process is told of a case, with a directory for it.
+        shown: what the process is given of a case, with a directory for it.
         new_directory: makes one for the cases of a process.
         environment: what the process has besides this one's.
     """
