@@ -38,7 +38,8 @@ pytestmark = [pytest.mark.spark_tasks, pytest.mark.servers, pytest.mark.timeout(
 RUNNERS = 4
 KILLS = 10
 """At least so many processes die."""
-SECONDS_BETWEEN_KILLS = (20.0, 60.0)
+BATCHES_BETWEEN_KILLS = (8, 24)
+"""A kill comes after so many more micro-batches, so that a slow machine has no more new processes than a quick one."""
 LATE_S = (0.2, 3.0)
 TROUBLE = 0.004
 """Chance of a request to be lost, and the same for its answer."""
@@ -120,19 +121,24 @@ def crowd(site: Site, endpoint: str) -> Iterator[list[Runner]]:
                 runner.kill()
 
 
+def acknowledged(runners: list[Runner]) -> list[int]:
+    """The ids of checkpoints that runners noted as committed."""
+    return [value for runner in runners for what, value in runner.noted if what == "committed"]
+
+
 def killed_until_the_end(
     site: Site, endpoint: str, chance: random.Random, server: Seaweed | None
 ) -> list[Runner]:
     """Kill one runner after the other while they work, and start another for each; all that ever ran."""
     with crowd(site, endpoint) as runners:
         working = list(runners)
+        next_kill = chance.randint(*BATCHES_BETWEEN_KILLS)
         while any(runner.process.poll() is None for runner in working):
-            until_kill = time.monotonic() + chance.uniform(*SECONDS_BETWEEN_KILLS)
-            while time.monotonic() < until_kill and any(r.process.poll() is None for r in working):
-                time.sleep(0.2)
+            time.sleep(chance.uniform(0.1, 0.5))
             ready = [r for r in working if r.process.poll() is None and r.noted]
-            if not ready:
+            if not ready or len(acknowledged(runners)) < next_kill:
                 continue
+            next_kill = len(acknowledged(runners)) + chance.randint(*BATCHES_BETWEEN_KILLS)
             victim = chance.choice(ready)
             victim.kill()
             working.remove(victim)
@@ -154,9 +160,8 @@ def check(site: Site, runners: list[Runner]) -> None:
     assert [row.checkpoint_id for row in rows] == ids
     assert len({row.write_id for row in rows}) == len(ids)
     assert sum(row.kind == "checkpoint" for row in rows) == len(ROWS)  # the others are compactions
-    acknowledged = [value for runner in runners for what, value in runner.noted if what == "committed"]
-    assert not [i for i, times in Counter(acknowledged).items() if times > 1]
-    assert set(acknowledged) <= set(ids)
+    assert not [i for i, times in Counter(acknowledged(runners)).items() if times > 1]
+    assert set(acknowledged(runners)) <= set(ids)
     assert site.seen() == expected()
 
 
