@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch
 from state_engine.job.job import StatefulJob
@@ -131,6 +132,7 @@ class _LetterScript:
             return None
         parent = path[-1]
         clock_ms = max(self._now_ms, parent.clock_ms)
-        if any_timer_due(self._job, parent, clock_ms=clock_ms, drain=False):
+        # nobody looks at the sources now, so only rows move event time
+        if any_timer_due(self._job, parent, clock_ms=clock_ms, time=ROWS_ALONE, drain=False):
             return PlannedInput({}, clock_ms)
         return PlannedInput({}, clock_ms, letters=part)

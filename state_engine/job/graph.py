@@ -14,6 +14,7 @@ from state_engine.core.functions.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.sinks.base import Sink
@@ -35,6 +36,7 @@ class SourceNode:
         event_time: column of the event time; where there are ``timestamps``, of the time that the source itself gives.
         timestamps: gives the event times in place of that column.
         timed_at: the stream that they were declared on; None for the source's own.
+        time_policy: how its event time goes on where no row moves it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class SourceNode:
     declared: OutputType | None = None
     timestamps: TimestampAssigner | TimestampColumn | None = None
     timed_at: Node | None = None
+    time_policy: TimePolicy = NO_POLICY
 
     @property
     def timed(self) -> bool:

@@ -7,7 +7,6 @@ far as it makes sense in micro-batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
 from typing import Any, Literal
 
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
@@ -19,13 +18,14 @@ from state_engine.core.keys.key_groups import check_parallelism, default_max_par
 from state_engine.core.names import check_name, check_text_name
 from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.time.partitions import TimePartitions
-from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.code_version import code_version
 from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
+from state_engine.job.time_policies import check_time_policies, time_policy
 from state_engine.sources.base import Source
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.function import FunctionSource
@@ -112,7 +112,10 @@ class StatefulJob:
         *,
         order_by: Sequence[str] = (),
         event_time: str | None = None,
-        max_out_of_orderness: timedelta | Duration | Time | int = 0,
+        max_out_of_orderness: Span = 0,
+        idle_after: Span | None = None,
+        watermark: Literal["rows", "clock"] = "rows",
+        clock_delay: Span | None = None,
         output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
     ) -> DataStream:
@@ -124,7 +127,12 @@ class StatefulJob:
             order_by: columns of the total order of the rows, which must be there where the stream is keyed; ties
                 are broken by file and row. Without it, the order of files and their rows.
             event_time: column (timestamp or date) that holds the event time, there where the stream is keyed.
-            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds.
+            max_out_of_orderness: how late rows may come: a timedelta, a Duration, milliseconds, or text ("5 min").
+            idle_after: after so long without a row, by the clock of the micro-batches, the source is idle: it holds
+                back no other one until its next row. None: it never is.
+            watermark: ``rows``: only rows move it; ``clock``: at the end of a micro-batch it is at least the clock less
+                ``clock_delay``, also where no row came. Time does not pass rows that a bound leaves to a later batch.
+            clock_delay: how long after its event time a row may come, beside ``watermark="clock"``.
             output_type: of what a ``SourceFunction`` collects.
             max_rows_per_batch: after so many rows a ``SourceFunction`` must stop.
         """
@@ -153,6 +161,7 @@ class StatefulJob:
         if event_time is not None:
             column_names([event_time], what=f"source '{name}': event_time")
         node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared)
+        node.time_policy = time_policy(name, idle_after, watermark, clock_delay, self.partitions)
         self.sources[name] = node
         return DataStream(self, node)
 
@@ -187,6 +196,7 @@ class StatefulJob:
                 f"job '{self.name}': nothing reads the sources {unused}: connect them to an operator or a sink, or "
                 "remove them"
             )
+        check_time_policies(self.sources.values())
         for operator in self.operators.values():
             function = operator.function
             stateful = operator.keyed or has_operator_state(function) or takes_broadcast(function)

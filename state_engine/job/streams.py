@@ -8,7 +8,7 @@ function, ``BroadcastStream`` one that every subtask sees whole. Mirror the clas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from state_engine.core.errors import ConfigurationError
@@ -29,7 +29,7 @@ from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.names import check_name
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.time.watermark_strategy import WatermarkStrategy
-from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
@@ -204,7 +204,7 @@ class DataStream(StreamShortcuts):
     def assign_timestamps_and_watermarks(
         self,
         event_time: str | WatermarkStrategy,
-        max_out_of_orderness: timedelta | Duration | Time | int = 0,
+        max_out_of_orderness: Span = 0,
     ) -> DataStream:
         """Declare the event time of the sources of this stream.
 
@@ -212,7 +212,7 @@ class DataStream(StreamShortcuts):
             event_time: a WatermarkStrategy, on the stream of a source, or behind maps and filters of it that need no
                 ``open``: elements that these leave out move no watermark. Or the column (timestamp or date) that holds
                 it where an operator reads the stream.
-            max_out_of_orderness: how late rows may come: a timedelta, a Duration, or milliseconds; beside a column.
+            max_out_of_orderness: how late rows may come: see ``source``; beside a column.
 
         Raises:
             ConfigurationError: the stream is not one of sources; a strategy behind other steps, or without timestamps
@@ -259,6 +259,8 @@ class DataStream(StreamShortcuts):
                 "one event time: assign it once, right on the source, or read the source twice, under two names"
             )
         source.timestamps, source.max_out_of_orderness_ms = timestamps, strategy.out_of_orderness_ms
+        if strategy.idleness_ms is not None:
+            source.time_policy = replace(source.time_policy, idle_after_ms=strategy.idleness_ms)
         source.timed_at = node
         return DataStream(self._job, node)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, RescaledOperator
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.time.partitions import Partition
+from state_engine.core.time.time_plan import ROWS_ALONE, TimePlan
+from state_engine.microbatch.routing.origins import EventTimes
 from state_engine.sources.base import Slice
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class PlannedInput:
         drain: whether the input has ended for good.
         rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
         letters: dead letters that are sent again; the sources give nothing then.
+        time: what moves event time besides rows.
     """
 
     slices: Mapping[str, Slice]
@@ -32,6 +35,7 @@ class PlannedInput:
     drain: bool = False
     rescaled: list[RescaledOperator] | None = None
     letters: LettersSlice | None = None
+    time: TimePlan = ROWS_ALONE
 
 
 Script = Callable[[list[CheckpointRow]], PlannedInput | None]
@@ -58,6 +62,7 @@ class BatchContext:
         late_rows: rows found whose partition had been run before.
         backfill: that it belongs to, as text.
         letters: dead letters that are sent again.
+        time: what moves event time besides rows.
     """
 
     write_id: str
@@ -75,6 +80,13 @@ class BatchContext:
     late_rows: int = 0
     backfill: str = ""
     letters: LettersSlice | None = None
+    time: TimePlan = ROWS_ALONE
+
+    @property
+    def event_times(self) -> EventTimes:
+        """How far event time is before the batch."""
+        known = self.parent.operator_watermarks_ms if self.parent else {}
+        return EventTimes(self.watermarks_ms, self.time.idle, known)
 
     @property
     def moved(self) -> dict[str, Slice]:

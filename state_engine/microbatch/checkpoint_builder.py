@@ -26,6 +26,7 @@ from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force
 from state_engine.microbatch.attempt import Executed, Listed
+from state_engine.microbatch.operator_watermarks import operators_reached_ms
 
 
 def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str) -> CheckpointRow:
@@ -69,6 +70,7 @@ def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, reques
         late_rows=batch.late_rows,
         backfill=batch.backfill,
         drained=batch.drain,
+        operator_watermarks_ms=operators_reached_ms(job, batch, done.watermarks_ms),
     )
 
 
@@ -109,14 +111,20 @@ def _operator_state(
 
 
 def _progress(attempt: Executed, name: str) -> SourceProgress:
-    part = attempt.batch.moved.get(name)
+    batch, rows = attempt.batch, attempt.done.rows_by_source.get(name, 0)
+    part = batch.moved.get(name)
+    before = next((s for s in batch.parent.sources if s.name == name), None) if batch.parent else None
+    had_rows_ms = before.last_rows_ms if before else None
     return SourceProgress(
         name=name,
         position_from=part.position_from if part else attempt.positions[name],
         position_to=part.position_to if part else attempt.positions[name],
-        rows=attempt.done.rows_by_source.get(name, 0),
+        rows=rows,
         # event time that is taken away begins anew where it comes back
         watermark_ms=attempt.done.watermarks_ms.get(name),
+        floor_ms=batch.time.floors_ms.get(name),
+        idle=name in batch.time.idle,
+        last_rows_ms=batch.clock_ms if rows or had_rows_ms is None else had_rows_ms,
     )
 
 

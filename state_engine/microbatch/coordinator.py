@@ -229,6 +229,7 @@ class CheckpointCoordinator:
                 late_rows=cut.late_rows,
                 backfill=self._options.backfill,
                 letters=planned.letters,
+                time=planned.time,
             )
             return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id))
 

@@ -8,10 +8,12 @@ What it is before every single element is for ``microbatch.routing.element_water
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced, slowest
+from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced
 from state_engine.job.graph import OperatorNode, SourceNode
+from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.origins import Origins, origins_of, timed_sources
 from state_engine.microbatch.routing.routing import newest_by_source
@@ -28,11 +30,33 @@ def reached_ms(
         sources: with event time, by name.
         newest_ms: by source, the largest event time of the batch.
     """
-    known = batch.watermarks_ms
-    return {
-        name: advanced(known.get(name), newest_ms.get(name), out_of_orderness_ms=node.max_out_of_orderness_ms)
-        for name, node in sources.items()
-    }
+    known, reached = batch.watermarks_ms, dict[str, int | None]()
+    for name, node in sources.items():
+        by_rows = advanced(
+            known.get(name), newest_ms.get(name), out_of_orderness_ms=node.max_out_of_orderness_ms
+        )
+        both = (by_rows, batch.time.floors_ms.get(name))
+        reached[name] = max((w for w in both if w is not None), default=None)
+    return reached
+
+
+def operators_reached_ms(
+    job: StatefulJob, batch: BatchContext, sources_ms: Mapping[str, int | None]
+) -> dict[str, int]:
+    """The watermarks of operators after a batch that those of the sources alone do not say; by uid.
+
+    Args:
+        sources_ms: watermarks of the sources after the batch.
+    """
+    before = batch.event_times
+    after = replace(before, sources_ms=sources_ms)
+    reached = {}
+    for uid, operator in job.operators.items():
+        may_be_idle = any(s.time_policy.idle_after_ms is not None for s in timed_sources(operator).values())
+        watermark_ms = after.of(operator) if may_be_idle or uid in before.operators_ms else None
+        if watermark_ms is not None:
+            reached[uid] = watermark_ms
+    return reached
 
 
 class Watermarks:
@@ -50,7 +74,8 @@ class Watermarks:
         self._batch, self._max_event_ms = batch, max_event_ms
         self._has_timers = has_timers(operator.function)
         self._sources = timed_sources(operator)
-        self.origins: Origins = origins_of(operator, batch.watermarks_ms)
+        self._operator = operator
+        self.origins: Origins = origins_of(operator, batch.event_times)
 
     @property
     def timed(self) -> bool:
@@ -79,11 +104,12 @@ class Watermarks:
 
     def start(self) -> int:
         """Where the watermark is before the batch; the smallest long where there is none."""
-        return _or_none_yet(slowest(self._batch.watermarks_ms.get(name) for name in self._sources))
+        return _or_none_yet(self._batch.event_times.of(self._operator))
 
     def end(self) -> int:
         """Where it is after the batch, as far as is known."""
-        return _or_none_yet(slowest(reached_ms(self._sources, self._batch, self._max_event_ms).values()))
+        after = reached_ms(self._sources, self._batch, self._max_event_ms)
+        return _or_none_yet(replace(self._batch.event_times, sources_ms=after).of(self._operator))
 
     def clocks(self) -> BatchClocks:
         """Time in this batch, as subtasks see it."""

@@ -2,24 +2,27 @@
 
     step    what the next micro-batch is to be, decided from the path alone (``Steps``)
     slices  what each source gives for that: its new input, its rows of a partition, or what was recorded
-    time    that of the micro-batch that is repeated, else that of the run
+    clock   that of the micro-batch that is repeated, else that of the run
+    time    what moves event time besides the rows: as recorded, else by the clock and the partition
 
 A run, a run of time partitions, a replay and a backfill differ in their steps only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import SourceError
 from state_engine.core.time.partitions import Partition
+from state_engine.core.time.time_plan import PlannedSource, TimePlan, plan_time
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.quiet_time import recorded_time, waiting_sources
 from state_engine.microbatch.run_always import any_timer_due
 from state_engine.sources.base import Slice, Source
 from state_engine.sources.partitioned_input import PartitionedSource
@@ -83,6 +86,16 @@ class Step:
     drain: bool = False
     optional: bool = False
 
+    @property
+    def cuts_anew(self) -> bool:
+        """Whether the rows may be others than those of the micro-batch that is repeated, or be cut otherwise."""
+        match self.reads:
+            case RecordedInput(anew=anew):
+                return anew
+            case PartitionInput(recorded=recorded):
+                return recorded is None
+        return False
+
 
 Steps = Callable[[list[CheckpointRow], Callable[[], int]], Step | None]
 """What comes after a path, given also the clock of processing time; None where there is nothing more."""
@@ -120,14 +133,28 @@ class InputPlanner:
         if step is None:
             return None
         slices = self._slices(path, step)
-        row, before_ms = step.repeats, path[-1].clock_ms if path else 0
+        row, parent = step.repeats, path[-1] if path else None
+        before_ms = parent.clock_ms if parent else 0
         clock_ms = max(before_ms, row.clock_ms if row is not None and self._repeats_times else now())
         drain = step.drain and not slices
-        if step.optional and not slices:
-            parent = path[-1] if path else None
-            if not any_timer_due(self._job, parent, clock_ms=clock_ms, drain=drain):
-                return None
-        return PlannedInput(slices, clock_ms, drain, rescaled=row.rescaled if row is not None else None)
+        time = self._time(step, parent, slices, clock_ms)
+        idle = step.optional and not slices
+        if idle and not any_timer_due(self._job, parent, clock_ms=clock_ms, time=time, drain=drain):
+            return None
+        rescaled = row.rescaled if row is not None else None
+        return PlannedInput(slices, clock_ms, drain, rescaled=rescaled, time=time)
+
+    def _time(
+        self, step: Step, parent: CheckpointRow | None, slices: Mapping[str, Slice], clock_ms: int
+    ) -> TimePlan:
+        """What moves event time besides the rows."""
+        if step.repeats is not None and not step.cuts_anew:
+            recorded = recorded_time(step.repeats)
+            return replace(recorded, idle=recorded.idle - {n for n, part in slices.items() if part.labels})
+        partition = step.reads.partition if isinstance(step.reads, PartitionInput) else None
+        known = waiting_sources(self._job, parent)
+        planned = {n: _planned(one, slices.get(n), left_out=n in self._exhausted) for n, one in known.items()}
+        return plan_time(planned, clock_ms=clock_ms, partition_end_ms=partition.end_ms if partition else None)
 
     def recorded(
         self, name: str, source: Source, path: Sequence[CheckpointRow], reads: RecordedInput
@@ -206,6 +233,12 @@ def new_input(*, drain: bool, bounded: bool) -> Steps:
     """
     step = Step(NewInput(bounded), drain=drain, optional=True)
     return lambda path, now: step
+
+
+def _planned(source: PlannedSource, part: Slice | None, *, left_out: bool) -> PlannedSource:
+    """What is known of a source of which a slice was planned."""
+    more = left_out or (part is not None and part.more)
+    return replace(source, unread=more or (part is not None and bool(part.labels)), more=more)
 
 
 def _stands(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:

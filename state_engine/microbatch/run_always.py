@@ -5,10 +5,12 @@ from __future__ import annotations
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.functions.function_calls import has_timers, takes_broadcast
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
+from state_engine.core.time.time_plan import TimePlan
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.job.graph import OperatorNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
+from state_engine.microbatch.quiet_time import times_without_rows
 
 
 def runs_without_input(operator: OperatorNode, batch: BatchContext, watermark_ms: int) -> bool:
@@ -42,9 +44,18 @@ def timers_due(
     return event is not None and (drain or (watermark_ms is not None and event <= watermark_ms))
 
 
-def any_timer_due(job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, drain: bool) -> bool:
-    """Whether a micro-batch without new data has timers to fire. Event time stands still then."""
+def any_timer_due(
+    job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, time: TimePlan, drain: bool
+) -> bool:
+    """Whether a micro-batch without new data has timers to fire.
+
+    Args:
+        time: what moves event time in it.
+    """
+    if parent is None:
+        return False
+    times = times_without_rows(job, parent, time)
     return any(
-        timers_due(o, parent, clock_ms=clock_ms, watermark_ms=None, drain=drain)
+        timers_due(o, parent, clock_ms=clock_ms, watermark_ms=times.of(o), drain=drain)
         for o in job.operators.values()
     )

@@ -73,9 +73,8 @@ class CollectionSource(Source):
 
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
         start = _position(before)
-        if self.max_rows_per_batch is not None:
-            end = min(end, start + self.max_rows_per_batch)
-        return self._slice(before, end) if end > start else None
+        bound = end if self.max_rows_per_batch is None else min(end, start + self.max_rows_per_batch)
+        return self._slice(before, bound, more=bound < end) if bound > start else None
 
     def _recorded(self, elements: Sequence[Element]) -> int:
         end = _position(elements)
@@ -86,7 +85,7 @@ class CollectionSource(Source):
             )
         return end
 
-    def _slice(self, before: Sequence[Element], end: int) -> Slice:
+    def _slice(self, before: Sequence[Element], end: int, *, more: bool = False) -> Slice:
         new: list[Element] = [{"split": "collection", "position": end}]
         places = (_position(before), end)
         return Slice(
@@ -96,6 +95,7 @@ class CollectionSource(Source):
             ["collection"],
             places,
             bytes=_BYTES_A_ROW * len(new),
+            more=more,
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:

@@ -96,7 +96,8 @@ class DeltaSource(Source):
         if draft.schema != recorded:
             at = {"version": draft.position.version, "schema": draft.schema}
             appended.append({"split": self.path + SCHEMA, "position": at})
-        return _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
+        slice_ = _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
+        return replace(slice_, more=draft.ends_early)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         log, end = SourceTable(spark, self.path), positions_in(appended)[-1]
@@ -123,7 +124,7 @@ class DeltaSource(Source):
         check_there(files)
         appended: list[Element] = [{"split": self.path, "position": asdict(at)}]
         appended += [e for e in schemas_up_to(recorded, at.version) if e not in before]
-        return _slice(before, appended, DeltaSlice(files, at.version, log))
+        return replace(_slice(before, appended, DeltaSlice(files, at.version, log)), more=at != ends[-1])
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: DeltaSlice = part.detail
@@ -209,8 +210,13 @@ class _Draft:
             more = self._begin()
         except SourceError as gone_error:
             more = self._restart(str(gone_error))
-        while more and (self.position.version < self.log.version or self.position.files is not None):
+        while more and self.ends_early:
             more = self._next_commit()
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the log has more than the slice."""
+        return self.position.version < self.log.version or self.position.files is not None
 
     def check_files(self) -> None:
         """Raises SourceError where files are gone, as after a VACUUM; begins again where that is wanted."""

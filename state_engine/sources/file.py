@@ -126,8 +126,14 @@ class FileSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = self._consumed(elements)
-        ranges, bad = self._bounded(self._pending(self._listed(consumed), consumed))
-        return self._slice(elements, ranges, bad=bad) if ranges or bad else None
+        pending = self._pending(self._listed(consumed), consumed)
+        ranges, bad = self._bounded(pending)
+        if not (ranges or bad):
+            return None
+        # one listing looks at no more files than a batch may hold, where that is the only bound
+        full = self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch
+        more = full or ranges != [r for r in pending if r not in bad]
+        return replace(self._slice(elements, ranges, bad=bad), more=more)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         ranges = recorded_ranges(appended)
@@ -137,9 +143,11 @@ class FileSource(Source):
     def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
-        ranges, bad = self._bounded(left_over(before, recorded))
+        left = left_over(before, recorded)
+        ranges, bad = self._bounded(left)
         check_unchanged(ranges)
-        return self._slice(before, ranges, bad=bad) if ranges or bad else None
+        more = ranges != [r for r in left if r not in bad]
+        return replace(self._slice(before, ranges, bad=bad), more=more) if ranges or bad else None
 
     def _slice(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -88,7 +88,10 @@ class PythonDataSource(Source):
             else:
                 end = self._latest(reader, start)
                 detail = ("partitions", reader, list(reader.partitions(start, end)) if end != start else [])
-        return self._slice(elements, end, detail) if end != start else None
+        if end == start:
+            return None
+        # what a reader leaves behind a limit only the next batch shows
+        return replace(self._slice(elements, end, detail), more=self.max_rows_per_batch is not None)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         end = appended[-1]["position"]

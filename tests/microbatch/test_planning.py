@@ -78,7 +78,9 @@ def planned(
 
 def planner(steps: Steps, source: FakeSource | None = None, **options: Any) -> InputPlanner:
     job: Any = SimpleNamespace(
-        name="job", sources={"events": SimpleNamespace(source=source or FakeSource())}, operators={}
+        name="job",
+        sources={"events": SimpleNamespace(source=source or FakeSource(), timed=False)},
+        operators={},
     )
     positions: Any = FakePositions()
     given = {"clock": lambda: 500} | options

@@ -28,7 +28,7 @@ from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.microbatch.routing.blocks import BLOCK, packed, unpacked
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
-from state_engine.microbatch.routing.origins import origins_of
+from state_engine.microbatch.routing.origins import EventTimes, origins_of
 from state_engine.microbatch.routing.routed import (
     HASH,
     INPUT,
@@ -110,7 +110,7 @@ def routed(
             source=f"s{i}", labels=("f", "g"),
         )  # fmt: skip
         inputs.append(RoutedInput(i, frame, scalar=False))
-    origins = origins_of(operator, {"s0": EARLY_MS, "s1": EARLY_MS + 1})
+    origins = origins_of(operator, EventTimes({"s0": EARLY_MS, "s1": EARLY_MS + 1}))
     return Router(spark, max_parallelism=MAX_PARALLELISM).route(
         inputs, operator, parallelism=PARALLELISM, origins=origins, collect=lambda rows: rows.collect()
     )

@@ -15,7 +15,7 @@ def rows_of(count: int) -> list[tuple[str, int]]:
 
 
 ROWS = rows_of(200)
-SINKS = ("delta", "files", "delta_too", "csv", "sql")
+SINKS = ("delta", "files", "sql")
 
 
 def _build(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:

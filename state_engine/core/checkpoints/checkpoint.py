@@ -202,6 +202,9 @@ class SourceProgress:
         position_from, position_to: summaries of the position before and after, as JSON.
         rows: rows read in this batch, as counted by the subtasks.
         watermark_ms: event-time watermark of the source after this batch.
+        floor_ms: what the clock or the end of a time partition made the watermark at least; None where neither did.
+        idle: whether the source was idle in this batch, and held back no other one.
+        last_rows_ms: clock of the batch that had its last rows, or that knew it first; None in older rows.
     """
 
     name: str
@@ -209,6 +212,9 @@ class SourceProgress:
     position_to: str
     rows: int
     watermark_ms: int | None
+    floor_ms: int | None = None
+    idle: bool = False
+    last_rows_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -287,7 +293,8 @@ class CheckpointRow:
         write_id: names the attempt that wrote the files.
         created_at: when the attempt started.
         clock_ms: processing time of the batch, in milliseconds; never below the parent's.
-        watermark_ms: event-time watermark after the batch, in milliseconds; None without event time.
+        watermark_ms: event-time watermark after the batch, in milliseconds: the smallest of all sources, idle ones
+            included; None without event time.
         rows_in: rows that reached operators and sinks from the sources, after DataFrame code in between.
         rows_refused: of these, rows set aside as dead letters.
         durations_ms: by step, as far as known at the commit.
@@ -302,6 +309,8 @@ class CheckpointRow:
         partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
         late_rows: rows that this micro-batch found in the sources although their partition had been run before.
         backfill: the backfill that this row belongs to, as text; empty for none.
+        operator_watermarks_ms: watermarks after the batch, by uid, of operators one of whose sources may be idle: they
+            never go back, wherever the source goes on.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
             older versions. See ``row_digest``.
@@ -340,6 +349,7 @@ class CheckpointRow:
     late_rows: int = 0
     backfill: str = ""
     drained: bool = False
+    operator_watermarks_ms: dict[str, int] = field(default_factory=dict)
     digest: str = ""
 
     def __post_init__(self) -> None:

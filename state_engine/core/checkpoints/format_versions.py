@@ -14,7 +14,7 @@ from typing import Any
 from state_engine.core.errors import RootError
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Of the tables under a root. A root of another format is refused."""
 
 PlainRow = dict[str, Any]
@@ -77,6 +77,12 @@ def _with_proofs(row: PlainRow) -> PlainRow:
     return row | {"operators": operators, "drained": False, "digest": ""}
 
 
+def _with_ends_of_time(row: PlainRow) -> PlainRow:
+    none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None}
+    ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
+    return row | ended | {"operator_watermarks_ms": {}}
+
+
 STEPS = (
     FormatStep(
         3, "rows record bases, withdrawn outputs, expired checkpoints, pins and rescaling", _with_bases
@@ -88,6 +94,7 @@ STEPS = (
         "damaged rows and files show; watermarks are a millisecond before the newest time",
         _with_proofs,
     ),
+    FormatStep(7, "rows record idle sources, and what ended time besides rows", _with_ends_of_time),
 )
 """In order. Roots of format 1 were never released, and nothing leads from them."""
 
@@ -103,7 +110,7 @@ def steps_from(version: int, *, where: str) -> list[FormatStep]:
 
     Example:
         >>> [step.version for step in steps_from(2, where="the root")]
-        [3, 4, 5, 6]
+        [3, 4, 5, 6, 7]
     """
     if version > FORMAT_VERSION:
         raise newer(where, version)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from numbers import Integral
@@ -24,7 +22,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
-from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.durations import Span, to_milliseconds
 
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNITS = ("s", "ms", "us", "ns")
@@ -98,7 +96,7 @@ class WatermarkStrategy:
     Attributes:
         out_of_orderness_ms: how late elements may come.
         timestamps: what gives the event times; None for the column that the source names.
-        idleness_ms: after how long without elements a source counts as idle; not acted on yet.
+        idleness_ms: after how long without elements a source is idle; None: it never is.
 
     Example:
         >>> hourly = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_minutes(5))
@@ -112,9 +110,9 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(
-        max_out_of_orderness: timedelta | Duration | Time | int,
+        max_out_of_orderness: Span,
     ) -> WatermarkStrategy:
-        """Elements come at most so late: a Duration, a timedelta, or milliseconds."""
+        """Elements come at most so late: a Duration, a timedelta, milliseconds, or text ("5 min")."""
         delay_ms = to_milliseconds(max_out_of_orderness)
         if delay_ms < 0:
             raise ConfigurationError(f"max_out_of_orderness must not be negative, and is {delay_ms} ms")
@@ -151,21 +149,15 @@ class WatermarkStrategy:
             raise ConfigurationError(f"with_timestamp_column takes the name of a column, not {name!r}")
         return replace(self, timestamps=TimestampColumn(name, unit))
 
-    def with_idleness(self, idle_timeout: timedelta | Duration | Time | int) -> WatermarkStrategy:
-        """Accepted, with a warning: event time does not go on by itself yet where a source has nothing new.
+    def with_idleness(self, idle_timeout: Span) -> WatermarkStrategy:
+        """A source that gives no elements for so long holds back no other one, until its next element.
 
-        The watermark of a stream of several sources stays where the slowest of them is, however long that gives no
-        elements. ``run(job, drain=True)`` fires what waits for it.
+        By the clock of the micro-batches, which their checkpoints record. A source that has unread elements is not
+        idle; where all sources of an operator are, its watermark stays.
         """
         idle_ms = to_milliseconds(idle_timeout)
         if idle_ms <= 0:
             raise ConfigurationError(f"with_idleness needs a time above zero, not {idle_ms} ms")
-        warnings.warn(
-            f"with_idleness({idle_ms} ms) has no effect yet: a source without new elements still holds back the "
-            "watermark of streams that it is united or connected with; run(job, drain=True) fires the timers that wait",
-            UserWarning,
-            stacklevel=2,
-        )
         return replace(self, idleness_ms=idle_ms)
 
 

@@ -76,23 +76,26 @@ class Moves:
     before: Longs
 
 
-def watermarks_before(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+def watermarks_before(moves: Moves, start_ms: Sequence[int | None], *, least_ms: int | None = None) -> Longs:
     """The watermark before every row: the smallest over all origins.
 
     Args:
-        start_ms: watermark of each origin before the batch.
+        start_ms: watermark of each origin before the batch; the largest long where it holds back no other one.
+        least_ms: what it was before the batch, below which it never goes; None for the smallest of ``start_ms``.
 
     Example:
         >>> of = Moves(np.array([0, 1, 0]), np.array([10, 20, 30]), np.array([False] * 3))
         >>> watermarks_before(of, [None, 5]).tolist() == [MIN_TIMESTAMP, 5, 10]
         True
     """
-    return _slowest(moves, start_ms, own_step=lambda mine: mine & moves.before)
+    combined = _slowest(moves, start_ms, own_step=lambda mine: mine & moves.before)
+    return combined if least_ms is None else np.maximum(combined, least_ms)
 
 
-def watermarks_after(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+def watermarks_after(moves: Moves, start_ms: Sequence[int | None], *, least_ms: int | None = None) -> Longs:
     """The watermark after every row; see ``watermarks_before``."""
-    return _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
+    combined = _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
+    return combined if least_ms is None else np.maximum(combined, least_ms)
 
 
 def _slowest(moves: Moves, start_ms: Sequence[int | None], *, own_step: Callable[[Longs], Longs]) -> Longs:

@@ -6,9 +6,12 @@ the one of the two clocks that a timer belongs to.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+
+from state_engine.core.errors import ConfigurationError
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -134,10 +137,42 @@ class Instant:
         return Instant(seconds, millis * 1_000_000)
 
 
-def to_milliseconds(span: Time | Duration | timedelta | int) -> int:
-    """Milliseconds of a span in any spelling; a number is milliseconds already."""
+Span = Time | Duration | timedelta | int | str
+"""A span of time in any spelling; see ``to_milliseconds``."""
+_UNITS = (
+    ("ms", 1),
+    ("s|sec|seconds?", _SECOND),
+    ("min|minutes?", _MINUTE),
+    ("h|hours?", _HOUR),
+    ("d|days?", _DAY),
+)
+
+
+def to_milliseconds(span: Span) -> int:
+    """Milliseconds of a span in any spelling; a number is milliseconds already.
+
+    Args:
+        span: a Time, a Duration, a timedelta, milliseconds, or a number with a unit as text: ms, s, min, h or d.
+
+    Raises:
+        ConfigurationError: a text is none of that form.
+
+    Example:
+        >>> to_milliseconds("30 min"), to_milliseconds(timedelta(seconds=2)), to_milliseconds(7)
+        (1800000, 2000, 7)
+    """
     if isinstance(span, Time | Duration):
         return span._milliseconds
     if isinstance(span, timedelta):
         return span // timedelta(milliseconds=1)
-    return int(span)
+    return _of_text(span) if isinstance(span, str) else int(span)
+
+
+def _of_text(text: str) -> int:
+    for unit, milliseconds in _UNITS:
+        if match := re.fullmatch(rf"(\d+)\s*(?:{unit})", text.strip()):
+            return int(match[1]) * milliseconds
+    raise ConfigurationError(
+        f"{text!r} is no span of time: write a whole number and a unit, such as '500 ms', '90 s', '30 min', '6 h' or "
+        "'2 d'"
+    )

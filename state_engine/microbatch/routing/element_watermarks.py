@@ -49,7 +49,9 @@ def element_watermarks(
     rows, names = _with_first(rows, broadcast), [_FIRST, *order]
     in_order = _indices(rows, names)
     watermarks = np.empty(rows.num_rows, np.int64)
-    watermarks[in_order] = watermarks_before(_moves(rows.take(pa.array(in_order)), origins), origins.start_ms)
+    watermarks[in_order] = watermarks_before(
+        _moves(rows.take(pa.array(in_order)), origins), origins.start_ms, least_ms=origins.least_ms
+    )
     return pa.array(watermarks)
 
 
@@ -82,7 +84,8 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
     steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
     steps = steps.take(pa.array(_indices(steps, [_FIRST, *order, _PHASE])))
     origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
-    reached = watermarks_after(Moves(origin, to_ms, steps[_BEFORE].to_numpy()), origins.start_ms)
+    moves = Moves(origin, to_ms, steps[_BEFORE].to_numpy())
+    reached = watermarks_after(moves, origins.start_ms, least_ms=origins.least_ms)
     steps = steps.select([_FIRST, *order, _PHASE]).append_column(_TO, pa.array(reached))
     further = np.ones(len(reached), bool)  # of none, where no row has an event time
     further[1:] = reached[1:] > reached[:-1]

@@ -7,10 +7,10 @@ how far the watermark was there; they count for all the sources behind that oper
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from state_engine.core.functions.function_calls import sees_time
-from state_engine.core.time.watermarks import slowest
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, slowest
 from state_engine.job.graph import (
     Node,
     OperatorNode,
@@ -31,13 +31,15 @@ class Origins:
 
     Attributes:
         names: of the origins; see ``origin_of``.
-        start_ms: watermark of each before the batch.
+        start_ms: watermark of each before the batch; the largest long for one that is idle.
         delays_ms: out-of-orderness of those that are sources, by their number.
+        least_ms: watermark of the operator before the batch; None where it has none yet.
     """
 
     names: tuple[str, ...] = ()
     start_ms: tuple[int | None, ...] = ()
     delays_ms: Mapping[int, int] | None = None
+    least_ms: int | None = None
 
 
 NO_ORIGINS = Origins()
@@ -53,23 +55,62 @@ def timed_sources(node: Node) -> dict[str, SourceNode]:
     return {n.name: n for n in upstream(node) if isinstance(n, SourceNode) and n.timed}
 
 
-def origins_of(operator: OperatorNode, watermarks_ms: Mapping[str, int | None]) -> Origins:
+@dataclass(frozen=True)
+class EventTimes:
+    """How far event time is, of every stream of a job, at one moment: the watermarks of its sources and operators.
+
+    An operator is as far as the slowest of the streams that it reads and that are not idle, and it never goes back.
+    Where all of them are idle, it stays where it was. Plays the part of Flink's ``StatusWatermarkValve``.
+
+    Attributes:
+        sources_ms: watermarks of the sources with event time; None before the first row.
+        idle: sources that hold back no other one.
+        operators_ms: what operators reached before, by uid, where their sources' watermarks alone do not say it.
+    """
+
+    sources_ms: Mapping[str, int | None]
+    idle: frozenset[str] = frozenset()
+    operators_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, node: SourceNode | OperatorNode | SideOutputNode) -> int | None:
+        """The watermark of what a node puts out; None where it has none yet."""
+        if isinstance(node, SourceNode):
+            return self.sources_ms.get(node.name)
+        operator = node.operator if isinstance(node, SideOutputNode) else node
+        reached = slowest(self.of(end) for end in timed_ends(operator) if not self.is_idle(end))
+        before = self.operators_ms.get(operator.uid)
+        return max((w for w in (before, reached) if w is not None), default=None)
+
+    def is_idle(self, node: Node) -> bool:
+        """Whether all sources with event time behind a node are idle."""
+        return self.idle.issuperset(timed_sources(node))
+
+
+def origins_of(operator: OperatorNode, times: EventTimes) -> Origins:
     """The origins of an operator's rows.
 
     Args:
-        watermarks_ms: of the sources before the batch.
+        times: before the batch.
     """
     by_name: dict[str, tuple[int | None, int | None]] = {}
-    for one in operator.inputs:
-        for node in _ends(one.parent):
-            name = origin_of(node)
-            if name is None:
-                continue
-            start = slowest(watermarks_ms.get(source) for source in timed_sources(node))
-            delay = node.max_out_of_orderness_ms if isinstance(node, SourceNode) else None
-            by_name[name] = (start, delay if delay is not None else by_name.get(name, (None, None))[1])
+    for node in timed_ends(operator):
+        name = origin_of(node)
+        assert name is not None
+        start = MAX_TIMESTAMP if times.is_idle(node) else times.of(node)
+        delay = node.max_out_of_orderness_ms if isinstance(node, SourceNode) else None
+        other_start, other_delay = by_name.get(name, (start, None))
+        by_name[name] = (slowest([start, other_start]), delay if delay is not None else other_delay)
     delays = {at: delay for at, (_, delay) in enumerate(by_name.values()) if delay is not None}
-    return Origins(tuple(by_name), tuple(start for start, _ in by_name.values()), delays)
+    starts, least_ms = tuple(start for start, _ in by_name.values()), times.of(operator)
+    if all(start == MAX_TIMESTAMP for start in starts):
+        starts = (least_ms,) * len(starts)  # where all are idle, it stays
+    return Origins(tuple(by_name), starts, delays, least_ms)
+
+
+def timed_ends(operator: OperatorNode) -> list[SourceNode | OperatorNode | SideOutputNode]:
+    """The sources and operators whose rows move an operator's watermark."""
+    ends = [node for one in operator.inputs for node in _ends(one.parent)]
+    return [node for node in ends if origin_of(node) is not None]
 
 
 def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:

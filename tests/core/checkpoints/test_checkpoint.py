@@ -94,6 +94,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         **texts,
         "created_at": "timestamp",
         "drained": "boolean",
+        "operator_watermarks_ms": "map<string, bigint>",
         "operators": (
             "array<struct<`uid`: string, `parallelism`: bigint, `max_parallelism`: bigint, `key_schema`: string, "
             "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string, "
@@ -113,7 +114,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "operator_state_files": file,
         "sources": (
             "array<struct<`name`: string, `position_from`: string, `position_to`: string, `rows`: bigint, "
-            "`watermark_ms`: bigint>>"
+            "`watermark_ms`: bigint, `floor_ms`: bigint, `idle`: boolean, `last_rows_ms`: bigint>>"
         ),
         "sinks": (
             "array<struct<`name`: string, `kind`: string, `path`: string, `identity`: string, `schema`: string, "

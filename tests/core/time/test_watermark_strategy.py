@@ -122,9 +122,8 @@ def test_a_unit_and_a_name_are_checked() -> None:
         bounded(0).with_timestamp_column("", "s")
 
 
-def test_idleness_says_that_it_has_no_effect_yet() -> None:
-    with pytest.warns(UserWarning, match="has no effect yet.*holds back the watermark.*drain=True"):
-        strategy = bounded(5).with_idleness(Duration.of_minutes(1))
+def test_idleness() -> None:
+    strategy = bounded(5).with_idleness(Duration.of_minutes(1))
     assert (strategy.idleness_ms, strategy.out_of_orderness_ms) == (60_000, 5)
     with pytest.raises(ConfigurationError, match="a time above zero"):
         bounded(5).with_idleness(0)
