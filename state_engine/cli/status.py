@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -49,7 +49,7 @@ def status(
         float,
         typer.Option(
             min=0,
-            help="After so long without a commit, a job that has new data, or a partition that is over, is stuck.",
+            help="After so long without a commit, a job is stuck that has new data, due timers or an ended partition.",
         ),
     ] = _MINUTES,
 ) -> None:
@@ -113,11 +113,20 @@ def notes(one: JobStatus) -> list[str]:
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:
         waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
+    if one.timers_due:
+        waiting.append(f"{timers_due(one)}: run the job, and they fire")
     waiting += [
         f"sink {sink} at {path} is left alone: the code does not have it any more"
         for sink, path in one.left_alone.items()
     ]
     return [*gone, *waiting, *([one.problem] if one.problem else [])]
+
+
+def timers_due(one: JobStatus) -> str:
+    """How many timers are due, and since when."""
+    since = datetime.now(UTC) - timedelta(seconds=one.timers_due_s or 0)
+    what = "timer" if one.timers_due == 1 else "timers"
+    return f"{one.timers_due:,} {what} due since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def status_table(statuses: list[JobStatus]) -> Table:

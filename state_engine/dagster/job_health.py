@@ -86,6 +86,10 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
     waits = f"{new_data} have new data" if new_data else "the sources have nothing new"
     if partitioned:
         waits = f"{new_data[0]} is over and was not run" if new_data else "no other partition is over"
+    if status.timers_due:
+        minutes = (status.timers_due_s or 0) / 60
+        what = "timer is" if status.timers_due == 1 else "timers are"
+        waits += f"; {status.timers_due:,} {what} due for {minutes:,.0f} minutes"
     age_min = (status.batch_age_s or 0) / 60
     files = len(status.files_waiting)
     half = (

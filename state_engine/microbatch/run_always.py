@@ -1,16 +1,16 @@
-"""Which operators run in a micro-batch although nothing new came to them."""
+"""Which operators run in a micro-batch although nothing new came to them, and since when one has a reason to."""
 
 from __future__ import annotations
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.functions.function_calls import has_timers, takes_broadcast
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
-from state_engine.core.time.time_plan import TimePlan
+from state_engine.core.time.time_plan import TimePlan, plan_time, turns
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.job.graph import OperatorNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.quiet_time import times_without_rows
+from state_engine.microbatch.quiet_time import times_without_rows, waiting_sources
 
 
 def runs_without_input(operator: OperatorNode, batch: BatchContext, watermark_ms: int) -> bool:
@@ -59,3 +59,25 @@ def any_timer_due(
         timers_due(o, parent, clock_ms=clock_ms, watermark_ms=times.of(o), drain=drain)
         for o in job.operators.values()
     )
+
+
+def due_since(job: StatefulJob, parent: CheckpointRow, *, now_ms: int) -> int | None:
+    """The first clock at which a run without new rows has timers to fire; None where it has none by now.
+
+    Args:
+        parent: the checkpoint that the run would continue.
+        now_ms: in milliseconds since 1970.
+    """
+    sources = waiting_sources(job, parent)
+    delays = [s.policy.clock_delay_ms for s in sources.values() if s.policy.clock_delay_ms is not None]
+    clocks = {parent.clock_ms, *turns(sources.values())}
+    for operator in parent.operators:
+        first = operator.next_timers_ms
+        if PROCESSING in first:
+            clocks.add(first[PROCESSING])
+        if EVENT in first:
+            clocks |= {first[EVENT] + delay + 1 for delay in delays}
+    for at in sorted({max(clock, parent.clock_ms) for clock in clocks if clock <= now_ms}):
+        if any_timer_due(job, parent, clock_ms=at, time=plan_time(sources, clock_ms=at), drain=False):
+            return at
+    return None

@@ -18,6 +18,7 @@ from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.job.job import StatefulJob
+from state_engine.monitoring.due_timers import DueTimers, due_timers
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
 
@@ -39,10 +40,10 @@ class JobStatus:
 
     Attributes:
         job: name.
-        state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, and no
-            micro-batch was committed for too long; ``unpublished``: a sink has not seen a checkpoint of the head's
-            path; ``refusing``: all rows of the newest micro-batch became dead letters; ``never_ran``; ``unknown``: its
-            history cannot be read.
+        state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
+            timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
+            the head's path; ``refusing``: all rows of the newest micro-batch became dead letters; ``never_ran``;
+            ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -57,6 +58,8 @@ class JobStatus:
         restorable_id: the newest checkpoint on the head's path whose files are all there, by name and size.
         missing_files: what the head needs and is gone, or of another size than recorded.
         files_waiting: files that no batch reads yet, each with the source and the reason.
+        timers_due: how many timers a run now would fire although no row came.
+        timers_due_s: since when the first of them is due.
         problem: what could not be looked at, and why.
         left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
     """
@@ -79,6 +82,8 @@ class JobStatus:
     restorable_id: int | None = None
     missing_files: tuple[str, ...] = ()
     files_waiting: tuple[str, ...] = ()
+    timers_due: int = 0
+    timers_due_s: float | None = None
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,6 +110,7 @@ def status_of(
     lag: Mapping[str, bool | None] | None,
     now_ms: int,
     stuck_after: timedelta,
+    due: DueTimers | None = None,
 ) -> JobStatus:
     """The health of a job.
 
@@ -114,7 +120,8 @@ def status_of(
         unpublished: ids of the checkpoints that a sink has not seen.
         lag: whether each source has new data; None where the job is not known here.
         now_ms: in milliseconds since 1970.
-        stuck_after: how old the newest micro-batch may get while a source has new data.
+        stuck_after: how old the newest micro-batch may get while a source has new data, and how long timers may be due.
+        due: timers that are due; None for none.
     """
     if not path:
         return JobStatus(job, "never_ran", lag=lag)
@@ -123,7 +130,9 @@ def status_of(
     files = [keyed_state_files(path, operator.uid) for operator in head.operators]
     changes = [change.file for one in files for change in one.changelog]
     waited_s = age_s(batch or path[0], now_ms)
-    late = any((lag or {}).values()) and waited_s > stuck_after.total_seconds()
+    due_s = None if due is None else max(0.0, (now_ms - due.since_ms) / 1000)
+    waiting_s = waited_s if any((lag or {}).values()) else min(waited_s, due_s or 0.0)
+    late = waiting_s > stuck_after.total_seconds()
     refusing = batch is not None and 0 < batch.rows_in <= batch.rows_refused
     state: State = "unpublished" if unpublished else "stuck" if late else "refusing" if refusing else "ok"
     return JobStatus(
@@ -142,6 +151,8 @@ def status_of(
         base_rows=sum(base.file.rows for one in files for base in one.base),
         dead_letters=letters_waiting(path),
         refused=batch.rows_refused if batch else 0,
+        timers_due=due.count if due else 0,
+        timers_due_s=due_s,
     )
 
 
@@ -162,6 +173,7 @@ def status_of_history(
     missing: list[str] = []
     restorable: int | None = None
     left_alone: dict[str, str] = {}
+    due: DueTimers | None = None
     problem = ""
     try:
         present = PresentFiles(history.layout)
@@ -171,10 +183,11 @@ def status_of_history(
             left_alone = history.left_alone(job)
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
+            due = due_timers(job, history, now_ms=now_ms)
     except (StatelakeError, OSError) as error:
         problem = str(error)
     status = status_of(
-        name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after
+        name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after, due=due
     )
     state: State = "unknown" if problem and status.state == "ok" else status.state
     return replace(

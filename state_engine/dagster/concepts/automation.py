@@ -1,7 +1,7 @@
 """Automation: a Dagster job for every registered job, a schedule, and sensors; off until somebody switches them on.
 
     <job>_schedule         micro-batches, by the cron of the job, or when a time partition is over
-    <job>__new_data        micro-batches, when a source has new data, or a time partition is over
+    <job>__new_data        micro-batches, when a source has new data, timers are due, or a time partition is over
     <job>__compaction      a compaction, when reading the state takes too many changes
     <job>__retention       a retention, once a day when something was committed since
     <job>__watch           checks whether the job moves on, and runs it again when it failed or is stuck
@@ -95,7 +95,7 @@ def _new_data(dagster_job: DagsterJob) -> dg.SensorDefinition:
         name=f"{name}__new_data",
         job_name=name,
         description=(
-            f"Runs {name} when a source has something that no checkpoint consumed."
+            f"Runs {name} when a source has something that no checkpoint consumed, or timers are due."
             if dagster_job.job.partitions is None
             else f"Runs the partitions of {name} that are over and were not run."
         ),
@@ -113,7 +113,7 @@ def _new_data(dagster_job: DagsterJob) -> dg.SensorDefinition:
             wanted = missing_partitions(dagster_job)
             return request_for(name, wanted) if wanted else dg.SkipReason(NONE_IS_OVER)
         status = status_of(dagster_job)
-        if status.has_lag or status.state == "never_ran":
+        if status.has_lag or status.timers_due or status.state == "never_ran":
             return dg.RunRequest()
         unknown = sorted(source for source, new in (status.lag or {}).items() if new is None)
         blind = (
