@@ -247,3 +247,33 @@ def test_the_watermark_follows_the_elements_only_where_it_is_asked_to() -> None:
     assert moved.snapshot().watermark_ms == 69
     moved.process(["a"])
     assert moved.snapshot().watermark_ms == 69
+
+
+def test_an_idle_input_holds_back_nothing_until_its_next_element() -> None:
+    harness = both(timestamp_of=lambda value: value, max_out_of_orderness_ms=0)
+    harness.process_pairs([(1, 100), (2, 50)])
+    harness.set_idle2()
+    assert harness.process_pairs([]) == [("woke", 50)]
+    assert harness.process1([200]) == [("mark", 99), ("woke", 100)]
+    assert (harness.snapshot().watermark_ms, harness.snapshot().watermarks_ms) == (199, (199, 49))
+    again = KeyedHarness.restored(
+        Marks(), harness.snapshot(), key_by=lambda value: "k", timestamp_of=lambda value: value,
+        max_out_of_orderness_ms=0,
+    )  # fmt: skip
+    # it counts again with its next element, and the watermark does not go back
+    assert again.process_pairs([(2, 60), (1, 300)]) == [("mark", 199), ("woke", 60), ("mark", 199)]
+    assert again.process2([250]) == [("mark", 199), ("woke", 200)]
+    assert again.snapshot().watermark_ms == 249
+    with pytest.raises(ConfigurationError, match="has one input, and where it is idle the watermark stays"):
+        count().set_idle1()
+
+
+def test_where_both_inputs_are_idle_the_watermark_stays() -> None:
+    harness = both(timestamp_of=lambda value: value, max_out_of_orderness_ms=0)
+    harness.process_pairs([(1, 100), (2, 50)])
+    harness.set_idle1()
+    harness.set_idle2()
+    assert harness.process_pairs([]) == []
+    assert harness.snapshot().watermark_ms == 49
+    harness.set_idle1(False)
+    assert harness.process_pairs([]) == [("woke", 50)]

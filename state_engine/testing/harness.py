@@ -184,6 +184,17 @@ class OperatorHarness:
         """Set that of the second of two inputs; the function sees the smaller one. Flink's ``processWatermark2``."""
         self._set_watermark_of(1, ms)
 
+    def set_idle1(self, idle: bool = True) -> None:
+        """Let the first of two inputs hold back the other one no longer, until its next element.
+
+        The watermark that the function sees never goes back. Flink's ``processWatermarkStatus1``.
+        """
+        self._set_idle(0, idle)
+
+    def set_idle2(self, idle: bool = True) -> None:
+        """The same for the second of two inputs. Flink's ``processWatermarkStatus2``."""
+        self._set_idle(1, idle)
+
     def snapshot(self) -> Snapshot:
         """The stored state; later batches do not change it.
 
@@ -238,6 +249,14 @@ class OperatorHarness:
         marks[which] = ms
         self._stored.watermarks_ms = tuple(marks)
 
+    def _set_idle(self, which: int, idle: bool) -> None:
+        if not self._two_inputs:
+            raise ConfigurationError(
+                f"{type(self.function).__name__} has one input, and where it is idle the watermark stays"
+            )
+        self._stored.reached_ms = self._stored.watermark_ms
+        self._stored.idle = self._stored.idle | {which} if idle else self._stored.idle - {which}
+
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
         broadcast = self._passed(broadcast, self._inputs[1])
         batch = self._dealt(self._received(given))
@@ -251,7 +270,9 @@ class OperatorHarness:
                 for r in run.out.refused
             ]
         self._commit(runs)
-        self._stored.watermarks_ms = tuple(batch.ends_ms)
+        self._stored.watermarks_ms, self._stored.idle = tuple(batch.ends_ms), batch.idle
+        if batch.idle or self._stored.reached_ms != MIN_TIMESTAMP:
+            self._stored.reached_ms = batch.marks[-1]
         self._stored.elements += len(given)
         for tag in sorted({tag for run in runs for tag in run.out.side}):
             self._side.setdefault(tag, []).extend(batch.in_order(runs, tag))
@@ -273,8 +294,16 @@ class OperatorHarness:
             parts[subtask].append(index)
         start_ms, delay_ms = self._stored.watermarks_ms, self.max_out_of_orderness_ms
         inputs = [element[0] if len(start_ms) > 1 else 0 for element in given]
-        marks, ends_ms = watermarks(start_ms, stamps, inputs, out_of_orderness_ms=delay_ms)
-        return HarnessBatch(given, keys, stamps, marks, ends_ms, parts)
+        idle = self._stored.idle - set(inputs)
+        marks, ends_ms = watermarks(
+            start_ms,
+            stamps,
+            inputs,
+            out_of_orderness_ms=delay_ms,
+            idle=idle,
+            least_ms=self._stored.reached_ms,
+        )
+        return HarnessBatch(given, keys, stamps, marks, ends_ms, parts, idle)
 
     def _received(self, given: list[Any]) -> list[Any]:
         """The elements as the engine would hand them to the function."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from state_engine.testing import MemoryRun, run_in_memory
-from tests.microbatch.time_model import Model, job_of, random_history
+from state_engine import DataStream, StatefulJob
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.sources import frames
+from state_engine.testing import run_in_memory
+from tests.microbatch.time_model import Model, random_history, streams_of, timed_job
+from tests.support.pipelines import Pipeline
 
 HISTORIES = 200
 TOGETHER = 10
 SINKS = ("both", "one", "behind")
 
 
-def recorded(run: MemoryRun, branch: str = "main") -> list[dict[str, Any]]:
+def recorded(checkpoints: list[CheckpointRow], branch: str = "main") -> list[dict[str, Any]]:
     """What checkpoints record of time."""
-    rows = [r for r in run.checkpoints() if r.branch == branch and r.kind.is_micro_batch]
+    rows = [r for r in checkpoints if r.branch == branch and r.kind.is_micro_batch]
     return [
         {
             "clock": row.clock_ms,
@@ -30,22 +37,24 @@ def recorded(run: MemoryRun, branch: str = "main") -> list[dict[str, Any]]:
 def check(seed: int) -> None:
     history, parallelism = random_history(seed), 1 + seed % 3
     model, there = Model(history), {name: [0] for name in history.sources}
-    with run_in_memory(job_of(history, there, parallelism)) as run:
+    with run_in_memory(timed_job(history, there, parallelism)) as run:
         shown = []
         for step in history.steps:
             for name, count in step.there.items():
                 there[name][0] = count
             if step.restarts:
-                run.restart(job_of(history, there, parallelism))
+                run.restart(timed_job(history, there, parallelism))
             while batch := run.process(clock=step.clock_ms):
                 shown.append({name: sorted(map(tuple, batch[name])) for name in ("both", "one")})
             model.run(step)
-        assert recorded(run) == [{k: b[k] for k in ("clock", "idle", "watermarks")} for b in model.batches]
+        assert recorded(run.checkpoints()) == [
+            {k: b[k] for k in ("clock", "idle", "watermarks")} for b in model.batches
+        ]
         assert shown == [{k: b[k] for k in ("both", "one")} for b in model.batches]
         if shown:
             before = {name: run.sink(name) for name in SINKS}
             assert run.replay().branch == "replay_1"
-            assert recorded(run, "replay_1") == recorded(run)
+            assert recorded(run.checkpoints(), "replay_1") == recorded(run.checkpoints())
             assert {name: run.sink(name) for name in SINKS} == before
 
 
@@ -60,3 +69,30 @@ QUICK = range(0, 30, TOGETHER)
 def test_histories_are_equal_to_the_model(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         check(seed)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [9, 21])
+def test_nor_does_it_matter_who_routes_the_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The same where Spark's tasks read and route the rows."""
+    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    history = random_history(seed)
+    model, there = Model(history), {name: [0] for name in history.sources}
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        return streams_of(job, history, there)
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    for step in history.steps:
+        for name, count in step.there.items():
+            there[name][0] = count
+        pipeline.run(clock=step.clock_ms)
+        model.run(step)
+    assert recorded(pipeline.checkpoints()) == [
+        {k: b[k] for k in ("clock", "idle", "watermarks")} for b in model.batches
+    ]
+    outputs = pipeline.outputs()
+    for name in ("both", "one"):
+        assert sorted(outputs[name]) == sorted(o for b in model.batches for o in b[name])

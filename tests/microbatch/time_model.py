@@ -7,17 +7,23 @@ puts out into a third. Rows become visible as time passes: an outage lets them p
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from state_engine import KeyedProcessFunction, StatefulJob, Types
+from pyspark import cloudpickle
+
+from state_engine import DataStream, KeyedProcessFunction, StatefulJob, Types
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.job.graph import SourceNode
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.collection import CollectionSource
 from state_engine.testing import CollectSink
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1)
 """Event times without a zone are UTC."""
@@ -118,9 +124,17 @@ def random_history(seed: int) -> History:
     return History(sources, steps)
 
 
-def job_of(history: History, there: dict[str, list[int]], parallelism: int = 1) -> StatefulJob:
-    """The job; ``there`` says how many rows of each source it sees."""
-    job, streams = StatefulJob("timed", parallelism=parallelism), {}
+def timed_job(history: History, there: dict[str, list[int]], parallelism: int) -> StatefulJob:
+    """The job with sinks that collect; ``there`` says how many rows of each source it sees."""
+    job = StatefulJob("timed", parallelism=parallelism)
+    for name, out in streams_of(job, history, there).items():
+        out.sink(name, CollectSink())
+    return job
+
+
+def streams_of(job: StatefulJob, history: History, there: dict[str, list[int]]) -> dict[str, DataStream]:
+    """Add sources and operators; what the operators put out."""
+    streams = {}
     for name, source in history.sources.items():
         rows = [(k, n, _datetime(at)) for k, n, at in source.rows]
         stream = job.from_collection(
@@ -143,9 +157,7 @@ def job_of(history: History, there: dict[str, list[int]], parallelism: int = 1) 
     both = streams["a"].union(streams["b"]).key_by("k").process(Sessions(), uid="both", output_type=OUT)
     one = streams["b"].key_by("k").process(Sessions(), uid="one", output_type=OUT)
     behind = both.key_by("k").process(Marks(), uid="behind", output_type=OUT)
-    for name, out in {"both": both, "one": one, "behind": behind}.items():
-        out.sink(name, CollectSink())
-    return job
+    return {"both": both, "one": one, "behind": behind}
 
 
 class Marks(KeyedProcessFunction):

@@ -6,7 +6,7 @@ time and subtask and the watermark before it, and puts the outputs of all subtas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator.output_order import place_of_output
-from state_engine.core.time.watermarks import MIN_TIMESTAMP, moves_of, watermarks_before
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP, moves_of, watermarks_before
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class HarnessBatch:
         marks: the watermark before every element, and after the last one.
         ends_ms: the watermark of every input after the batch.
         parts: the positions of the elements that each subtask gets.
+        idle: inputs that hold back no other one; they have no element.
     """
 
     elements: list[Any]
@@ -36,6 +37,7 @@ class HarnessBatch:
     marks: list[int]
     ends_ms: list[int]
     parts: list[list[int]]
+    idle: frozenset[int] = frozenset()
 
     def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
         """Keys, elements and times of one subtask, and the watermarks before them."""
@@ -60,7 +62,13 @@ class HarnessBatch:
 
 
 def watermarks(
-    start_ms: Sequence[int], stamps: list[int | None], inputs: list[int], *, out_of_orderness_ms: int | None
+    start_ms: Sequence[int],
+    stamps: list[int | None],
+    inputs: list[int],
+    *,
+    out_of_orderness_ms: int | None,
+    idle: Collection[int] = (),
+    least_ms: int = MIN_TIMESTAMP,
 ) -> tuple[list[int], list[int]]:
     """The watermark before every element and after the last one, and that of every input after the batch.
 
@@ -68,6 +76,8 @@ def watermarks(
         start_ms: of every input; the smallest counts.
         inputs: the input of every element.
         out_of_orderness_ms: None where elements do not move it.
+        idle: inputs that hold back no other one.
+        least_ms: below which the watermark of the operator does not go.
 
     Example:
         >>> watermarks([0], [5, None, 3, 9], [0] * 4, out_of_orderness_ms=2)
@@ -76,9 +86,17 @@ def watermarks(
         ([0, 0, 29, 49], [49, 89])
     """
     if out_of_orderness_ms is None:
-        return [min(start_ms)] * (len(stamps) + 1), list(start_ms)
+        return [combined_ms(start_ms, idle, least_ms)] * (len(stamps) + 1), list(start_ms)
     event_ms = np.array([MIN_TIMESTAMP if stamp is None else stamp for stamp in stamps], np.int64)
     delays = dict.fromkeys(range(len(start_ms)), out_of_orderness_ms)
     moves = moves_of(np.array(inputs, np.int64), event_ms, None, delays)
     ends = [max([start, *moves.to_ms[moves.origins == at].tolist()]) for at, start in enumerate(start_ms)]
-    return [*watermarks_before(moves, start_ms).tolist(), min(ends)], ends
+    shown = [MAX_TIMESTAMP if at in idle else start for at, start in enumerate(start_ms)]
+    before = watermarks_before(moves, shown, least_ms=least_ms).tolist()
+    return [*before, combined_ms(ends, idle, least_ms)], ends
+
+
+def combined_ms(of_inputs: Sequence[int], idle: Collection[int], least_ms: int) -> int:
+    """The watermark of an operator: of the slowest input that is not idle, and never below what it was."""
+    active = (watermark for at, watermark in enumerate(of_inputs) if at not in idle)
+    return max(least_ms, min(active, default=least_ms))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.harness.harness_batch import combined_ms
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator_state.checkpointed import CheckpointListener
 from state_engine.core.operator_state.operator_snapshot import (
@@ -38,6 +39,8 @@ class Snapshot:
         watermarks_ms: of the inputs at its start.
         checkpoint_id: number of batches so far.
         elements: number of elements so far.
+        idle: inputs that hold back no other one.
+        reached_ms: the watermark of the operator, below which it does not go; the smallest long while none was idle.
     """
 
     keyed: MemoryState
@@ -46,11 +49,13 @@ class Snapshot:
     watermarks_ms: tuple[int, ...]
     checkpoint_id: int
     elements: int
+    idle: frozenset[int] = frozenset()
+    reached_ms: int = MIN_TIMESTAMP
 
     @property
     def watermark_ms(self) -> int:
-        """That of the slowest input."""
-        return min(self.watermarks_ms)
+        """That of the slowest input which is not idle."""
+        return combined_ms(self.watermarks_ms, self.idle, self.reached_ms)
 
 
 @dataclass
@@ -68,11 +73,13 @@ class HarnessState:
     checkpoint_id: int = 0
     elements: int = 0
     restored: bool = False
+    idle: frozenset[int] = frozenset()
+    reached_ms: int = MIN_TIMESTAMP
 
     @property
     def watermark_ms(self) -> int:
-        """That of the slowest input."""
-        return min(self.watermarks_ms)
+        """That of the slowest input which is not idle."""
+        return combined_ms(self.watermarks_ms, self.idle, self.reached_ms)
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> HarnessState:
@@ -84,6 +91,8 @@ class HarnessState:
             checkpoint_id=snapshot.checkpoint_id,
             elements=snapshot.elements,
             restored=True,
+            idle=snapshot.idle,
+            reached_ms=snapshot.reached_ms,
         )
 
     def snapshot(self, *, clock_ms: int) -> Snapshot:
@@ -96,6 +105,8 @@ class HarnessState:
             watermarks_ms=self.watermarks_ms,
             checkpoint_id=self.checkpoint_id,
             elements=self.elements,
+            idle=self.idle,
+            reached_ms=self.reached_ms,
         )
 
     def assigned(
