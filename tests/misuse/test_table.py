@@ -167,6 +167,17 @@ Event time is a column of times, declared at the source
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a number as event time]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a source function that gives times]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[event time after an operator]
+What ends time has event time, the clock has a delay, and time partitions end by themselves
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[an idle source without event time]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a watermark that is neither]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the clock without a delay]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a delay without the clock]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a delay below zero]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the clock in time partitions]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[idle at once]
+A span of time says its unit
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a span of time without a unit]
+  core/time/test_time_plan::test_a_text_that_is_no_span_says_what_to_write
 What event-time timers yield needs a place in the order
   microbatch/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
 

@@ -21,6 +21,7 @@ from state_engine import (
     ProcessFunction,
     SourceFunction,
     StatefulJob,
+    TimePartitions,
     Types,
 )
 from state_engine.core.errors import (
@@ -48,6 +49,10 @@ class Rules(BroadcastProcessFunction):
 
 def same(value: Any) -> Any:
     return value
+
+
+def timed(job: StatefulJob, **time: Any) -> DataStream:
+    return job.source("timed", FileSource("/nowhere", schema="at timestamp"), event_time="at", **time)
 
 
 def mapped(stream: DataStream, uid: str | None = None) -> DataStream:
@@ -111,6 +116,33 @@ WHILE_BUILDING: dict[str, Refusal] = {
     "options of another source": (
         lambda j, s: j.source("other", FileSource("/nowhere"), max_rows_per_batch=1), ConfigurationError,
         "source 'other': output_type and max_rows_per_batch are for a SourceFunction",
+    ),
+    "a watermark that is neither": (
+        lambda j, s: timed(j, watermark="wall"), ConfigurationError,
+        "source 'timed': watermark must be 'rows' or 'clock', not 'wall'",
+    ),
+    "the clock without a delay": (
+        lambda j, s: timed(j, watermark="clock"), ConfigurationError,
+        "source 'timed': watermark='clock' and clock_delay go together.*clock_delay='10 min'",
+    ),
+    "a delay without the clock": (
+        lambda j, s: timed(j, clock_delay=1), ConfigurationError, "watermark='clock' and clock_delay go together",
+    ),
+    "a delay below zero": (
+        lambda j, s: timed(j, watermark="clock", clock_delay=-1), ConfigurationError,
+        "source 'timed': clock_delay must not be negative, not -1 ms",
+    ),
+    "the clock in time partitions": (
+        lambda j, s: timed(
+            StatefulJob("days", partitions=TimePartitions("at", start="2026-01-01")), watermark="clock", clock_delay=0
+        ),
+        ConfigurationError, "watermark='clock' is for continuous jobs.*time ends with each partition.*Leave",
+    ),
+    "idle at once": (
+        lambda j, s: timed(j, idle_after=0), ConfigurationError, "source 'timed': idle_after must be above zero",
+    ),
+    "a span of time without a unit": (
+        lambda j, s: timed(j, idle_after="30"), ConfigurationError, "'30' is no span of time: write.*'30 min'",
     ),
     "a collection without a type": (
         lambda j, s: j.from_collection([1], None, name="other"), ConfigurationError,
@@ -219,6 +251,10 @@ BY_CHECK: dict[str, tuple[Build, str]] = {
     "a source that nothing reads": (
         lambda j, s: [mapped(s), j.from_collection([1], int, name="idle")],
         r"job 'wires': nothing reads the sources \['idle'\]: connect them.*or remove them",
+    ),
+    "an idle source without event time": (
+        lambda j, s: mapped(j.from_collection([1], int, name="quiet", idle_after="1 h")).union(mapped(s)),
+        "source 'quiet': idle_after and watermark='clock' need event time: name its column, event_time=",
     ),
     "a keyed operator without uid": (
         lambda j, s: s.key_by("value").process(KeyedProcessFunction(), output_type=int), _UID.format("process_1"),

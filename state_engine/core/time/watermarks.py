@@ -92,10 +92,9 @@ def watermarks_before(moves: Moves, start_ms: Sequence[int | None], *, least_ms:
     return combined if least_ms is None else np.maximum(combined, least_ms)
 
 
-def watermarks_after(moves: Moves, start_ms: Sequence[int | None], *, least_ms: int | None = None) -> Longs:
-    """The watermark after every row; see ``watermarks_before``."""
-    combined = _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
-    return combined if least_ms is None else np.maximum(combined, least_ms)
+def watermarks_after(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+    """The watermark after every row, whatever it was before the batch; see ``watermarks_before``."""
+    return _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
 
 
 def _slowest(moves: Moves, start_ms: Sequence[int | None], *, own_step: Callable[[Longs], Longs]) -> Longs:
