@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -82,11 +83,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of the engine: the clock, how many rows of each source are there by then, and what happens before."""
+    """One call of the engine: the clock, how many rows of each source are there by then, and what happens before.
+
+    Attributes:
+        restarts: whether the job is built anew.
+        back: to the micro-batch so many before the newest one; 0 for no restore.
+    """
 
     clock_ms: int
     there: dict[str, int]
     restarts: bool = False
+    back: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ def random_history(seed: int) -> History:
     while clock_ms < 1_100:
         clock_ms += chance.choice([5, 20, 20, 60, 300])  # the last one is an outage
         there = {name: sum(at <= clock_ms for at in arrives) for name, arrives in visible.items()}
-        steps.append(Step(clock_ms, there, chance.random() < 0.2))
+        steps.append(Step(clock_ms, there, chance.random() < 0.2, chance.choice([0] * 12 + [1, 3])))
     return History(sources, steps)
 
 
@@ -200,7 +207,11 @@ class Operator:
 
 @dataclass
 class Model:
-    """A plain loop over the rows; what the engine must be equal to, batch by batch."""
+    """A plain loop over the rows; what the engine must be equal to, batch by batch.
+
+    Attributes:
+        batches: all of them; path: those that no restore took back, and states: what was known after each.
+    """
 
     history: History
     read: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0})
@@ -209,6 +220,16 @@ class Model:
     both: Operator = field(default_factory=lambda: Operator(("a", "b")))
     one: Operator = field(default_factory=lambda: Operator(("b",)))
     batches: list[dict[str, Any]] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
+    states: list[Any] = field(default_factory=list)
+
+    def restore(self, back: int) -> bool:
+        """Go back by so many micro-batches of the path; whether there are as many."""
+        if back < 1 or len(self.path) <= back:
+            return False
+        del self.path[-back:], self.states[-back:]
+        self.read, self.watermarks, self.last_ms, self.both, self.one = deepcopy(self.states[-1])
+        return True
 
     def run(self, step: Step) -> None:
         """All batches of a step."""
@@ -240,6 +261,8 @@ class Model:
              "both": sorted(self.both.out), "one": sorted(self.one.out)}
         )  # fmt: skip
         self.both.out, self.one.out = [], []
+        self.path.append(self.batches[-1])
+        self.states.append(deepcopy((self.read, self.watermarks, self.last_ms, self.both, self.one)))
         return True
 
     def _taken(self, name: str, there: int) -> list[Row]:
