@@ -139,7 +139,7 @@ def _is_whole(marker: dict[str, str]) -> bool:
     if _DIGEST in marker:
         return marker[_DIGEST] == _digest(facts)
     number = str(marker["format"])
-    return number.isdigit() and int(number) != DIGEST_FORMAT
+    return number.isdigit() and not DIGEST_FORMAT <= int(number) <= FORMAT_VERSION
 
 
 def _digest(facts: dict[str, str]) -> str:

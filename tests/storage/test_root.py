@@ -12,7 +12,7 @@ from state_engine.storage import file_systems
 from state_engine.storage.file_systems import Mount
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
-from state_engine.storage.root import MARKER, open_root, write_marker
+from state_engine.storage.root import DIGEST_FORMAT, MARKER, open_root, write_marker
 
 
 def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def mark(directory: Path, text: str) -> str:
 
 
 def test_an_older_format_is_refused(tmp_path: Path) -> None:
-    uri = mark(tmp_path, json.dumps({"root_id": "x", "format": str(FORMAT_VERSION - 1)}))
+    uri = mark(tmp_path, json.dumps({"root_id": "x", "format": str(DIGEST_FORMAT - 1)}))
     with pytest.raises(RootError, match="statelake upgrade"):
         open_root(uri, create=False)
 
@@ -50,6 +50,12 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     for create in (True, False):
         with pytest.raises(RootError, match="was written by a newer Statelake"):
             open_root(uri, create=create)
+
+
+def test_an_older_format_with_a_digest_is_refused(tmp_path: Path) -> None:
+    write_marker(str(tmp_path), {"root_id": "x", "format": str(DIGEST_FORMAT)})
+    with pytest.raises(RootError, match="statelake upgrade"):
+        open_root(str(tmp_path), create=False)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +113,9 @@ def test_every_flip_of_a_bit_in_a_marker_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_marker_without_its_digest_is_refused_from_format_6_on(tmp_path: Path) -> None:
-    with pytest.raises(RootError, match="was altered"):
-        open_root(mark(tmp_path, json.dumps({"root_id": "x", "format": "6"})), create=True)
+    for number in range(DIGEST_FORMAT, FORMAT_VERSION + 1):
+        with pytest.raises(RootError, match="was altered"):
+            open_root(mark(tmp_path, json.dumps({"root_id": "x", "format": str(number)})), create=True)
 
 
 def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ class WatermarkStrategy:
         idleness_ms: after how long without elements a source is idle; None: it never is.
 
     Example:
-        >>> hourly = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_minutes(5))
+        >>> hourly = WatermarkStrategy.for_bounded_out_of_orderness("5 min")
         >>> hourly.with_timestamp_assigner(lambda value: value.at_ms).out_of_orderness_ms
         300000
     """
