@@ -53,9 +53,10 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_older_format_with_a_digest_is_refused(tmp_path: Path) -> None:
-    write_marker(str(tmp_path), {"root_id": "x", "format": str(DIGEST_FORMAT)})
+    uri = normal_uri(tmp_path)
+    write_marker(uri, {"root_id": "x", "format": str(DIGEST_FORMAT)})
     with pytest.raises(RootError, match="statelake upgrade"):
-        open_root(str(tmp_path), create=False)
+        open_root(uri, create=False)
 
 
 @pytest.mark.parametrize(
