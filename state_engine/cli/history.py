@@ -17,8 +17,9 @@ from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 
-_NAMES = ("id", "parent", "rows in", "refused", "rows out", "changes", "kind", "UTC", "now", "asked for by")
-_USUAL = {"refused": "0", "kind": "checkpoint", "now": ""}
+_NUMBERS = ("id", "parent", "rows in", "behind watermark", "refused", "rows out", "changes")
+_NAMES = (*_NUMBERS, "kind", "UTC", "now", "asked for by")
+_USUAL = {"behind watermark": "0", "refused": "0", "kind": "checkpoint", "now": ""}
 
 
 def checkpoints(
@@ -42,7 +43,7 @@ def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
     """
     now = standing(History(rows))
     lines = [_cells(row, now.get(row.checkpoint_id, "")) for row in rows[-last:]]
-    return table(_NAMES, lines, folds=_NAMES[-1:], right=_NAMES[:6], usual=_USUAL)
+    return table(_NAMES, lines, folds=_NAMES[-1:], right=_NUMBERS, usual=_USUAL)
 
 
 def records(rows: Sequence[CheckpointRow], *, last: int) -> list[dict[str, Any]]:
@@ -56,6 +57,7 @@ def records(rows: Sequence[CheckpointRow], *, last: int) -> list[dict[str, Any]]
             "kind": str(row.kind),
             "created_at": row.created_at,
             "rows_in": row.rows_in,
+            "behind_watermark": row.behind_watermark,
             "rows_refused": row.rows_refused,
             "rows_out": sum(sink.rows for sink in row.sinks),
             "changed_entries": sum(operator.changed_entries for operator in row.operators),
@@ -84,6 +86,7 @@ def standing(history: History) -> dict[int, str]:
 def _cells(row: CheckpointRow, now: str) -> list[str]:
     numbers = (
         row.rows_in,
+        row.behind_watermark,
         row.rows_refused,
         sum(sink.rows for sink in row.sinks),
         sum(operator.changed_entries for operator in row.operators),

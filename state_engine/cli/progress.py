@@ -86,12 +86,15 @@ def batch_line(batch: BatchReport) -> str:
     Example:
         >>> batch_line(BatchReport(7, 9_000, 0, {"out": 12}, 0, {}, 2.0, {}, 3))
         'checkpoint 7: 9,000 rows in, 12 to out (2.0 s, 4,500 rows/s)'
+        >>> batch_line(BatchReport(8, 9, 0, {}, 0, {}, 0, {}, 3, behind_watermark={"rides": 2}))
+        'checkpoint 8: 9 rows in, 2 behind the watermark (0.0 s)'
     """
     partition = f"{batch.partition}, " if batch.partition else ""
     late = f", {batch.late_rows:,} late" if batch.late_rows else ""
+    behind = f", {count:,} behind the watermark" if (count := sum(batch.behind_watermark.values())) else ""
     refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
     out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
     return (
-        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{refused}{out} "
+        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{behind}{refused}{out} "
         f"({batch.seconds:.1f} s{rate_text(batch.rows_in, batch.seconds, 'rows')})"
     )

@@ -54,6 +54,7 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: 
         "changed_entries": sum(operator.changed_entries for operator in row.operators),
         "clock": _instant(row.clock_ms),
         "watermark": dg.MetadataValue.null() if row.watermark_ms is None else _instant(row.watermark_ms),
+        "behind_watermark": row.behind_watermark,
         "write_id": row.write_id,
         "requested_by": row.requested_by,
     }
@@ -62,6 +63,9 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: 
         metadata["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
     if row.partition:
         metadata |= {"partition": row.partition, "late_rows": row.late_rows}
+    by_source = {source.name: source.behind_watermark for source in row.sources if source.behind_watermark}
+    if by_source:
+        metadata["behind_watermark_by_source"] = dg.MetadataValue.json(by_source)
     if (lag_s := event_time_lag_s(row)) is not None:
         metadata["event_time_lag_s"] = lag_s
     if batch is not None:

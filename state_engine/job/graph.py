@@ -37,6 +37,7 @@ class SourceNode:
         timestamps: gives the event times in place of that column.
         timed_at: the stream that they were declared on; None for the source's own.
         time_policy: how its event time goes on where no row moves it.
+        late_to: tag of the side output that late elements go to, in place of the function; None where it gets them.
     """
 
     name: str
@@ -49,6 +50,7 @@ class SourceNode:
     timestamps: TimestampAssigner | TimestampColumn | None = None
     timed_at: Node | None = None
     time_policy: TimePolicy = NO_POLICY
+    late_to: OutputTag | None = None
 
     @property
     def timed(self) -> bool:
@@ -190,6 +192,13 @@ def upstream(*ends: Node) -> Iterator[Node]:
             seen.add(id(node))
             yield node
             waiting.extend(parents(node))
+
+
+def stream_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
+    """The sources and operators whose rows a stream consists of."""
+    if isinstance(node, SourceNode | OperatorNode | SideOutputNode):
+        return [node]
+    return [end for parent in parents(node) for end in stream_ends(parent)]
 
 
 MAIN_OUTPUT = ""

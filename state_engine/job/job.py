@@ -13,6 +13,7 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import LETTERS, DeadLetterLimit, limit_of
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.function_calls import takes_broadcast
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.source_function import SourceFunction
 from state_engine.core.keys.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name, check_text_name
@@ -23,6 +24,7 @@ from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.code_version import code_version
 from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
+from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy
@@ -118,6 +120,7 @@ class StatefulJob:
         clock_delay: Span | None = None,
         output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
+        late_to: OutputTag | None = None,
     ) -> DataStream:
         """Add a source.
 
@@ -135,6 +138,9 @@ class StatefulJob:
             clock_delay: how long after its event time a row may come, beside ``watermark="clock"``.
             output_type: of what a ``SourceFunction`` collects.
             max_rows_per_batch: after so many rows a ``SourceFunction`` must stop.
+            late_to: side output that late elements go to: each operator that reads the source, directly or through
+                transforms and unions, sends those that its watermark has passed there, and not to its function. Read
+                it with ``get_side_output(late_to)`` of that operator; else they are dropped, and counted.
         """
         self._new_name(check_name(name, what="source"))
         scalar, declared = False, None
@@ -160,7 +166,11 @@ class StatefulJob:
         order = column_names(order_by, what=f"source '{name}': order_by")
         if event_time is not None:
             column_names([event_time], what=f"source '{name}': event_time")
-        node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared)
+        if late_to is not None and not isinstance(late_to, OutputTag):
+            raise ConfigurationError(
+                f"source '{name}': late_to takes an OutputTag with the type of the elements, not {late_to!r}"
+            )
+        node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared, late_to=late_to)
         node.time_policy = time_policy(name, idle_after, watermark, clock_delay, self.partitions)
         self.sources[name] = node
         return DataStream(self, node)
@@ -205,6 +215,7 @@ class StatefulJob:
                     f"job '{self.name}': the operator '{operator.uid}' may hold state, which is found by the "
                     "operator's uid: give it one, for example process(..., uid='averages')"
                 )
+        check_late_outputs(self.name, self.sources.values(), list(self.operators.values()))
 
     def nodes(self) -> Iterator[Node]:
         """All that operators and sinks are or read, each node once."""

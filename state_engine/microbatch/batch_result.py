@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import StateSchema
@@ -29,6 +30,7 @@ class Execution:
         key_schemas, states: of keyed operators: their keys, and the states that the functions asked for.
         rows_by_source: rows that came straight from each source.
         max_event_ms: by source, the largest event time.
+        behind_watermark: late rows of each source, by the first operator that judged them.
         watermarks_ms: of the sources with event time, after the batch.
         refused: number of refused rows.
         letters_from: sources whose bad rows a sink without an operator set aside.
@@ -40,6 +42,7 @@ class Execution:
     states: dict[str, list[StateSchema]] = field(default_factory=dict)
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
+    behind_watermark: dict[str, int] = field(default_factory=dict)
     watermarks_ms: dict[str, int | None] = field(default_factory=dict)
     refused: int = 0
     letters_from: set[str] = field(default_factory=set)
@@ -58,18 +61,19 @@ class Execution:
         """Take over what the subtasks of one operator report."""
         report = self.operators[uid] = OperatorReport.of(uid, reports)
         self.states[uid] = list({s.name: s for one in reports for s in one.states}.values())
-        rows: dict[str, int] = {}
+        rows, late = Counter[str](), Counter[str]()
         for one in reports:
             for name, files in one.sinks.items():
                 self.outputs.add(name, files)
             self.outputs.dead_letters.extend(one.dead_letters)
-            for source, count in one.rows_by_source.items():
-                rows[source] = rows.get(source, 0) + count
+            rows.update(one.rows_by_source)
+            late.update(one.behind_watermark)
             for source, newest in one.max_event_ms.items():
                 self.max_event_ms[source] = max(newest, self.max_event_ms.get(source, newest))
         self.refused += report.rows_refused
-        for source, count in rows.items():  # several operators may read one source
-            self.rows_by_source.setdefault(source, count)
+        # several operators may read one source
+        self.rows_by_source = {**rows, **self.rows_by_source}
+        self.behind_watermark = {**late, **self.behind_watermark}
 
 
 def check_limit(job: StatefulJob, done: Execution, *, uri: str) -> None:

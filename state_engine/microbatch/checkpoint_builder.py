@@ -125,6 +125,7 @@ def _progress(attempt: Executed, name: str) -> SourceProgress:
         floor_ms=batch.time.floors_ms.get(name),
         idle=name in batch.time.idle,
         last_rows_ms=batch.clock_ms if rows or had_rows_ms is None else had_rows_ms,
+        behind_watermark=attempt.done.behind_watermark.get(name, 0),
     )
 
 

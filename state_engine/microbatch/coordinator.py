@@ -417,6 +417,7 @@ class CheckpointCoordinator:
             delta_commits=self._commits,
             partition=row.partition,
             late_rows=row.late_rows,
+            behind_watermark={s.name: s.behind_watermark for s in row.sources if s.behind_watermark},
         )
 
     def _keeping(self, kept: str) -> AbstractContextManager[None]:

@@ -261,7 +261,7 @@ class GraphExecutor:
         outputs = self._outputs(operator, inputs, done)
         spec = subtask_spec(
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
-            outputs=outputs, clocks=watermarks.clocks(),
+            outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
         small = all(one.frame.small for one in inputs)
         reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)

@@ -29,6 +29,7 @@ from state_engine.core.errors import StatelakeError, StateMigrationError, UserFu
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.job.graph import OperatorNode, declared_key
 from state_engine.job.job import StatefulJob
+from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.few_subtasks import run_few
@@ -60,8 +61,12 @@ def subtask_spec(
     inputs: Sequence[RoutedInput],
     outputs: list[OutputSpec],
     clocks: BatchClocks,
+    judges_lateness: bool,
 ) -> SubtaskSpec:
-    """What all subtasks of an operator are given; ``key_schema`` comes from ``checked_key``."""
+    """What all subtasks of an operator are given; ``key_schema`` comes from ``checked_key``.
+
+    Dead letters that are sent again reach the function, however late they are.
+    """
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
     function, key = operator.function, declared_key(operator)
     return SubtaskSpec(
@@ -90,6 +95,8 @@ def subtask_spec(
         source=inputs[0].frame.source if len(inputs) == 1 else None,
         parameters=dict(batch.parameters),
         backend=job.state_backend,
+        judges_lateness=judges_lateness,
+        late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels
         if batch.letters is not None and batch.letters.operator == operator.uid
         else (),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from state_engine.core.functions.metrics import summed
@@ -106,6 +108,7 @@ class BatchReport:
         delta_commits: commits that this batch made to Delta tables.
         partition: key of its time partition; empty in a continuous job.
         late_rows: rows that it found whose partition had been run before.
+        behind_watermark: rows that were late by the watermark before them, by source; without sources that had none.
     """
 
     checkpoint_id: int
@@ -119,6 +122,7 @@ class BatchReport:
     delta_commits: int
     partition: str = ""
     late_rows: int = 0
+    behind_watermark: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,11 +155,12 @@ class RunReport:
     @property
     def rows_out(self) -> dict[str, int]:
         """Rows published over all batches, by sink."""
-        total: dict[str, int] = {}
-        for batch in self.batches:
-            for sink, rows in batch.rows_out.items():
-                total[sink] = total.get(sink, 0) + rows
-        return total
+        return _summed(batch.rows_out for batch in self.batches)
+
+    @property
+    def behind_watermark(self) -> dict[str, int]:
+        """Rows that were late by the watermark before them over all batches, by source."""
+        return _summed(batch.behind_watermark for batch in self.batches)
 
     @property
     def partitions(self) -> list[str]:
@@ -171,3 +176,10 @@ class RunReport:
     def checkpoint_id(self) -> int | None:
         """The last checkpoint of the run."""
         return self.batches[-1].checkpoint_id if self.batches else None
+
+
+def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total = Counter[str]()
+    for part in parts:
+        total.update(part)
+    return dict(total)

@@ -48,6 +48,7 @@ SOURCES = pa.schema(
         ("position_to", pa.string()),
         ("rows", pa.int64()),
         ("watermark", _TIME),
+        ("behind_watermark", pa.int64()),
         ("on_path", pa.bool_()),
     ]
 )
@@ -110,7 +111,16 @@ def sources_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
     on_path = _ids(path)
     records = [
-        (i, s.name, s.position_from, s.position_to, s.rows, instant(s.watermark_ms), i in on_path)
+        (
+            i,
+            s.name,
+            s.position_from,
+            s.position_to,
+            s.rows,
+            instant(s.watermark_ms),
+            s.behind_watermark,
+            i in on_path,
+        )
         for i, row in sorted(history.items())
         for s in row.sources
     ]

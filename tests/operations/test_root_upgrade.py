@@ -29,6 +29,7 @@ pytestmark = pytest.mark.spark
 _NEW_IN_3 = {"replaced_id", "retired", "pinned", "unpinned", "rescaled"}
 _NEW_IN_5 = {"partition", "partition_start_ms", "partition_end_ms", "late_rows", "backfill"}
 _NEW_IN_6 = {"directory", "drained", "footer", "digest"}
+_NEW_IN_7 = {"behind_watermark", "floor_ms", "idle", "last_rows_ms", "operator_watermarks_ms"}
 
 
 def _without(kind: pa.DataType, dropped: set[str]) -> pa.DataType:
@@ -60,7 +61,7 @@ def make_older(site: Site, version: int) -> None:
     """Write the checkpoints of all jobs as an older version had them: its columns, its marks, its transactions."""
     root = site.directory / "root"
     marker = json.loads((root / MARKER).read_text())
-    dropped = _NEW_IN_6 | _NEW_IN_5 | ({"stored_as"} if version < 4 else set())
+    dropped = _NEW_IN_7 | _NEW_IN_6 | _NEW_IN_5 | ({"stored_as"} if version < 4 else set())
     dropped |= _NEW_IN_3 | {"base_files", "withdrawn"} if version < 3 else set()
     with site.engine() as engine:
         for table in root.glob("*/checkpoints"):

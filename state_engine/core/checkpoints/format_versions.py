@@ -78,7 +78,8 @@ def _with_proofs(row: PlainRow) -> PlainRow:
 
 
 def _with_ends_of_time(row: PlainRow) -> PlainRow:
-    none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None}
+    # how many rows were late is not known of older rows
+    none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
     return row | ended | {"operator_watermarks_ms": {}}
 
@@ -94,7 +95,11 @@ STEPS = (
         "damaged rows and files show; watermarks are a millisecond before the newest time",
         _with_proofs,
     ),
-    FormatStep(7, "rows record idle sources, and what ended time besides rows", _with_ends_of_time),
+    FormatStep(
+        7,
+        "rows record idle sources, what ended time besides rows, and how many rows were late",
+        _with_ends_of_time,
+    ),
 )
 """In order. Roots of format 1 were never released, and nothing leads from them."""
 

@@ -13,6 +13,7 @@ from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.state_table import NO_KEY, KeyContext, no_key
 from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.timers import DOMAINS, Timer
+from state_engine.core.time.watermarks import is_late
 from state_engine.core.types.durations import TimeDomain
 
 
@@ -50,6 +51,14 @@ class ElementContext:
         """The watermark before the element in milliseconds; the smallest long where there is none."""
         return self._timers.current_watermark()
 
+    def is_late(self) -> bool:
+        """Whether the element is late: its event time is not above the watermark before it.
+
+        An element without event time is not late, and before the first watermark none is. It does not depend on
+        where batches are cut. In Flink: ``ctx.timestamp() <= ctx.timerService().currentWatermark()``.
+        """
+        return is_late(self._key.timestamp, self._timers.current_watermark())
+
 
 class KeyedContext(ElementContext):
     """What is known about the current element of a keyed stream."""
@@ -75,6 +84,10 @@ class TimerContext(KeyedContext):
     def timestamp(self) -> int:
         """Time of the timer in milliseconds."""
         return self.timer.time
+
+    def is_late(self) -> bool:
+        """False: a timer is no element, and fires because the watermark has reached it."""
+        return False
 
     def time_domain(self) -> TimeDomain:
         """Whether it is an event-time or a processing-time timer."""

@@ -23,6 +23,7 @@ from state_engine.core.operator.atomic_call import (
     AtomicCall,
     outputs_of,
 )
+from state_engine.core.operator.late_elements import diverting
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import (
     BroadcastOrigin,
@@ -139,6 +140,7 @@ class StreamOperator:
         out: Outputs,
         *,
         watermarks: Iterable[int] | None = None,
+        diverts: bool = False,
     ) -> None:
         """Feed elements in order; outputs and refusals are appended to ``out``.
 
@@ -148,12 +150,14 @@ class StreamOperator:
             timestamps: event times in milliseconds.
             out: where outputs go.
             watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
+            diverts: whether there are late elements among the values that pass by the function; their key is NO_KEY.
 
         Raises:
             ElementRefused: an element or a timer failed and the policy is not dead_letter.
         """
         context, call, queue = self._context, self._calls.element, self._queue
         element, process, method = call.context, call.process, call.name
+        process = diverting(process) if diverts else process
         normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
         emit, emit_origin = out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None

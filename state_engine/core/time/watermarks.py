@@ -59,6 +59,34 @@ def slowest(watermarks_ms: Iterable[int | None]) -> int | None:
     return min(known) if known and len(known) == len(given) else None
 
 
+def is_late(event_ms: int | None, watermark_ms: int) -> bool:
+    """Whether an element is late: its event time, in milliseconds, is not above the watermark before it.
+
+    An element without event time is never late, and before the first watermark none is. So does Flink judge:
+    ``timestamp <= currentWatermark()``, as in ``WindowOperator.isElementLate``.
+
+    Example:
+        >>> is_late(99, 99), is_late(100, 99), is_late(None, 99), is_late(99, MIN_TIMESTAMP)
+        (True, False, False, False)
+    """
+    return event_ms is not None and MIN_TIMESTAMP < event_ms <= watermark_ms
+
+
+def late_among(event_ms: Longs, watermarks_ms: Longs) -> Longs:
+    """Of many elements, whether each is late; see ``is_late``.
+
+    Args:
+        event_ms: event times; the smallest long where there is none.
+        watermarks_ms: the watermark before each.
+
+    Example:
+        >>> late_among(np.array([99, 100, MIN_TIMESTAMP]), np.array([99, 99, 99])).tolist()
+        [True, False, False]
+    """
+    late: Longs = (event_ms > MIN_TIMESTAMP) & (event_ms <= watermarks_ms)
+    return late
+
+
 @dataclass(frozen=True)
 class Moves:
     """How the rows of a batch, in their total order, move the watermark.

@@ -16,10 +16,11 @@ from state_engine.job.graph import (
     OperatorNode,
     SideOutputNode,
     SourceNode,
-    UnionNode,
     parents,
+    stream_ends,
     upstream,
 )
+from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 
 _AND = "\x1f"
@@ -109,26 +110,20 @@ def origins_of(operator: OperatorNode, times: EventTimes) -> Origins:
 
 def timed_ends(operator: OperatorNode) -> list[SourceNode | OperatorNode | SideOutputNode]:
     """The sources and operators whose rows move an operator's watermark."""
-    ends = [node for one in operator.inputs for node in _ends(one.parent)]
+    ends = [node for one in operator.inputs for node in stream_ends(one.parent)]
     return [node for node in ends if origin_of(node) is not None]
 
 
 def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:
-    """Uids of the operators that see time, and of those whose outputs they read."""
-    seeing = [o for o in operators if not isinstance(o.function, TypedByInput) and sees_time(o.function)]
+    """Uids of the operators that see time or divert late elements, and of those whose outputs they read."""
+    seeing = [o for o in operators if late_outputs(o) or _sees_time(o)]
     return {n.uid for n in upstream(*seeing) if isinstance(n, OperatorNode)}
+
+
+def _sees_time(operator: OperatorNode) -> bool:
+    return not isinstance(operator.function, TypedByInput) and sees_time(operator.function)
 
 
 def merged_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
     """The sources and operators whose rows a node merges with those of others; none where it reads one stream."""
-    return [end for parent in parents(node) for end in _ends(parent)] if len(parents(node)) > 1 else []
-
-
-def _ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
-    """The sources and operators whose rows a stream consists of."""
-    if isinstance(node, SourceNode | OperatorNode | SideOutputNode):
-        return [node]
-    ends = []
-    for parent in node.parents if isinstance(node, UnionNode) else parents(node):
-        ends += _ends(parent)
-    return ends
+    return [end for parent in parents(node) for end in stream_ends(parent)] if len(parents(node)) > 1 else []

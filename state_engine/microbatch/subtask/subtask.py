@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CodeVersionError, StatelakeError
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.names import stored_name
 from state_engine.core.operator.outputs import ElementRefused, Outputs, Refusal
@@ -46,9 +47,11 @@ from state_engine.microbatch.subtask.subtask_input import (
     counted_rows,
     in_total_order,
     keys_of,
+    late_tags,
     timestamps_of,
     values_of,
     watermarks_of,
+    with_late,
     with_watermarks,
 )
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
@@ -117,6 +120,7 @@ class Subtask:
         self._refused = RefusedRows(spec, index)
         self._clock = time.perf_counter()
         self._events = self._broadcast = pa.table({})
+        self._late: dict[int, OutputTag | None] = {}
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
         """Do all of it; errors of rows and functions are in the report."""
@@ -159,6 +163,7 @@ class Subtask:
         self._events = self._without_bad_rows(self._events)
         if routed.keys:
             self._events = self._without_bad_keys(self._events)
+        self._late = late_tags(self._events, self.spec)
 
     def _without_bad_rows(self, events: pa.Table, *, broadcast: bool = False) -> pa.Table:
         """Without the rows that Python could not decode, and those that a strategy could give no event time."""
@@ -218,7 +223,8 @@ class Subtask:
         if not spec.keyed:
             self._run_function(None, None, context)
             return
-        keyed = SubtaskKeyedState(spec, self.index, keys_of(self._events, spec, self.report))
+        keys = keys_of(self._events, spec, self.report, without=self._late)
+        keyed = SubtaskKeyedState(spec, self.index, keys)
         keyed.with_due_timers()
         with spec.backend.create_keyed_backend(
             spec.uid, key_groups=keyed.key_groups, context=context, load=keyed.load
@@ -229,7 +235,8 @@ class Subtask:
         self, keyed: SubtaskKeyedState | None, backend: KeyedStateBackend | None, context: KeyContext
     ) -> None:
         spec, clocks = self.spec, self.spec.clocks
-        values, timestamps = values_of(self._events, spec.routed), timestamps_of(self._events, spec.routed)
+        values = with_late(values_of(self._events, spec.routed), self._late, spec.routed)
+        timestamps = timestamps_of(self._events, spec.routed)
         self._lap("decode")
         operator = self._operator(None if backend is None else backend.store, context)
         out = Outputs()
@@ -245,7 +252,8 @@ class Subtask:
                 )
             keys = None if keyed is None else keyed.keys.of_rows
             before = watermarks_of(self._events, spec.routed)
-            operator.process(keys, values, timestamps, out, watermarks=before)
+            diverts = bool(self._late)
+            operator.process(keys, values, timestamps, out, watermarks=before, diverts=diverts)
             operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
             snapshot = operator.snapshot()
         finally:

@@ -5,8 +5,8 @@ Also checks what must hold of them: rows belong to this subtask, and every key t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -15,7 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.errors import StatelakeError
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.key_groups import key_group_range
+from state_engine.core.operator.late_elements import LateElement
+from state_engine.core.state.state_table import NO_KEY
+from state_engine.core.time.watermarks import MIN_TIMESTAMP, late_among
 from state_engine.core.types.columns import elements, one_chunk
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.routed import HASH, INPUT, InputLayout, RoutedLayout
@@ -23,6 +27,7 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskS
 from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
 
 Hashes = np.ndarray[Any, Any]
+Late = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,20 @@ class Keys:
         return Keys(self.of_rows, index_of, joined, np.concatenate([self.hashes, hashes]))
 
 
-def keys_of(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> Keys:
-    """The keys of rows; raises StatelakeError where one is in another subtask's key group."""
+def keys_of(
+    events: pa.Table, spec: SubtaskSpec, report: SubtaskReport, *, without: Collection[int] = ()
+) -> Keys:
+    """The keys of rows; raises StatelakeError where one is in another subtask's key group.
+
+    Args:
+        without: rows that pass by the function: their keys are not touched, and stand as NO_KEY.
+    """
+    if without:
+        kept = np.ones(events.num_rows, bool)
+        kept[list(without)] = False
+        of_kept = keys_of(events.filter(pa.array(kept)).combine_chunks(), spec, report)
+        given = iter(of_kept.of_rows)
+        return replace(of_kept, of_rows=[next(given) if one else NO_KEY for one in kept.tolist()])
     if spec.key_schema is None or not spec.routed.keys:
         stored = [] if spec.key_schema is None else list(spec.key_schema.storage)
         return Keys([], {}, [pa.array([], f.type) for f in stored], np.array([], np.int64))
@@ -152,7 +169,7 @@ def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None
 
 
 def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:
-    """Report how many rows came straight from each source, and the largest event time among them."""
+    """Report how many rows came straight from each source, how many were late, and the largest event time."""
     routed = spec.routed
     parts: list[tuple[str, pa.Table]] = []
     if routed.sources:
@@ -162,9 +179,46 @@ def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) ->
         parts.append((spec.source, events))
     for name, rows in parts:
         report.rows_by_source[name] = report.rows_by_source.get(name, 0) + rows.num_rows
+        if spec.judges_lateness:
+            late = int(late_rows(rows, routed).sum())
+            report.behind_watermark[name] = report.behind_watermark.get(name, 0) + late
         newest = pc.max(rows[EVENT_TIME]).as_py() if routed.event_time else None
         if newest is not None:
             report.max_event_ms[name] = max(newest, report.max_event_ms.get(name, newest))
+
+
+def late_rows(events: pa.Table, routed: RoutedLayout) -> Late:
+    """Whether each row is late; none is without event time."""
+    if not routed.event_time:
+        return np.zeros(events.num_rows, bool)
+    times, before = (pc.fill_null(events[name], MIN_TIMESTAMP).to_numpy() for name in (EVENT_TIME, WATERMARK))
+    return late_among(times, before)
+
+
+def late_tags(events: pa.Table, spec: SubtaskSpec) -> dict[int, OutputTag | None]:
+    """The late rows that do not reach the function, by index: the tag that each goes to; None where nobody reads it."""
+    if not spec.late_to:
+        return {}
+    tags = {output.name: output.tag for output in spec.outputs}
+    rows = np.flatnonzero(late_rows(events, spec.routed)).tolist()
+    names = (
+        events[SOURCE].take(pa.array(rows, pa.int64())).to_pylist()
+        if spec.routed.sources
+        else [spec.source] * len(rows)
+    )
+    return {
+        row: tags.get(spec.late_to[name])
+        for row, name in zip(rows, names, strict=True)
+        if name in spec.late_to
+    }
+
+
+def with_late(values: list[Any], tags: Mapping[int, OutputTag | None], routed: RoutedLayout) -> list[Any]:
+    """Elements as ``values_of`` gives them, with a ``LateElement`` in place of each that passes by the function."""
+    paired = sum(not one.broadcast for one in routed.inputs) > 1
+    for row, tag in tags.items():
+        values[row] = LateElement(tag, values[row][1] if paired else values[row])
+    return values
 
 
 def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:

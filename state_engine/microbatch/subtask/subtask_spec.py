@@ -123,6 +123,8 @@ class SubtaskSpec:
         backend: where subtasks keep their working state.
         key_form: makes keys what the job declares; None where they are that as they are stored.
         watermark_steps: where in the order the watermark moves; None where the rows carry it themselves.
+        judges_lateness: whether the watermark before each row is known, so that late rows are counted.
+        late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
     """
 
     layout: JobLayout
@@ -151,6 +153,8 @@ class SubtaskSpec:
     dropped_states: tuple[str, ...] = ()
     watermark_steps: pa.Table | None = None
     key_form: KeyForm | None = None
+    judges_lateness: bool = False
+    late_to: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -159,6 +163,7 @@ class SubtaskReport:
 
     Attributes:
         rows_by_source, max_event_ms: of the rows that come straight from sources, by source.
+        behind_watermark: of these rows, those that were late, by source; empty where the operator does not judge.
         exchange: pairs of output and order file, by output.
         next_timers_ms: time of the first timer left, by domain.
         broadcast_refused: places of the broadcast elements that the function refused.
@@ -171,6 +176,7 @@ class SubtaskReport:
     keys: int = 0
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
+    behind_watermark: dict[str, int] = field(default_factory=dict)
     changelog: list[DataFile] = field(default_factory=list)
     sinks: dict[str, list[DataFile]] = field(default_factory=dict)
     exchange: dict[str, list[DataFile]] = field(default_factory=dict)

@@ -114,7 +114,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "operator_state_files": file,
         "sources": (
             "array<struct<`name`: string, `position_from`: string, `position_to`: string, `rows`: bigint, "
-            "`watermark_ms`: bigint, `floor_ms`: bigint, `idle`: boolean, `last_rows_ms`: bigint>>"
+            "`watermark_ms`: bigint, `floor_ms`: bigint, `idle`: boolean, `last_rows_ms`: bigint, "
+            "`behind_watermark`: bigint>>"
         ),
         "sinks": (
             "array<struct<`name`: string, `kind`: string, `path`: string, `identity`: string, `schema`: string, "

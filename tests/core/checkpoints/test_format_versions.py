@@ -67,16 +67,15 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
     assert repr(row) == was
 
 
-def test_sources_of_older_rows_have_no_ends_of_time() -> None:
+def test_sources_of_older_rows_have_neither_ends_of_time_nor_late_rows() -> None:
     row = {
         "checkpoint_id": 3,
         "watermark_ms": 1,
         "operators": [],
         "sources": [{"name": "a", "watermark_ms": 1}],
     }
-    assert upgraded_row(row, steps_from(6, where="r"))["sources"] == [
-        {"name": "a", "watermark_ms": 1, "floor_ms": None, "idle": False, "last_rows_ms": None}
-    ]
+    new = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
+    assert upgraded_row(row, steps_from(6, where="r"))["sources"] == [{"name": "a", "watermark_ms": 1, **new}]
 
 
 def test_watermarks_of_older_formats_are_one_millisecond_lower() -> None:

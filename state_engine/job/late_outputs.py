@@ -1,0 +1,85 @@
+"""Where late elements of sources with ``late_to`` go: to a side output of each operator that reads the source itself.
+
+An operator reads a source directly, through transforms and unions, or as one of two connected streams. The first
+operator diverts, whatever its function: what stands behind it reads its outputs and not the source. In Flink only a
+window diverts late elements, ``sideOutputLateData``. Decision 0058.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.job.graph import OperatorNode, SourceNode, stream_ends, upstream
+
+
+def late_outputs(operator: OperatorNode) -> dict[str, OutputTag]:
+    """The tags that late elements of an operator's sources go to, by source; without sources whose elements stay."""
+    return {source.name: source.late_to for source in _read(operator) if source.late_to is not None}
+
+
+def check_late_outputs(job: str, sources: Iterable[SourceNode], operators: Sequence[OperatorNode]) -> None:
+    """Refuse late elements that nobody could judge or divert, or whose side output is not where they go.
+
+    Args:
+        job: name, for messages.
+
+    Raises:
+        ConfigurationError: a source with ``late_to`` has no event time, or every subtask gets it; the tag is read with
+            another type, or of an operator that does not read the source itself.
+    """
+    for operator in operators:
+        _check_whole_streams(job, operator)
+        _check_tags(job, operator)
+    for source in sources:
+        if source.late_to is None:
+            continue
+        if not source.timed:
+            raise ConfigurationError(
+                f"job '{job}', source '{source.name}': late_to needs event time, by which an element is late: give "
+                "source(event_time=…), or assign_timestamps_and_watermarks(…)"
+            )
+        _check_place(job, source, source.late_to, operators)
+
+
+def _check_whole_streams(job: str, operator: OperatorNode) -> None:
+    whole = [one.parent for one in operator.inputs if one.broadcast or one.everywhere]
+    for source in (end for parent in whole for end in stream_ends(parent) if isinstance(end, SourceNode)):
+        if source.late_to is not None:
+            raise ConfigurationError(
+                f"job '{job}', operator '{operator.uid}': it gets the source '{source.name}' by broadcast, and every "
+                "subtask would divert each late element: remove late_to and ask ctx.is_late(), or read the source "
+                "twice, under two names"
+            )
+
+
+def _check_tags(job: str, operator: OperatorNode) -> None:
+    for source, tag in late_outputs(operator).items():
+        known = operator.side_outputs.get(tag.tag_id)
+        if known is not None and known != tag:
+            raise ConfigurationError(
+                f"job '{job}', operator '{operator.uid}': the side output '{tag.tag_id}' is read as {known.type_info}, "
+                f"and late_to of source '{source}' gives {tag.type_info}; use one tag, or another name"
+            )
+
+
+def _check_place(job: str, source: SourceNode, tag: OutputTag, operators: Sequence[OperatorNode]) -> None:
+    """Refuse a side output that is read behind the operators that divert to it, while theirs is not."""
+    reading = [one for one in operators if source in _read(one)]
+    if any(tag.tag_id in one.side_outputs for one in reading):
+        return
+    for operator in operators:
+        if tag in operator.side_outputs.values() and operator not in reading and source in upstream(operator):
+            first = ", ".join(f"'{one.uid}'" for one in reading if one in upstream(operator))
+            raise ConfigurationError(
+                f"job '{job}', operator '{operator.uid}': its side output '{tag.tag_id}' gets no late elements of "
+                f"source '{source.name}', because {first} reads that first: call get_side_output there, or use another "
+                "tag for what the function yields"
+            )
+
+
+def _read(operator: OperatorNode) -> list[SourceNode]:
+    """The sources that an operator reads itself."""
+    ends = [end for one in operator.inputs for end in stream_ends(one.parent)]
+    return [end for end in ends if isinstance(end, SourceNode)]
