@@ -254,10 +254,10 @@ class StreamOperator:
     # -- timers ----------------------------------------------------------------------------------------------------
 
     def _fire_before(self, queue: TimerQueue, index: int, out: Outputs) -> None:
-        """Fire the timers of the current key that are due before its element."""
+        """Fire the timers of the current key that are due before its element; there is none before a late one."""
         context = self._context
         key, timestamp = context.key, context.timestamp
-        if queue.may_be_due(key, queue.watermark_ms):
+        if key is not NO_KEY and queue.may_be_due(key, queue.watermark_ms):
             while (entry := queue.next_due(queue.watermark_ms)) is not None:
                 self._fire(queue, key, entry, out)
             context.timestamp = timestamp
