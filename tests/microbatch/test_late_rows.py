@@ -20,8 +20,10 @@ from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    MapStateDescriptor,
     OutputTag,
     ProcessFunction,
     RuntimeContext,
@@ -231,7 +233,7 @@ def check(pipeline: Pipeline | MemoryPipeline, given: list[Event], model: Model,
 
 
 @pytest.mark.parametrize("what", CASES)
-@pytest.mark.parametrize("seed", [0, 3, 6, 8])
+@pytest.mark.parametrize("seed", [0, 8, *[pytest.param(n, marks=pytest.mark.long) for n in (3, 6)]])
 def test_neither_cuts_nor_parallelism_show(what: str, seed: int) -> None:
     rng = random.Random(seed)
     given, model = CASES[what].of(events(seed))
@@ -414,3 +416,77 @@ def test_late_elements_that_do_not_fit_the_tag_are_refused(policy: str) -> None:
         else:
             assert pipeline.run().batches[0].rows_refused == len(model.late)
             assert "numbers" not in pipeline.outputs()
+
+
+RULES = MapStateDescriptor("rules", str, int)
+
+
+class Beside(KeyedBroadcastProcessFunction):
+    def process_element(
+        self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[Any]:
+        yield value.n, ctx.get_broadcast_state(RULES).get("times") or 0, ctx.is_late()
+
+    def process_broadcast_element(
+        self, value: Any, ctx: KeyedBroadcastProcessFunction.Context
+    ) -> Iterable[Any]:
+        ctx.get_broadcast_state(RULES).put("times", value)
+        return []
+
+
+def test_late_rows_pass_by_a_function_beside_a_broadcast_stream() -> None:
+    given, model = CASES["one source"].of(events(6))
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        rules = job.from_collection([7], int, name="rules").broadcast(RULES)
+        keyed = read(job, "left", given, None, late_to=LATE).key_by("k")
+        beside = keyed.connect(rules).process(Beside(), "n bigint, times bigint, late boolean", uid="beside")
+        return {"seen": beside, "late": beside.get_side_output(LATE)}
+
+    with MemoryPipeline.of(build, parallelism=3) as pipeline:
+        report = pipeline.run()
+        outputs = pipeline.outputs()
+    assert sorted(outputs["seen"]) == [(n, 7, False) for n, _, _, _ in model.seen]
+    assert sorted(outputs["late"]) == model.late
+    assert report.behind_watermark == {"left": len(model.late)}
+
+
+class Refuses(KeyedProcessFunction):
+    """Refuses keys of this code's choice, and says of the others whether they are late."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        if value.k in self._refused:
+            raise ValueError("not yet")
+        yield value.n, ctx.is_late()
+
+
+@pytest.mark.spark
+def test_letters_that_are_sent_again_reach_the_function(tmp_path: Path, spark: SparkSession) -> None:
+    """However late they are: somebody wants the function to have them, and it can ask."""
+    given = [
+        Event(n, k, EPOCH + timedelta(milliseconds=at))
+        for n, k, at in ((0, "a", 10), (2, "b", 50), (4, "c", 20))
+    ]
+
+    def job_that_refuses(refused: str) -> Build:
+        def build(job: StatefulJob) -> Mapping[str, DataStream]:
+            keyed = read(job, "left", given, None, late_to=LATE).key_by("k")
+            kept = keyed.process(Refuses(refused), "n bigint, late boolean", uid="kept")
+            return {"kept": kept, "late": kept.get_side_output(LATE)}
+
+        return build
+
+    pipeline = Pipeline(tmp_path, spark, job_that_refuses("a"), on_error="dead_letter")
+    first = pipeline.run()
+    assert (first.behind_watermark, first.batches[0].rows_refused) == ({"left": 1}, 1)
+    repaired = Pipeline(tmp_path, spark, job_that_refuses(""), on_error="dead_letter")
+    with repaired.engine() as engine:
+        sent = engine.replay_dead_letters(repaired.job())
+    assert (len(sent.sent), sent.refused) == (1, 0)
+    outputs = repaired.outputs()
+    assert outputs["kept"] == [(2, False), (0, True)]
+    assert [n for n, _, _ in outputs["late"]] == [4]
+    assert counted(repaired.checkpoints()) == [{"left": 1}, {}]
