@@ -5,6 +5,7 @@ In memory at random cuts and parallelisms, and on Spark, where tasks route the r
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
+    FileSource,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -490,3 +492,35 @@ def test_letters_that_are_sent_again_reach_the_function(tmp_path: Path, spark: S
     assert outputs["kept"] == [(2, False), (0, True)]
     assert [n for n, _, _ in outputs["late"]] == [4]
     assert counted(repaired.checkpoints()) == [{"left": 1}, {}]
+
+
+@pytest.mark.spark
+def test_records_that_are_parsed_later_reach_the_function(tmp_path: Path, spark: SparkSession) -> None:
+    """They are rows of their source, so they are counted as late there."""
+    (tmp_path / "feed").mkdir()
+    rows = [(0, 1, "01:00"), (2, 3_000_000_000, "00:10"), (4, 1, "00:20")]
+    records = [{"n": n, "v": v, "k": "a", "at": f"2013-01-01 {at}:00"} for n, v, at in rows]
+    (tmp_path / "feed" / "0.json").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+
+    def job_with(kind: str) -> Build:
+        schema = f"n bigint, k string, at timestamp, v {kind}"
+        tag = OutputTag("late", schema)
+
+        def build(job: StatefulJob) -> Mapping[str, DataStream]:
+            source = FileSource(str(tmp_path / "feed"), schema=schema, format="json")
+            left = job.source("left", source, order_by=["n"], event_time="at", late_to=tag)
+            kept = left.key_by("k").process(Refuses(""), "n bigint, late boolean", uid="kept")
+            return {
+                "kept": kept,
+                "late": kept.get_side_output(tag).map(lambda value: value.n, int, uid="late"),
+            }
+
+        return build
+
+    pipeline = Pipeline(tmp_path, spark, job_with("int"), on_error="dead_letter")
+    assert pipeline.run().behind_watermark == {"left": 1}
+    repaired = Pipeline(tmp_path, spark, job_with("bigint"), on_error="dead_letter")
+    with repaired.engine() as engine:
+        (batch,) = engine.replay_dead_letters(repaired.job()).batches
+    assert repaired.outputs() == {"kept": [(0, False), (2, True)], "late": [4]}
+    assert batch.behind_watermark == {"left": 1}
