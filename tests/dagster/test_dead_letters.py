@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dagster as dg
@@ -82,6 +83,15 @@ def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatc
     result = run_check()
     assert (result.passed, result.severity) == (False, WARN)
     assert "denied" in (result.description or "")
+
+
+def test_the_metadata_of_a_micro_batch_counts_late_rows() -> None:
+    late = [SourceProgress(name, "", "", 6, None, behind) for name, behind in (("a", 2), ("b", 0), ("c", 1))]
+    rows = tree([row(1), replace(row(2), sources=late)])
+    shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
+    assert [one["behind_watermark"] for one in shown] == [0, 3]
+    assert "behind_watermark_by_source" not in shown[0]
+    assert shown[1]["behind_watermark_by_source"].value == {"a": 2, "c": 1}
 
 
 def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:

@@ -178,6 +178,15 @@ What ends time has event time, the clock has a delay, and time partitions end by
 A span of time says its unit
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a span of time without a unit]
   core/time/test_time_plan::test_a_text_that_is_no_span_says_what_to_write
+Late rows go to a side output only where event time judges them, and once
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a name as late_to]
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to without event time]
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of a broadcast stream]
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of a stream that every subtask gets]
+Their side output has one type, which fits them, and is read where they go
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of another type than is read]
+  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to that is read too late]
+  microbatch/test_late_rows::test_late_elements_that_do_not_fit_the_tag_are_refused
 What event-time timers yield needs a place in the order
   microbatch/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
 
@@ -237,6 +246,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "misuse/test_keys_and_timers::test_a_null_in_a_composite_key_is_a_key",
+    "misuse/test_wiring::test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too",
     "misuse/test_keys_and_timers::test_an_event_time_timer_without_event_time_is_kept_until_the_input_ends",
 }
 """Tests beside the table: what looks like misuse and is none."""

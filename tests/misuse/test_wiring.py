@@ -17,12 +17,14 @@ from state_engine import (
     KeyedProcessFunction,
     ListCheckpointed,
     MapFunction,
+    MapStateDescriptor,
     OutputTag,
     ProcessFunction,
     SourceFunction,
     StatefulJob,
     TimePartitions,
     Types,
+    WatermarkStrategy,
 )
 from state_engine.core.errors import (
     ConfigurationError,
@@ -57,6 +59,17 @@ def timed(job: StatefulJob, **time: Any) -> DataStream:
 
 def mapped(stream: DataStream, uid: str | None = None) -> DataStream:
     return stream.map(same, output_type=int, uid=uid)
+
+
+LATE = OutputTag("late", Types.LONG())
+NAMES = MapStateDescriptor("names", int, str)
+
+
+def timed(job: StatefulJob, name: str = "times") -> DataStream:
+    """A source with event time whose late elements go to LATE."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(same)
+    numbers = job.from_collection([1], Types.LONG(), name=name, late_to=LATE)
+    return numbers.assign_timestamps_and_watermarks(strategy)
 
 
 def stream_of(name: str = "wires") -> tuple[StatefulJob, DataStream]:
@@ -225,6 +238,10 @@ WHILE_BUILDING: dict[str, Refusal] = {
     "the name of a job": (
         lambda j, s: StatefulJob("a/b"), InvalidNameError, "'a/b' cannot name a job: use lower-case letters",
     ),
+    "a name as late_to": (
+        lambda j, s: j.from_collection([1], int, name="other", late_to="late"), ConfigurationError,
+        "source 'other': late_to takes an OutputTag with the type of the elements, not 'late'",
+    ),
     "another policy": (
         lambda j, s: StatefulJob("wires", on_error="skip"), ConfigurationError,
         "on_error must be 'fail' or 'dead_letter', not 'skip'",
@@ -266,6 +283,27 @@ BY_CHECK: dict[str, tuple[Build, str]] = {
     "a broadcast function without uid": (
         lambda j, s: s.connect(s.broadcast()).process(Rules(), output_type=int), _UID.format("process_1"),
     ),
+    "late_to without event time": (
+        lambda j, s: [s.map(same, int), j.from_collection([1], int, name="other", late_to=LATE).map(same, int)],
+        r"job 'wires', source 'other': late_to needs event time.*source\(event_time=…\), or assign_timestamps",
+    ),
+    "late_to of a broadcast stream": (
+        lambda j, s: s.connect(timed(j).broadcast(NAMES)).process(Rules(), output_type=int, uid="rules"),
+        "operator 'rules': it gets the source 'times' by broadcast.*remove late_to and ask ctx.is_late()",
+    ),
+    "late_to of a stream that every subtask gets": (
+        lambda j, s: [mapped(s), timed(j).union(timed(j, "other")).broadcast().map(same, int, uid="all")],
+        "operator 'all': it gets the source 'times' by broadcast.*or read the source twice, under two names",
+    ),
+    "late_to of another type than is read": (
+        lambda j, s: [mapped(s), mapped(timed(j), "copies").get_side_output(OutputTag("late", str))],
+        "operator 'copies': the side output 'late' is read as string, and late_to of source 'times' gives int64",
+    ),
+    "late_to that is read too late": (
+        lambda j, s: [mapped(s), mapped(mapped(timed(j), "first"), "second").get_side_output(LATE)],
+        "operator 'second': its side output 'late' gets no late elements of source 'times', because 'first' reads that "
+        r"first: call get_side_output there, or use another tag",
+    ),
 }  # fmt: skip
 
 
@@ -276,6 +314,16 @@ def test_a_job_that_cannot_run_is_refused_by_its_check(what: str) -> None:
     build(job, stream)
     with pytest.raises(ConfigurationError, match=message):
         job.check()
+
+
+def test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too() -> None:
+    """As long as it is read where they go, or as another operator's own."""
+    job, stream = stream_of()
+    first = mapped(timed(job), "first")
+    mapped(first, "second").get_side_output(LATE)
+    first.get_side_output(LATE)
+    mapped(stream, "other").get_side_output(LATE)
+    job.check()
 
 
 @pytest.mark.parametrize(
