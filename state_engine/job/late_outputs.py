@@ -70,7 +70,8 @@ def _check_place(job: str, source: SourceNode, tag: OutputTag, operators: Sequen
     if any(tag.tag_id in one.side_outputs for one in reading):
         return
     for operator in operators:
-        if tag in operator.side_outputs.values() and operator not in reading and source in upstream(operator):
+        of_others = tag in late_outputs(operator).values()
+        if tag in operator.side_outputs.values() and not of_others and source in upstream(operator):
             first = ", ".join(f"'{one.uid}'" for one in reading if one in upstream(operator))
             raise ConfigurationError(
                 f"job '{job}', operator '{operator.uid}': its side output '{tag.tag_id}' gets no late elements of "

@@ -29,6 +29,7 @@ from state_engine import (
     OutputTag,
     ProcessFunction,
     RuntimeContext,
+    SinkFunction,
     StatefulJob,
     ValueStateDescriptor,
 )
@@ -282,6 +283,38 @@ def numbered(cut: int | None, given: list[Event]) -> Build:
         return {**looked_at(mapped), "seen": seen}
 
     return build
+
+
+KINDS: dict[str, Callable[[DataStream], DataStream]] = {
+    "filter": lambda left: left.filter(lambda value: value.at is not None),
+    "flat_map": lambda left: left.flat_map(lambda value: [value, value], EVENT),
+    "sum": lambda left: left.key_by("k").sum("n", uid="sum"),
+    "map_with_state": lambda left: left.key_by("k").map_with_state(
+        lambda value, seen: (value.n, (seen or 0) + 1), int, int, uid="numbered"
+    ),
+    "a sink function": lambda left: left.add_sink(Forgets()),
+}
+
+
+class Forgets(SinkFunction):
+    def invoke(self, value: Any, context: SinkFunction.Context) -> None:
+        if context.is_late():
+            raise AssertionError(f"{value} is late")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cut", [None, 6])
+def test_operators_of_each_kind_divert(kind: str, cut: int | None) -> None:
+    given, model = CASES["one source"].of(events(6))
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        made = KINDS[kind](read(job, "left", given, cut, late_to=LATE))
+        return {"late": made.get_side_output(LATE)}
+
+    with MemoryPipeline.of(build, parallelism=2) as pipeline:
+        report = pipeline.run()
+        assert sorted(pipeline.outputs()["late"]) == model.late
+        assert report.behind_watermark == {"left": len(model.late)}
 
 
 @pytest.mark.parametrize("cut", [None, 7])

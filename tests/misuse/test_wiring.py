@@ -323,6 +323,8 @@ def test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too() -> N
     mapped(first, "second").get_side_output(LATE)
     first.get_side_output(LATE)
     mapped(stream, "other").get_side_output(LATE)
+    behind = mapped(timed(job, "a")).union(timed(job, "b"))
+    mapped(behind, "both").get_side_output(LATE)  # gets those of b
     job.check()
 
 

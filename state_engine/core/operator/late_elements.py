@@ -31,7 +31,7 @@ def diverting(process: Process) -> Process:
         >>> late = OutputTag("late", int)
         >>> call = diverting(lambda value, context: [value + 1])
         >>> call(1, None), call(LateElement(late, 1), None), call(LateElement(None, 1), None)
-        ([2], [(OutputTag('late', bigint), 1)], None)
+        ([2], [(OutputTag('late', int64), 1)], None)
     """
 
     def call(value: Any, context: Any) -> Any:
