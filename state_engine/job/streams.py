@@ -191,7 +191,7 @@ class DataStream(StreamShortcuts):
         return BroadcastDataStream(self._job, self._node)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
-        """What the operator of this stream yields as ``tag, value``, and rows that ``late_to`` of a source sends there."""
+        """What the operator of this stream yields as ``tag, value``, or diverts by ``late_to`` of a source."""
         operator = self._operator("get_side_output")
         known = operator.side_outputs.setdefault(tag.tag_id, tag)
         if known != tag:
