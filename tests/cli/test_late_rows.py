@@ -13,7 +13,12 @@ from tests.core.checkpoints.rows import checkpoint, tree
 def rows(*late: int) -> list[CheckpointRow]:
     """Checkpoints with so many late rows of each of two sources."""
     return [
-        checkpoint(i, i - 1 or None, rows_in=9, sources=[SourceProgress(s, "", "", 9, None, n) for s in "ab"])
+        checkpoint(
+            i,
+            i - 1 or None,
+            rows_in=9,
+            sources=[SourceProgress(s, "", "", 9, None, behind_watermark=n) for s in "ab"],
+        )
         for i, n in enumerate(late, 1)
     ]
 

@@ -86,7 +86,10 @@ def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_metadata_of_a_micro_batch_counts_late_rows() -> None:
-    late = [SourceProgress(name, "", "", 6, None, behind) for name, behind in (("a", 2), ("b", 0), ("c", 1))]
+    late = [
+        SourceProgress(name, "", "", 6, None, behind_watermark=behind)
+        for name, behind in (("a", 2), ("b", 0), ("c", 1))
+    ]
     rows = tree([row(1), replace(row(2), sources=late)])
     shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
     assert [one["behind_watermark"] for one in shown] == [0, 3]

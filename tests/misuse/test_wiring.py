@@ -65,7 +65,7 @@ LATE = OutputTag("late", Types.LONG())
 NAMES = MapStateDescriptor("names", int, str)
 
 
-def timed(job: StatefulJob, name: str = "times") -> DataStream:
+def to_late(job: StatefulJob, name: str = "times") -> DataStream:
     """A source with event time whose late elements go to LATE."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(same)
     numbers = job.from_collection([1], Types.LONG(), name=name, late_to=LATE)
@@ -288,19 +288,19 @@ BY_CHECK: dict[str, tuple[Build, str]] = {
         r"job 'wires', source 'other': late_to needs event time.*source\(event_time=…\), or assign_timestamps",
     ),
     "late_to of a broadcast stream": (
-        lambda j, s: s.connect(timed(j).broadcast(NAMES)).process(Rules(), output_type=int, uid="rules"),
+        lambda j, s: s.connect(to_late(j).broadcast(NAMES)).process(Rules(), output_type=int, uid="rules"),
         "operator 'rules': it gets the source 'times' by broadcast.*remove late_to and ask ctx.is_late()",
     ),
     "late_to of a stream that every subtask gets": (
-        lambda j, s: [mapped(s), timed(j).union(timed(j, "other")).broadcast().map(same, int, uid="all")],
+        lambda j, s: [mapped(s), to_late(j).union(to_late(j, "other")).broadcast().map(same, int, uid="all")],
         "operator 'all': it gets the source 'times' by broadcast.*or read the source twice, under two names",
     ),
     "late_to of another type than is read": (
-        lambda j, s: [mapped(s), mapped(timed(j), "copies").get_side_output(OutputTag("late", str))],
+        lambda j, s: [mapped(s), mapped(to_late(j), "copies").get_side_output(OutputTag("late", str))],
         "operator 'copies': the side output 'late' is read as string, and late_to of source 'times' gives int64",
     ),
     "late_to that is read too late": (
-        lambda j, s: [mapped(s), mapped(mapped(timed(j), "first"), "second").get_side_output(LATE)],
+        lambda j, s: [mapped(s), mapped(mapped(to_late(j), "first"), "second").get_side_output(LATE)],
         "operator 'second': its side output 'late' gets no late elements of source 'times', because 'first' reads that "
         r"first: call get_side_output there, or use another tag",
     ),
@@ -319,11 +319,11 @@ def test_a_job_that_cannot_run_is_refused_by_its_check(what: str) -> None:
 def test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too() -> None:
     """As long as it is read where they go, or as another operator's own."""
     job, stream = stream_of()
-    first = mapped(timed(job), "first")
+    first = mapped(to_late(job), "first")
     mapped(first, "second").get_side_output(LATE)
     first.get_side_output(LATE)
     mapped(stream, "other").get_side_output(LATE)
-    behind = mapped(timed(job, "a")).union(timed(job, "b"))
+    behind = mapped(to_late(job, "a")).union(to_late(job, "b"))
     mapped(behind, "both").get_side_output(LATE)  # gets those of b
     job.check()
 
