@@ -36,6 +36,7 @@ from state_engine import (
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import UserFunctionError
 from state_engine.sources.frames import StreamFrame
+from state_engine.testing import CollectSink, run_in_memory
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 # workers cannot import the tests
@@ -395,6 +396,27 @@ def test_the_function_may_yield_to_the_same_side_output(cut: int | None) -> None
 class Whole(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         yield value.n
+
+
+def test_a_row_is_late_that_the_clock_has_passed() -> None:
+    """The clock ends a micro-batch; a row of the next one is judged by the watermark that it left."""
+    job = StatefulJob("clocked")
+    schema = "n bigint, k string, at timestamp"
+    left = job.source(
+        "left", FileSource("/nowhere", schema=schema), event_time="at", watermark="clock", clock_delay=5,
+        late_to=LATE,
+    )  # fmt: skip
+    kept = left.key_by("k").process(Whole(), int, uid="kept")
+    kept.sink("kept", CollectSink())
+    kept.get_side_output(LATE).sink("late", CollectSink())
+    with run_in_memory(job) as run:
+        for clock, times in ((100, (10, 9)), (200, (95, 94, 90))):
+            rows = [Event(at, "a", EPOCH + timedelta(milliseconds=at)) for at in times]
+            run.process({"left": rows}, clock=clock)
+        assert [row.watermark_ms for row in run.checkpoints()] == [94, 194]
+        assert [n for n, _, _ in run.sink("late")] == [9, 94, 90]
+        assert run.sink("kept") == [10, 95]
+        assert counted(run.checkpoints()) == [{"left": 1}, {"left": 2}]
 
 
 @pytest.mark.parametrize("judging_last", [True, False])
